@@ -94,9 +94,9 @@ class Configuration(Parts):
     max_gathered_bytes : bytes that all ranks' messages about a tensor may come to on every rank;
         where the density asks for more its steps run dense (if ``allow_dense``), and further
         entries that a method finds stay in the residual; None: no bound
-    clip_grad_norm : bound of the norm of all gradients together, before any is accumulated, under
-        DDP alone: what torch's ``clip_grad_norm_`` does, with the root mean square of the ranks'
-        norms for that of their average, which it never falls below; None: no bound
+    clip_grad_norm : bound of the norm of all gradients together, before any is accumulated, in
+        PyTorch alone: what torch's ``clip_grad_norm_`` does, with the root mean square of the
+        ranks' norms for that of their average, which it never falls below; None: no bound
     allow_dense : a step at which dense moves no more bytes runs dense, residual included
     on_nonfinite : "propagate": NaN or Inf on any rank makes that tensor's gradient NaN on all
         ranks, and the step leaves no trace; "raise": it is an error on all ranks

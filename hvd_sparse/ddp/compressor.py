@@ -8,7 +8,6 @@ pass: collectives of torch.distributed meet by their order, so no other thread m
 
 from __future__ import annotations
 
-import math
 import weakref
 from typing import Any
 
@@ -26,6 +25,7 @@ from hvd_sparse.ddp.ending import let_threads_finish
 from hvd_sparse.ddp.model import parameters_of
 from hvd_sparse.errors import ExchangeTimeout, InvalidOption, SparseError
 from hvd_sparse.frontend.torch.arrays import flatten, own_memory
+from hvd_sparse.frontend.torch.clipping import clip
 from hvd_sparse.frontend.torch.compressor import ParameterCompressor
 from hvd_sparse.plan.hiding_policy import HidingPolicy
 from hvd_sparse.step.driver import NOTHING, Driver
@@ -128,22 +128,13 @@ class DdpCompressor(ParameterCompressor):
             self._scale.forget()
 
     def _clip(self, bound: float) -> None:
-        """Scale all gradients of the step to a norm of at most the bound, by the same factor on
-        all ranks."""
+        """Scale all gradients of the step to a norm of at most the bound."""
         scale = 1.0 if self._scale is None else self._scale()
-        squares = 0.0
-        for each in self._sent:
-            squares += float(torch.linalg.vector_norm(each.buffer, dtype=torch.float64)) ** 2
-        name = f"hvd_sparse.{self.name}.norm"
-        pending = self.collective.allreduce(np.array([squares / scale**2]), name)
+        buffers, name = [each.buffer for each in self._sent], f"hvd_sparse.{self.name}.norm"
         try:
-            (total,) = pending.wait(self.limit_s)
+            clip(buffers, bound, self.collective, name, self.limit_s, scale=scale)
         except ExchangeTimeout as error:
             raise self.explain(error) from error
-        norm = math.sqrt(total / self.collective.world_size) if total >= 0 else math.nan
-        if norm > bound and math.isfinite(norm):  # what is not finite is seen by tensors
-            for each in self._sent:
-                each.buffer.mul_(bound / (norm + 1e-6))
 
     def _send(self, bucket: dist.GradBucket, sent: SentBucket) -> None:
         """Take in a bucket's gradients, and start its exchange and its sum."""
@@ -158,7 +149,7 @@ class DdpCompressor(ParameterCompressor):
             if policy is not None:
                 policy.begin(self, position)
             ledger.begin(spec.key)
-            self.unapplied.settle(position)
+            self.results.settle(position)
             flat = flatten(gradient, spec)
             if self._is_sparse[position]:
                 wire, ticket = self._driver.compress(position, flat, scale)
@@ -215,12 +206,7 @@ class DdpCompressor(ParameterCompressor):
         if self._policy is not None:
             self._policy.arrived(self)
         for each in sent:
-            self._note_all(each)
             each.future.set_result(each.buffer)
-
-    def _note_all(self, sent: SentBucket) -> None:
-        for ticket, gradient in zip(sent.tickets, sent.gradients):
-            self._note(ticket, gradient)
 
     def _collect(self, sent: list[SentBucket]) -> None:
         ledger = self.watchdog.ledger
@@ -263,23 +249,24 @@ class DdpCompressor(ParameterCompressor):
                 if ticket.bucket is not None:
                     self._driver.decompress(reduced, ticket, is_dropped=True)
                 gradient.zero_()
+                self.results.hand_out(position, None, gradient)
                 continue
             parameter = self._value_of(position) if self._finishes else NOTHING
             if ticket.bucket is None:
                 flat = self.step.receiver.finish_dense(ticket, reduced, parameter)
                 put(flat, gradient)
-                self._hand_out(ticket)
+                self._hand_out(ticket, gradient)
                 continue
             memory = own_memory(gradient)
             flat = self._driver.decompress(reduced, ticket, parameter, memory)
-            self._hand_out(ticket)
             if flat is not memory:
                 put(flat, gradient)
+            self._hand_out(ticket, gradient)
 
-    def _hand_out(self, ticket: Ticket | None) -> None:
+    def _hand_out(self, ticket: Ticket | None, result: torch.Tensor) -> None:
         # Without a backward pass this rank has left, by model.join(), and applies nothing.
         if torch._C._current_graph_task_id() >= 0:
-            super()._hand_out(ticket)
+            super()._hand_out(ticket, result)
 
     # -- the optimizer ----------------------------------------------------------------------------
 

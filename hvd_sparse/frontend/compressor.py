@@ -67,10 +67,9 @@ class Compressor:
             )
         if configuration.clip_grad_norm is not None and not self.clips_all_gradients:
             raise InvalidOption(
-                f"clip_grad_norm is {configuration.clip_grad_norm}, which hvd_sparse.ddp alone "
-                "has, because Horovod sends gradients before the last is there: bound each "
-                "tensor's norm by the memory, as in memory={'id': 'momentum_correction', "
-                "'clip_norm': 1.0}"
+                f"clip_grad_norm is {configuration.clip_grad_norm}, which PyTorch alone has, as "
+                "graphs of TensorFlow send gradients one by one: bound each tensor's norm by the "
+                "memory, as in memory={'id': 'momentum_correction', 'clip_norm': 1.0}"
             )
         self.configuration = configuration
         self.name = configuration.name or ""

@@ -197,7 +197,8 @@ class Builder(Generic[Compressor]):
         where the density asks for more it runs dense, and further entries that a method finds stay
         in the residual; None, the default, sets no bound
     clip_grad_norm : bound of the norm of all gradients together, before the selection, as torch's
-        ``clip_grad_norm_`` has it (``hvd_sparse.ddp``); None, the default, for none
+        ``clip_grad_norm_`` has it (in PyTorch; under Horovod with optimizer=); None, the default,
+        for none
     check_replicas_every : after how many steps ranks compare checksums of the applied gradients; 0,
         the default, for never
     telemetry : who is told, now and then, what the run sends: "tensorboard", "jsonl",

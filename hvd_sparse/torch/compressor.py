@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ from hvd_sparse.frontend.torch.arrays import (
     own_memory,
     unflatten,
 )
+from hvd_sparse.frontend.torch.clipping import clip
 from hvd_sparse.frontend.torch.compressor import ParameterCompressor
 from hvd_sparse.frontend.torch.device_vectors import late_gradient, lies_in, vector_of
 from hvd_sparse.kernels.torch.vector import upload
@@ -43,12 +45,15 @@ from hvd_sparse.step.records import StepRun, Ticket
 from hvd_sparse.torch.call_site import check_call_site, refuse_parameter
 from hvd_sparse.torch.changes import Changes, in_words
 from hvd_sparse.torch.dense_way import DenseTicket, DenseWay, as_horovod_wants
+from hvd_sparse.torch.holding_back import clip_alone, hold_back
 from hvd_sparse.torch.identity import ParameterIndex, check_named
 from hvd_sparse.torch.last_gradient_wait import LastGradientWait
 from hvd_sparse.torch.wire import device_of_wire, fetch_carrier, has_groups
 from hvd_sparse.types import TensorSpec
 from hvd_sparse.untyped import Context, GradScaler, Optimizer, Option, ProcessSet, Report
 from hvd_sparse.watch.patient_collective import PatientCollective
+
+NORM = "the norm of all gradients, for clip_grad_norm"
 
 
 @dataclass(eq=False)
@@ -80,15 +85,13 @@ class TorchCompressor(ParameterCompressor):
     """
 
     has_device_wire = True
+    clips_all_gradients = True
     leaves_on_device = True
     way_of_gradients = (
         "give it to hvd.DistributedOptimizer(optimizer, compression=compression), with the same "
         "compression, and call synchronize() before skip_synchronize()"
     )
-    clipping_remedy = (
-        "leave that out and give its bound to the memory, as in memory={'id': 'adam_correction', "
-        "'clip_norm': 1.0}"
-    )
+    clipping_remedy = "leave that out and give the method its bound, as clip_grad_norm=1.0"
 
     def __init__(
         self,
@@ -113,6 +116,7 @@ class TorchCompressor(ParameterCompressor):
         self._run = StepRun(entered={i for i, (_, p) in enumerate(named) if p.requires_grad})
         self._expected = 0
         self._is_elastic = is_elastic()
+        self._clips_alone: Any = None
         self._watch(rank_in(self.process_set))
         self._trace(hvd.rank)
         self._record()
@@ -173,7 +177,7 @@ class TorchCompressor(ParameterCompressor):
     ) -> tuple[torch.Tensor, Ticket | DenseTicket]:
         """Take a gradient in, and return what Horovod is to reduce for it."""
         self.watchdog.ledger.begin(spec.key)
-        self.unapplied.settle(position)
+        self.results.settle(position)
         scale = self._scale_of(position)
         context: Ticket | DenseTicket
         if self._is_sparse[position]:
@@ -242,9 +246,9 @@ class TorchCompressor(ParameterCompressor):
                 self._refuse_changes(tensor, ctx)
             if isinstance(ctx, DenseTicket):
                 result, ticket = self._dense.finish(tensor, ctx), ctx.ticket
-                self._hand_out(ticket)
             else:
                 result, ticket = self._finish(tensor, ctx), ctx
+            self._hand_out(ticket, result)
             came = ctx.key
         except Exception as error:
             if policy is not None:
@@ -257,7 +261,6 @@ class TorchCompressor(ParameterCompressor):
             ledger.end_wait(came)
         if policy is not None:
             policy.arrived(self)
-        self._note(ticket, result)
         return result
 
     def _finish(self, tensor: torch.Tensor, ticket: Ticket) -> torch.Tensor:
@@ -266,7 +269,6 @@ class TorchCompressor(ParameterCompressor):
         parameter = self._parameter(ticket) if self.configuration.memory.finishes else NOTHING
         reduced = tensor.numpy() if tensor.is_cpu else fetch_carrier(tensor)
         flat = self._driver.decompress(reduced, ticket, parameter, memory)
-        self._hand_out(ticket)
         assert isinstance(given, Given)
         if flat is memory and (given.gradient.is_cpu or lies_in(memory, given.gradient)):
             # The gradient itself: Horovod puts the result into the gradient, and a new tensor
@@ -352,8 +354,44 @@ class TorchCompressor(ParameterCompressor):
         optimizer stays as it is.
         """
         if not self.process_set.included() or (self.process_set.size() == 1 and not is_elastic()):
+            bound = self.configuration.clip_grad_norm
+            if bound is not None:
+                self._clips_alone = clip_alone(self._parameters, bound)
             return
         super().take_over(optimizer)
+
+    def derived(self, cls: type) -> None:
+        if self.configuration.clip_grad_norm is not None and hasattr(cls, "synchronize"):
+            hold_back(cls, self._clip)
+
+    def _clip(self, caller: Optimizer, gradients: list[torch.Tensor]) -> None:
+        """Scale all gradients of a step, of which Horovod has got none, to a norm of at most the
+        bound."""
+        bound = self.configuration.clip_grad_norm
+        assert bound is not None
+        if not self._has_met or self._is_closed or (self._is_elastic and self.is_in_another_world):
+            self._greet()
+        if self._scale is not None:
+            self._scale.forget()
+        scale = 1.0 if self._scale is None else self._scale()
+        name, is_sum = f"hvd_sparse.{self.name}.norm", caller.op == hvd.Sum
+        ledger = self.watchdog.ledger
+        ledger.begin(NORM)
+        try:
+            with ledger.waiting():
+                clip(
+                    gradients,
+                    bound,
+                    self.collective,
+                    name,
+                    self.limit_s,
+                    scale=scale,
+                    is_sum=is_sum,
+                )
+        except ExchangeTimeout as error:
+            raise self.explain(error) from error
+        finally:
+            ledger.end(NORM)
 
     def _look_at(self, caller: Optimizer) -> None:
         """Look at Horovod's optimizer, which calls for the first time.
@@ -371,8 +409,14 @@ class TorchCompressor(ParameterCompressor):
         cls.synchronize = torch._disable_dynamo(cls.synchronize)
         if self._follower is not None:
             self._follower.meet(caller)
-        else:
-            self._judge(caller)
+            return
+        if self.configuration.clip_grad_norm is not None:
+            raise InvalidOption(
+                f"clip_grad_norm is {self.configuration.clip_grad_norm} without optimizer=, so "
+                "that gradients leave one by one: give the optimizer, or leave both out, and clip "
+                "what arrives, behind optimizer.synchronize()"
+            )
+        self._judge(caller)
 
     def regroup(self, groups: Option) -> None:
         """Let other tensors travel together from the next step on.  Collective: between steps, on
@@ -414,6 +458,8 @@ class TorchCompressor(ParameterCompressor):
         super().close()
         self._changes.forget()
         self._index.close()
+        if self._clips_alone is not None:
+            self._clips_alone.remove()
 
     def _forget_world(self) -> None:
         super()._forget_world()
@@ -421,4 +467,4 @@ class TorchCompressor(ParameterCompressor):
             self._scale.forget()
         self._driver.forget()
         self._changes.forget()
-        self.unapplied.forget()
+        self.results.forget()

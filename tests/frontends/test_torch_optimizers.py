@@ -91,6 +91,20 @@ def test_a_step_that_a_scaler_skips_leaves_no_trace(outcome: Outcome):
         assert result["memory"] == "AdamCorrection"
 
 
+@pytest.mark.parametrize("name", ["clipped_sgd", "clipped_sgd_scaled", "clipped_adamw"])
+def test_gradients_are_clipped_together_before_the_selection(outcome: Outcome, name: str):
+    for result in measured(outcome, name):
+        least, most = result["norms"]
+        assert least < 0.25 < most, "every step, or none, is clipped: the comparison proves less"
+        assert result["difference"] < TOLERANCE
+
+
+def test_clipping_together_wants_an_optimizer_and_no_groups_of_horovods(outcome: Outcome):
+    for bare, grouped in measured(outcome, "clipped_by_no_optimizer"):
+        assert bare.startswith("InvalidOption: clip_grad_norm is 0.25 without optimizer=")
+        assert grouped.startswith("InvalidOption: groups is given to hvd.DistributedOptimizer")
+
+
 def test_gradients_that_are_thrown_away_leave_no_trace(outcome: Outcome):
     # The last one of the first program and the last was not followed by another.
     steps = {"skip_batches": [5 + 1], "climb_first": [8], "contest": [8 + 1, 8]}

@@ -373,6 +373,66 @@ def scaled_and_clipped(name: str) -> dict[str, Any]:
     return {"digests": digests, "skipped": skipped[:STEPS], "memory": memory}
 
 
+def clipped(name: str, *, make: Make, is_scaled: bool = False, **options: Any) -> dict[str, Any]:
+    """Training with ``clip_grad_norm``, everything being sent, beside dense gradients that are
+    clipped when they have come back: of equal ranks both norms are the same."""
+    ends, tops = [], []
+    for hands_over in (False, True):
+        model = network()
+        optimizer, compressor = make(model), hvd.Compression.none
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8, enabled=is_scaled and hands_over)
+        if hands_over:
+            compressor = Compression.topk(
+                model.named_parameters(), density=1.0, name=name, optimizer=optimizer,
+                clip_grad_norm=BOUND, grad_scaler=scaler if is_scaled else None, **options,
+            )  # fmt: skip
+        wrapped = distributed(f"{name}.{hands_over}", model, optimizer, compressor)
+        for step in range(STEPS):
+            wrapped.zero_grad()
+            draw = torch.Generator().manual_seed(step)
+            scaler.scale(model(torch.randn(16, 12, generator=draw)).square().mean()).backward()
+            wrapped.synchronize()
+            scaler.unscale_(wrapped)
+            if not hands_over:
+                tops.append(float(nn.utils.clip_grad_norm_(model.parameters(), BOUND)))
+            with wrapped.skip_synchronize():
+                scaler.step(wrapped)
+            scaler.update()
+        ends.append(flat_parameters(model))
+        if hands_over:
+            compressor.close()
+    moved = float((ends[0] - flat_parameters(network())).abs().max())
+    difference = float((ends[0] - ends[1]).abs().max()) / moved
+    return {"difference": difference, "norms": [min(tops), max(tops)]}
+
+
+BOUND = 0.25
+cases["clipped_sgd"] = partial(clipped, make=sgd, **SPARSE_ONLY)
+cases["clipped_sgd_scaled"] = partial(clipped, make=sgd, is_scaled=True, **SPARSE_ONLY)
+cases["clipped_adamw"] = partial(clipped, make=adamw, min_numel=10**6)
+
+
+@cases
+def clipped_by_no_optimizer(name: str) -> list[str]:
+    """What is said where nothing holds Horovod's gradients back, or its groups do not wait."""
+    said = []
+    for hands_over in (False, True):
+        model = network()
+        optimizer = sgd(model) if hands_over else torch.optim.SGD(model.parameters(), lr=0.1)
+        options = {"optimizer": optimizer} if hands_over else {}
+        compressor = Compression.topk(
+            model.named_parameters(), density=0.1, name=name, clip_grad_norm=BOUND, **options
+        )
+        groups = {"groups": 1} if hands_over else {}
+        try:
+            train(model, distributed(name, model, optimizer, compressor, **groups), range(1))
+            said.append("trained")
+        except Exception as error:
+            said.append(f"{type(error).__name__}: {error}")
+        compressor.close()
+    return said
+
+
 def skip_batches(wrap: Callable[..., Any]) -> nn.Module:
     """Look at every third gradient once it is reduced, and let it go."""
     model = network()

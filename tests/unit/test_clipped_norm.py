@@ -1,4 +1,4 @@
-"""``clip_grad_norm=`` under DDP: torch's ``clip_grad_norm_``, but before the selection."""
+"""``clip_grad_norm=``: torch's ``clip_grad_norm_``, but before the selection."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
+pytest.importorskip("horovod.torch", exc_type=ImportError)
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -15,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hvd_sparse.ddp import register
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.torch.holding_back import clip_alone
 
 BOUND, STEPS = 0.5, 6
 MAKERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
@@ -74,6 +76,25 @@ def test_everything_sent_trains_as_with_torchs_clipping(name: str, scaled: bool)
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
     if name == "plain":
         assert tops == pytest.approx(plain_tops, rel=1e-4)
+
+
+def test_of_one_rank_alone_horovod_clips_nothing_and_the_step_does() -> None:
+    ends = []
+    for is_ours in (True, False):
+        weight = nn.Parameter(torch.linspace(-1.0, 1.0, 12))
+        optimizer, other = torch.optim.SGD([weight], 0.1), torch.optim.SGD([nn.Parameter()], 0.1)
+        handle = clip_alone([weight], BOUND) if is_ours else None
+        for _ in range(3):
+            optimizer.zero_grad()
+            weight.square().sum().backward()
+            if handle is None:
+                torch.nn.utils.clip_grad_norm_([weight], BOUND)
+            other.step()
+            optimizer.step()
+        if handle is not None:
+            handle.remove()
+        ends.append(weight.detach())
+    assert torch.equal(*ends)
 
 
 def test_a_gradient_that_is_not_finite_is_seen_as_ever() -> None:

@@ -302,6 +302,27 @@ def test_a_scaler_that_the_compressor_was_not_told_of_is_told_once(
     assert "grad_scaler=scaler" in text
 
 
+@pytest.mark.parametrize(("name", "count"), [("sgd", 1), ("adam", 1), ("adamw", 0)])
+def test_weight_decay_of_weights_that_moved_before_the_step_is_told_once(
+    name: str, count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, optimizer = made(name)
+    handle = handed(model, optimizer)
+    for step in range(4):
+        for move in (0.05, -0.05) if step else (0.0,):
+            optimizer.zero_grad()
+            loss_of(model, step).backward()
+            with torch.no_grad():
+                for parameter in model.parameters() if move else ():
+                    parameter.add_(move)
+        optimizer.step()
+        assert step or not caplog.messages
+    handle.close()
+    told = [text for text in caplog.messages if "its weight decay of 0.1" in text]
+    assert len(told) == count
+    assert not told or "use AdamW" in told[0]
+
+
 def test_nothing_is_told_where_results_are_applied_as_they_came(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -18,7 +18,7 @@ from torch import nn
 
 from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.frontend.torch.unapplied import Unapplied
+from hvd_sparse.frontend.torch.results import Results
 from hvd_sparse.step.session import Session
 
 NUMEL = 40
@@ -40,7 +40,7 @@ class Trainee:
     def __init__(self, collective: Any, **options: Any) -> None:
         self.session = start(collective, worlds.configure(density=0.1, **options))
         self.weight = nn.Parameter(torch.linspace(-1.0, 1.0, NUMEL))
-        self.unapplied = Unapplied(self.session.step, [self.weight])
+        self.results = Results(self.session.step, [self.weight])
         self.descent = torch.optim.SGD([self.weight], lr=0.5)
 
     def reduce(self, seed: int) -> None:
@@ -53,10 +53,10 @@ class Trainee:
         """Reduce what lies in the gradient's place."""
         gradient = self.weight.grad
         assert gradient is not None
-        self.unapplied.settle(0)
+        self.results.settle(0)
         wire, ticket = self.session.driver.compress(0, gradient.numpy().copy())
         result = self.session.driver.decompress(wire, ticket)
-        self.unapplied.hand_out(0, ticket.run)
+        self.results.hand_out(0, ticket.run, torch.from_numpy(result))
         gradient.set_(torch.from_numpy(result))
 
     def forget(self) -> None:
@@ -69,9 +69,9 @@ class Trainee:
         self.descent.step()
 
     def kept(self) -> tuple[Any, int]:
-        self.unapplied.settle_all()
+        self.results.settle_all()
         stats = self.session.step.stats.report(None)
-        self.unapplied.close()
+        self.results.close()
         return worlds.snapshot(self.session), stats["steps"]
 
 
@@ -122,7 +122,7 @@ def withhold(trainee: Trainee) -> None:
 
 
 def ask_for_the_state(trainee: Trainee) -> None:
-    trainee.unapplied.settle_all()
+    trainee.results.settle_all()
     trainee.session.step.transactions.settle_all()
 
 
@@ -147,7 +147,7 @@ def test_weights_that_move_are_no_proof_once_an_optimizer_was_seen(acts: Any) ->
 
 def test_of_an_optimizer_that_was_handed_over_a_step_is_expected_from_the_start() -> None:
     def hand_over(trainee: Trainee) -> None:
-        trainee.unapplied.expects_steps = True
+        trainee.results.hand_over()
 
     assert played(hand_over, wasted, climb_and_return, second) == played(second)
 
@@ -210,6 +210,43 @@ def test_a_program_that_applies_what_it_makes_of_copies_is_judged_once_at_most()
 
     _, steps = played(combine, combine, combine)
     assert steps == 3 * 2 - 1, "of the first iteration alone a step is taken back"
+
+
+def test_a_program_that_writes_into_the_gradient_itself_is_judged_once_at_most(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """PCGrad again, by ``copy_`` instead of another tensor."""
+
+    def combine(trainee: Trainee) -> None:
+        copies = []
+        for seed in (1, 2):
+            trainee.reduce(seed)
+            assert trainee.weight.grad is not None
+            copies.append(trainee.weight.grad.clone())
+            if seed == 1:
+                trainee.forget_in_place()
+        trainee.weight.grad.copy_(copies[0] + copies[1])
+        trainee.take_step()
+        trainee.forget_in_place()
+
+    with caplog.at_level(logging.WARNING, "hvd_sparse"):
+        _, steps = played(combine, combine, combine)
+    assert steps == 3 * 2 - 1, "of the first iteration alone a step is taken back"
+    assert "thrown away" in caplog.messages[0]
+    assert "makes of several results" in caplog.messages[1] and len(caplog.messages) == 2
+
+
+def test_a_result_that_is_clipped_behind_one_that_was_thrown_away_is_itself() -> None:
+    def climb_and_clip(trainee: Trainee) -> None:
+        for seed in (1, 2):
+            trainee.forget_in_place()
+            trainee.reduce(seed)
+        clip_and_accumulate(trainee)
+        trainee.take_step()
+        trainee.forget_in_place()
+
+    _, steps = played(climb_and_clip, climb_and_clip, climb_and_clip)
+    assert steps == 3
 
 
 def test_every_gradient_that_lbfgs_asks_for_counts() -> None:

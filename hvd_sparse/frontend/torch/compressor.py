@@ -9,14 +9,12 @@ import torch
 
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.frontend.torch.arrays import flatten, like, spec_of
-from hvd_sparse.frontend.torch.arrivals import Arrivals
 from hvd_sparse.frontend.torch.device_vectors import TorchDevices, vector_of
 from hvd_sparse.frontend.torch.optimizer import MOMENTS, Follower, habits_of, refuse_momentum
+from hvd_sparse.frontend.torch.results import Results
 from hvd_sparse.frontend.torch.scaler import scale_of
 from hvd_sparse.frontend.torch.staging import is_on_device, say_experimental, say_ways
-from hvd_sparse.frontend.torch.unapplied import Unapplied
 from hvd_sparse.frontend.torch.ways import DEVICE, HOST, ways_of
-from hvd_sparse.frontend.torch.witness import Witness
 from hvd_sparse.frontend.watched import WatchedCompressor
 from hvd_sparse.kernels.engines import resolve_engine, resolve_engine_by_place
 from hvd_sparse.memories._directions import DirectionState, Moments
@@ -83,9 +81,7 @@ class ParameterCompressor(WatchedCompressor):
             )
         self._is_sparse = [configuration.is_sparse(spec.shape, spec.numel) for spec in specs]
         self._follower: Follower | None = None
-        self.arrivals: Arrivals | None = None
-        self.witness: Witness | None = None
-        self.unapplied = Unapplied(self.step, self._parameters)
+        self.results = Results(self.step, self._parameters)
         self._has_met = self._is_closed = False
         if self._is_on_devices:
             devices = {str(each.device) for each in filter(is_on_device, self._parameters)}
@@ -103,24 +99,25 @@ class ParameterCompressor(WatchedCompressor):
             return vector_of(self._parameters[position], self.step.specs[position])
         return flatten(self._parameters[position], self.step.specs[position])
 
-    def _hand_out(self, ticket: Ticket | None) -> None:
-        """Watch what becomes of a tensor's result, where its step has written to a state."""
-        if ticket is None or ticket.state is None or ticket.position not in ticket.run.completed:
+    def _hand_out(self, ticket: Ticket | None, result: torch.Tensor) -> None:
+        """Watch what becomes of a tensor's result, which takes its gradient's place."""
+        if ticket is None or ticket.position is None:
             return
-        assert ticket.position is not None
-        self.unapplied.hand_out(ticket.position, ticket.run)
+        is_kept = ticket.state is not None and ticket.position in ticket.run.completed
+        run = ticket.run if is_kept else None
+        self.results.hand_out(ticket.position, run, result, ticket.scale)
 
     # -- the optimizer ----------------------------------------------------------------------------
 
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:
         """Do an optimizer's work from now on: it applies what arrives.  Called once, by whoever
         makes the compressor."""
-        keys = [spec.key for spec in self.step.specs]
-        self.arrivals = Arrivals(list(zip(keys, self._parameters)), self.way_of_gradients)
-        self.witness = Witness(self._parameters, self.clipping_remedy)
         self._follower = Follower(optimizer, self)
-        self.unapplied.expects_steps = True
+        self.results.hand_over(self.way_of_gradients, self.clipping_remedy)
         self.step.settings_of = self._settings_of
+
+    def derived(self, cls: type) -> None:
+        """Know of a class that was derived from that of the optimizer that was handed over."""
 
     def follow(self, rates: Rates) -> None:
         """Let densities follow the learning rate of the optimizer that was handed over."""
@@ -158,7 +155,7 @@ class ParameterCompressor(WatchedCompressor):
         if position is None:
             return {}
         # A result that no optimizer has applied may yet be thrown away, on all ranks.
-        state = self.step.transactions.peek(position, is_open=position in self.unapplied.waiting)
+        state = self.step.transactions.peek(position, is_open=position in self.results.waiting)
         if state is None or not isinstance(state.memory, DirectionState):
             return {}
         moments = state.memory.moments(state.steps, self._averaged(position))
@@ -168,15 +165,6 @@ class ParameterCompressor(WatchedCompressor):
             if ours in moments.arrays
         }
         return {"step": torch.tensor(float(moments.steps)), **told}
-
-    def _note(self, ticket: Ticket | None, result: torch.Tensor) -> None:
-        """Let the optimizer that was handed over know that a result takes its gradient's place."""
-        if self.arrivals is None or self.witness is None:
-            return
-        if ticket is not None and ticket.position is not None:
-            parameter = self._parameters[ticket.position]
-            self.arrivals.note(parameter)
-            self.witness.note(parameter, result, ticket.scale)
 
     def _judge(self, optimizer: Optimizer) -> None:
         """Look at an optimizer that gets the gradients, and was not handed over."""
@@ -205,18 +193,16 @@ class ParameterCompressor(WatchedCompressor):
     def state_dict(self) -> Report:
         """Return the state as every compressor's, with the arrays as tensors: ``torch.save`` it,
         ``torch.load(..., weights_only=True)``."""
-        self.unapplied.settle_all()
+        self.results.settle_all()
         return with_arrays(super().state_dict(), torch.from_numpy)
 
     def load_state_dict(self, state: State, strict: bool = True) -> IncompatibleKeys:
         found = super().load_state_dict(state, strict)
-        self.unapplied.forget()
+        self.results.forget()
         return found
 
     def close(self) -> None:
         """Give the name free; the compressor must not be used afterwards."""
         super().close()
-        self.unapplied.close()
+        self.results.close()
         self._is_closed = True
-        if self.arrivals is not None:
-            self.arrivals.close()

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.frontend.torch.arrivals import SPARSE_REMEDY
+from hvd_sparse.frontend.torch.results import SPARSE_REMEDY
 from hvd_sparse.memories.adam_correction import momenta_of_nadam
 from hvd_sparse.optimizer_memory import OF_ADAM, OF_MUON, OF_SGD, Handover
 from hvd_sparse.untyped import Optimizer, Option, Settings, Value
@@ -188,6 +188,12 @@ class Applying:
 
     _opt_called: bool
 
+    def __init_subclass__(cls) -> None:
+        """Let the compressor know of the class that Horovod makes of this one."""
+        super().__init_subclass__()
+        if "hvd_sparse_compressor" not in vars(cls):
+            cls.hvd_sparse_compressor.derived(cls)
+
     @torch._disable_dynamo  # torch.compile(optimizer.step): what arrives was made outside of torch
     @torch.no_grad()
     def step(self, closure: Any = None) -> Value:
@@ -199,21 +205,23 @@ class Applying:
                 loss = closure()
         self._opt_called = True  # for schedulers, which look whether step() came before theirs
         compressor = type(self).hvd_sparse_compressor
-        arrivals = compressor.arrivals
+        results = compressor.results
         own = [
-            {**group, "params": arrivals.others_in(group["params"])} for group in self.param_groups
+            {**group, "params": results.others_among(group["params"])}
+            for group in self.param_groups
         ]
         if not compressor.has_begun:
             self._refuse_foreign_gradients(own)
         alone = {p for group in own for p in group["params"]}
         if alone:
-            arrivals.tell_of(list(alone), type(self).__name__)
+            results.tell_of_others(list(alone), type(self).__name__)
             self._step_by_itself(own)
-        compressor.witness.look(type(self).__name__)
         for group in self.param_groups:
-            self._apply(group, arrivals.results_in(group["params"]))
+            if not is_decoupled(self, group):  # type: ignore[arg-type]
+                results.tell_of_decay(group)
+            self._apply(group, results.among(group["params"]))
         self._count(alone)
-        compressor.unapplied.end_step(self)
+        results.end_step(self)
         return loss
 
     def _count(self, alone: Collection[torch.Tensor]) -> None:
@@ -367,7 +375,7 @@ class Applying:
             if any(bool(p.grad.any()) for p in dense):
                 raise InvalidOption(
                     f"the {type(self).__name__} was handed to a compressor that its gradients do "
-                    f"not come through: {type(self).hvd_sparse_compressor.arrivals.remedy}, or "
+                    f"not come through: {type(self).hvd_sparse_compressor.results.way}, or "
                     "leave out optimizer="
                 )
             group["params"] = [p for p in group["params"] if p.grad.is_sparse]

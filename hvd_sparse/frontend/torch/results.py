@@ -1,0 +1,463 @@
+"""What becomes of results: which gradients are a compressor's, and who applied what since when.
+
+With ``optimizer=`` results are updates, so that gradients which came by another way get the
+optimizer's own update, and results that are clipped or unscaled on their way are told.
+
+With any optimizer, some results are thrown away: a discriminator's gradient in the generator's
+pass, SAM's first pass, a batch that is skipped.  The program resets ``.grad`` and never applies it.
+With a dense allreduce nothing of it is left.  Here the memory has kept what was not sent, and would
+send it later; so such a step is taken back.
+
+A result is gone if ``.grad`` is None, another tensor or zero again before the next backward pass
+adds to it.  It was applied if an optimizer that holds the parameter has finished a step meanwhile;
+in a program where none ever did, if some parameter changed.  A program whose optimizer applies
+what it makes of results, as PCGrad does, is not judged from its first such step on: it gives the
+optimizer other tensors, or one that behind a result that was gone is no multiple of the last one.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.step.records import StepRun
+from hvd_sparse.step.step import Step
+from hvd_sparse.untyped import Optimizer, Value
+
+logger = logging.getLogger("hvd_sparse")
+
+SPARSE_REMEDY = "give Horovod's optimizer sparse_as_dense=True"
+INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+STEPS = 100
+"""Steps in which a result is compared with what is applied: gradients are largest, and clipped
+most, in the first."""
+SAMPLE = 4096
+"""Entries of the smallest tensor that are compared."""
+TOLERANCE = 0.02
+"""Share by which 16 bits, and a scaler's division, may change a result."""
+ALIKE = 0.999
+"""Squared cosine of the angle between a result and a multiple of it, in half precision too."""
+
+
+@dataclass(eq=False)
+class Result:
+    """A parameter's result, as it was when it was handed out.
+
+    Attributes
+    ----------
+    run : the step that it is of
+    gradient, gradient_version : the tensor that holds it; None where DDP will make one
+    parameter_version : of the parameter
+    bits : of the parameter, added up; None where versions are known to tell of changes
+    in_step : an optimizer's step was under way
+    is_gone : whether it was gone when the next gradient came; None before that
+    """
+
+    run: StepRun
+    gradient: weakref.ref[torch.Tensor] | None
+    gradient_version: int
+    parameter_version: int
+    bits: int | None
+    in_step: bool
+    is_gone: bool | None = None
+
+
+class Results:
+    """The results of a compressor, from when they are handed out until they are applied.
+
+    Parameters
+    ----------
+    step : takes back the steps of results that were thrown away
+    parameters : in the step's order
+
+    Attributes
+    ----------
+    waiting : results that nobody has applied yet, by position
+    way : that gradients should come by to be results, in words
+    """
+
+    way = clipping_remedy = ""
+
+    def __init__(self, step: Step, parameters: Sequence[torch.Tensor]) -> None:
+        self._step, self._parameters = step, parameters
+        self._position_of = {id(parameter): i for i, parameter in enumerate(parameters)}
+        self.waiting: dict[int, Result] = {}
+        self._is_handed_over = False
+        self._is_result: dict[int, bool] = {}
+        self._stepped: set[int] = set()
+        self._under_way: weakref.ref[Optimizer] | None = None
+        self._shows_versions = False
+        self._is_hidden = False  # what becomes of results cannot be seen, and is not judged
+        self._verdict: tuple[StepRun | None, bool] = (None, False)
+        self._told: set[str] = set()
+        # Results are compared with what is applied: of the smallest tensor, in the first steps, and
+        # of one whose result was thrown away, in the step that applies the next.
+        self._smallest: Iterator[int] = iter(())
+        self._compared, self._steps_compared = -1, 0
+        self._after_one_gone = -1
+        self._copies: dict[int, torch.Tensor] = {}
+        self._left_at: dict[int, int] = {}
+        owner = weakref.ref(self)
+        self._hooks = [
+            register_optimizer_step_pre_hook(_hook(owner, Results.begin_step)),
+            register_optimizer_step_post_hook(_hook(owner, Results.end_step)),
+        ]
+        self._hooks += [
+            parameter.register_hook(_looker(owner, position))
+            for position, parameter in self._trained()
+        ]
+        weakref.finalize(self, _remove, self._hooks)
+
+    def _trained(self) -> Iterator[tuple[int, torch.Tensor]]:
+        for position, parameter in enumerate(self._parameters):
+            if parameter.requires_grad and parameter.is_leaf:
+                yield position, parameter
+
+    def hand_over(self, way: str = "", clipping_remedy: str = "") -> None:
+        """Expect that results are applied by an optimizer's step alone: one was handed over.
+
+        Parameters
+        ----------
+        way : that gradients should come by, in words
+        clipping_remedy : for gradients that are clipped when they have come back, in words
+        """
+        self._is_handed_over, self.way, self.clipping_remedy = True, way, clipping_remedy
+        trained = sorted(self._trained(), key=lambda each: each[1].numel())
+        self._smallest = iter([position for position, _ in trained])
+        self._compared = next(self._smallest, -1)
+        for position, parameter in trained:
+            renew = _renewer(self._is_result, position)
+            self._hooks.append(parameter.register_post_accumulate_grad_hook(renew))
+
+    # -- what a step calls ------------------------------------------------------------------------
+
+    def settle(self, position: int) -> None:
+        """Take back a tensor's last step if its result was thrown away; its next one begins."""
+        if self._is_handed_over:
+            self._left_at[position] = self._parameters[position]._version
+        handed = self.waiting.get(position)
+        if handed is None:
+            return
+        if self._is_thrown_away(position, handed):
+            if self._step.configuration.rollback:
+                self._step.give_up(position)
+            self._tell_of_one_gone(position)
+            if self._after_one_gone < 0:
+                self._after_one_gone = position
+        self.waiting.pop(position, None)
+        self._copies.pop(position, None)
+
+    def settle_all(self) -> None:
+        """Take back all steps whose results were thrown away: the states are asked for."""
+        for position in list(self.waiting):
+            self.settle(position)
+
+    def hand_out(
+        self, position: int, run: StepRun | None, result: torch.Tensor, scale: float = 1.0
+    ) -> None:
+        """Remember a result that the program is about to get.
+
+        Parameters
+        ----------
+        position : of the tensor
+        run : the step, where it has written to a state that it can be taken back from
+        result : takes the gradient's place
+        scale : of the loss, which a scaler is about to divide by
+        """
+        self._is_result[position] = True
+        if position in (self._compared, self._after_one_gone) and not result.is_sparse:
+            part = slice(None if position == self._after_one_gone else SAMPLE)
+            self._copies[position] = result.detach().reshape(-1)[part].double() / scale
+        if self._is_hidden or run is None:
+            return
+        parameter = self._parameters[position]
+        gradient, bits = parameter.grad, None
+        if not (self._is_handed_over or self._shows_versions or self._stepped):
+            bits = _bits_of(parameter)
+        self.waiting[position] = Result(
+            run,
+            None if gradient is None else weakref.ref(gradient),
+            0 if gradient is None else gradient._version,
+            parameter._version,
+            bits,
+            self._under_way is not None,
+        )
+
+    def forget(self) -> None:
+        """Let go of all results: the states are others now."""
+        self.waiting.clear()
+
+    def close(self) -> None:
+        """Take the hooks away."""
+        self.forget()
+        _remove(self._hooks)
+
+    # -- what an optimizer calls that was handed over ---------------------------------------------
+
+    def among(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the parameters whose gradient is a result.
+
+        One that autograd has added to since is none.
+        """
+        return [p for p in parameters if p.grad is not None and self._is_result_of(p)]
+
+    def others_among(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the parameters whose gradient came by another way.
+
+        InvalidOption for one whose gradients came through the compressor before.
+        """
+        others = [p for p in parameters if p.grad is not None and not self._is_result_of(p)]
+        for parameter in others:
+            position = self._position_of.get(id(parameter))
+            if position in self._is_result:
+                assert parameter.grad is not None and position is not None
+                raise InvalidOption(
+                    f"tensor {self._step.keys[position]!r} has a gradient that did not come "
+                    "through the compressor, which keeps the momentum of those that did: "
+                    + (SPARSE_REMEDY if parameter.grad.is_sparse else self.way)
+                    + ", or leave out optimizer="
+                )
+        return others
+
+    def _is_result_of(self, parameter: torch.Tensor) -> bool:
+        return self._is_result.get(self._position_of.get(id(parameter), -1), False)
+
+    def tell_of_others(self, others: Sequence[torch.Tensor], name: str) -> None:
+        """Say once that an optimizer updates some parameters by itself.
+
+        Sparse gradients are left out, because Horovod exchanges them as ever.
+
+        Parameters
+        ----------
+        others : parameters whose gradient came by another way
+        name : of the optimizer's class
+        """
+        dense = [p for p in others if p.grad is not None and not p.grad.is_sparse]
+        if not dense:
+            return
+        first = dense[0]
+        position = self._position_of.get(id(first))
+        key = f"of shape {[*first.shape]}" if position is None else repr(self._step.keys[position])
+        self._tell_once(
+            "tensor %s%s has a gradient that came through no compressor: %s updates it by itself, "
+            "and nothing has averaged the gradient over the ranks unless the program did",
+            key,
+            f", with {len(dense) - 1} others," if len(dense) > 1 else "",
+            name,
+        )
+
+    def tell_of_decay(self, group: Value) -> None:
+        """Say once that weight decay was taken of other values than the optimizer would take it of,
+        before it steps.
+
+        group : of parameters
+        """
+        for parameter in group["params"] if group["weight_decay"] else ():
+            position = self._position_of.get(id(parameter), -1)
+            version = parameter._version
+            if parameter.grad is not None and self._left_at.get(position, version) != version:
+                self._tell_once(
+                    "%r was moved between its backward pass and the optimizer's step, as by SAM, "
+                    "which climbs and returns; its weight decay of %g is of the value in the "
+                    "backward pass: use AdamW, or make the optimizer without weight_decay and "
+                    "shrink the parameters before the step",
+                    self._step.keys[position],
+                    group["weight_decay"],
+                )
+                return
+
+    # -- what the hooks call ----------------------------------------------------------------------
+
+    def begin_step(self, optimizer: Optimizer) -> None:
+        """Note that an optimizer's step begins."""
+        self._under_way = weakref.ref(optimizer)
+
+    def end_step(self, optimizer: Optimizer) -> None:
+        """Note that an optimizer has finished a step, and so applied the gradients that it saw."""
+        self._under_way = None
+        if not self.waiting and not self._copies:
+            return
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                position = self._position_of.get(id(parameter))
+                if position is None:
+                    continue
+                self._stepped.add(position)
+                if parameter.grad is not None:
+                    self._compare(position, parameter.grad, type(optimizer).__name__)
+                    self._apply(position, parameter.grad)
+        if self._is_hidden:
+            self.waiting.clear()
+
+    def _apply(self, position: int, gradient: torch.Tensor) -> None:
+        handed = self.waiting.pop(position, None)
+        if handed is None:
+            return
+        self._verdict = handed.run, True
+        if handed.gradient is not None and gradient is not handed.gradient():
+            # PCGrad and the like reset a result, and apply what they make of a copy.
+            self._is_hidden = True
+
+    def _compare(self, position: int, gradient: torch.Tensor, name: str) -> None:
+        """Compare a gradient that is applied with the result that was handed out."""
+        given = self._copies.pop(position, None)
+        if given is None or gradient.is_sparse or not self._is_result[position]:
+            return
+        found = gradient.detach().reshape(-1)[: given.numel()].double()
+        square, product = float(given @ given), float(found @ given)
+        is_multiple = product**2 >= ALIKE * square * float(found @ found)
+        if position == self._after_one_gone:
+            self._after_one_gone = -1
+            if math.isfinite(product) and not is_multiple:
+                self._is_hidden = True
+                self._tell_once(
+                    "the optimizer applies what the program makes of several results, as PCGrad "
+                    "does: from now on none is taken for thrown away"
+                )
+        elif position == self._compared:
+            self._steps_compared += 1
+            if not square:  # nothing to be seen by: the next tensor
+                self._compared = next(self._smallest, -1)
+            elif math.isfinite(product):
+                if not is_multiple or abs(product / square - 1) > TOLERANCE:
+                    self._tell_of_changes(product / square, name)
+                if self._steps_compared >= STEPS:
+                    self._compared = -1
+
+    def _tell_of_changes(self, factor: float, name: str) -> None:
+        self._compared = -1
+        self._tell_once(
+            "gradients were multiplied by %g after they came back from the compressor, which "
+            "with optimizer= brings updates of %s, not gradients: every step is as much "
+            "shorter or longer. If they are clipped, %s; if a GradScaler divides them, give "
+            "the compressor grad_scaler=scaler",
+            factor,
+            name,
+            self.clipping_remedy,
+        )
+
+    def look(self, position: int) -> None:
+        """See whether a result is still there, before the next gradient is added to it."""
+        handed = self.waiting.get(position)
+        if handed is not None and not handed.is_gone:
+            handed.is_gone = self._has_gone(position, handed)
+
+    # -- what became of a result ------------------------------------------------------------------
+
+    def _has_gone(self, position: int, handed: Result) -> bool:
+        now = self._parameters[position].grad
+        if now is None:
+            return True
+        if handed.gradient is not None:
+            if now is not handed.gradient():
+                return True
+            # Horovod's putting it there is one change: with no other it cannot be gone.
+            if now._version - handed.gradient_version <= 1:
+                return False
+        return not bool((now._values() if now.is_sparse else now).any())
+
+    def _is_thrown_away(self, position: int, handed: Result) -> bool:
+        if handed.run.failure is not None or not handed.run.is_finite:
+            return False  # it leaves no trace anyway
+        if handed.is_gone is None:
+            handed.is_gone = self._has_gone(position, handed)
+        if not handed.is_gone:
+            return False
+        if self._is_handed_over or position in self._stepped:
+            # Within one step LBFGS takes many gradients, and moves the parameters after each.
+            return not (handed.in_step and self._has_changed(handed.run))
+        return not self._has_changed(handed.run)
+
+    def _has_changed(self, run: StepRun) -> bool:
+        """Tell whether anything was applied since a step's results were handed out; asked once a
+        step, as its results are settled one after the other."""
+        if self._verdict[0] is not run:
+            self._verdict = run, self._look_for_changes(run)
+        return self._verdict[1]
+
+    def _look_for_changes(self, run: StepRun) -> bool:
+        mine = [(self._parameters[i], h) for i, h in self.waiting.items() if h.run is run]
+        if any(parameter._version != handed.parameter_version for parameter, handed in mine):
+            self._shows_versions = True
+            return True
+        if any(h.bits is not None and _bits_of(parameter) != h.bits for parameter, h in mine):
+            # Written through .data, as by an optimizer of copies in float32: that cannot be seen
+            # at a price that every step could pay.
+            self._is_hidden = True
+            return True
+        return False
+
+    def _tell_of_one_gone(self, position: int) -> None:
+        outcome = (
+            "its step is taken back, and nothing of it will be applied; if the program applies a "
+            "copy of it later, make the compressor with rollback=False"
+            if self._step.configuration.rollback
+            else "with rollback=False its step cannot be taken back: what was not sent of it moves "
+            "the weights later; leave rollback=False out"
+        )
+        self._tell_once(
+            "the gradient of %r was reduced, and thrown away before an optimizer applied it: %s. "
+            "Better, keep that pass out of the exchange: requires_grad_(False) for what it does "
+            "not train, under DDP also model.no_sync() or a forward pass of model.module",
+            self._step.keys[position],
+            outcome,
+        )
+
+    def _tell_once(self, text: str, *words: object) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            logger.warning(text, *words)
+
+
+def _bits_of(parameter: torch.Tensor) -> int:
+    """Return the bits of a parameter, added up as integers: any change of one entry shows."""
+    return int(parameter.detach().view(INTEGERS[parameter.element_size()]).sum())
+
+
+def _hook(
+    owner: weakref.ref[Results], tell: Callable[[Results, Optimizer], None]
+) -> Callable[..., None]:
+    """Return a hook of all optimizers that does not keep the compressor alive."""
+
+    def hook(optimizer: Optimizer, *_: object) -> None:
+        results = owner()
+        if results is not None:
+            tell(results, optimizer)
+
+    return hook
+
+
+def _looker(owner: weakref.ref[Results], position: int) -> Callable[[torch.Tensor], None]:
+    """Return a hook of a parameter, called before a gradient is added to its last one."""
+
+    def look(_: torch.Tensor) -> None:
+        results = owner()
+        if results is not None and results.waiting:
+            results.look(position)
+
+    return look
+
+
+def _renewer(is_result: dict[int, bool], position: int) -> Callable[[torch.Tensor], None]:
+    """Return a hook of a parameter, called when a gradient was added to its last one."""
+
+    def renew(_: torch.Tensor) -> None:
+        if position in is_result:
+            is_result[position] = False
+
+    return renew
+
+
+def _remove(hooks: list[Value]) -> None:
+    for hook in hooks:
+        hook.remove()
