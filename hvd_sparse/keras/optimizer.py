@@ -14,12 +14,9 @@ from hvd_sparse.keras.tape import DistributedGradientTape
 from hvd_sparse.tensorflow.call_checks import check_names, refuse_xla
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.tensorflow.keras3 import (
-    Applying,
     derive,
     inner_of,
     is_optimizer_of_keras_3,
-    load_whole,
-    save_whole,
     values_of,
 )
 from hvd_sparse.untyped import Optimizer, Option, ProcessSet, Report, Value
@@ -161,26 +158,9 @@ class _Reducing(_Distributed):
         return super()._clip_gradients(reduced)  # type: ignore[misc,no-any-return]
 
 
-class _Scaling(_Distributed):
-    """A ``LossScaleOptimizer``: it must see NaN and Inf at the same batches on all ranks."""
-
-    def save_own_variables(self, store: Report) -> None:
-        """Write what any program can load."""
-        if isinstance(inner_of(self), Applying):
-            save_whole(self, store)
-        else:
-            super().save_own_variables(store)  # type: ignore[misc]
-
-    def load_own_variables(self, store: Report) -> None:
-        """Read what Keras's own would have written."""
-        if isinstance(inner_of(self), Applying):
-            load_whole(self, store)
-        else:
-            super().load_own_variables(store)  # type: ignore[misc]
-
-
-class _ReducingScaled(_Scaling):
-    """It reduces first, and looks at the result."""
+class _ReducingScaled(_Distributed):
+    """A ``LossScaleOptimizer`` that reduces first, and looks at the result: NaN and Inf are seen at
+    the same batches on all ranks."""
 
     def apply(self, grads: Sequence[Value], trainable_variables: Value = None) -> None:
         """Reduce the scaled gradients, and apply them where they are finite."""
@@ -193,8 +173,8 @@ class _ReducingScaled(_Scaling):
         super().apply(self._reduce(grads, variables), variables)  # type: ignore[misc]
 
 
-class _Agreeing(_Scaling):
-    """It asks all ranks whether their gradients are finite.
+class _Agreeing(_Distributed):
+    """A ``LossScaleOptimizer`` that asks all ranks whether their gradients are finite.
 
     The optimizer inside accumulates batches, and alone knows when there is an update: it reduces.
     """

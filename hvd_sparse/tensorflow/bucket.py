@@ -1,9 +1,10 @@
 """Buckets while a graph is traced: the tensors that Horovod hands over together, in one of its
-groups, and the message that they travel in."""
+groups, the message that they travel in, and what ``compress`` hands to ``decompress``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import tensorflow as tf
 
@@ -136,3 +137,26 @@ class GraphBucket:
     def _moved(self, phase: int) -> list[tf.DType]:
         """Return the dtypes of what a phase is fed."""
         return [self._dtype if self._phases[phase] == "allreduce" else tf.uint8, tf.int32]
+
+
+@dataclass(frozen=True, eq=False)
+class SparseContext:
+    """A compressed gradient on its way, and the bucket that it is in."""
+
+    number: tf.Tensor
+    bucket: GraphBucket
+    flat: tf.Tensor
+    spec: TensorSpec
+    dtype: tf.DType
+    shape: tf.TensorShape
+    parameter: tf.Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class DenseContext:
+    """A gradient that Horovod's allreduce takes, as float32 where it has 16 bits."""
+
+    dtype: tf.DType
+    token: tf.Tensor
+    scale: tf.Tensor
+    parameter: tf.Tensor

@@ -22,14 +22,13 @@ from hvd_sparse.state.state_check import IncompatibleKeys
 from hvd_sparse.step.buckets import one_per_tensor
 from hvd_sparse.step.step import Step
 from hvd_sparse.tensorflow.branches import Unbranched
-from hvd_sparse.tensorflow.bucket import GraphBucket
+from hvd_sparse.tensorflow.bucket import DenseContext, GraphBucket, SparseContext
 from hvd_sparse.tensorflow.call_checks import (
     check_names,
     check_reduction,
     refuse_xla,
     spec_of_unknown,
 )
-from hvd_sparse.tensorflow.contexts import DenseContext, SparseContext
 from hvd_sparse.tensorflow.fallback import GraphFallback
 from hvd_sparse.tensorflow.graph_functions import GraphFunctions
 from hvd_sparse.tensorflow.host import call_numpy
@@ -43,7 +42,9 @@ from hvd_sparse.tensorflow.optimizer import (
     refuse_momentum,
 )
 from hvd_sparse.tensorflow.scaler import scale_of
+from hvd_sparse.tensorflow.slots import Slots
 from hvd_sparse.tensorflow.variables import VariableSource, refuse_tensorflow_1, specs_of
+from hvd_sparse.tensorflow.witness import Witness
 from hvd_sparse.types import Pace
 from hvd_sparse.untyped import (
     Context,
@@ -145,6 +146,7 @@ class TensorflowCompressor(WatchedCompressor):
         self._index = VariableIndex(variables)
         if self._follower is not None:
             self._follower.index = self._index
+            self._follower.slots = Slots(self.step, self._index, self._averaged)
         self._watch(rank_in(self.process_set))
         self._trace(hvd.rank)
         self._functions = GraphFunctions(
@@ -231,7 +233,10 @@ class TensorflowCompressor(WatchedCompressor):
 
     def load_state_dict(self, state: State, strict: bool = True) -> IncompatibleKeys:
         self.resolve()
-        return super().load_state_dict(state, strict)
+        found = super().load_state_dict(state, strict)
+        if self._follower is not None and self._follower.slots is not None:
+            self._follower.slots.forget()
+        return found
 
     def save(self, path: str | os.PathLike[str]) -> None:
         self.resolve()
@@ -364,6 +369,13 @@ class TensorflowCompressor(WatchedCompressor):
         steps = self.step.transactions.staged(position).steps
         return self._rates.pace(self._follower.rate, 0, steps)
 
+    def _averaged(self, position: int) -> int:
+        """Return over how many ranks the optimizer's gradients of a tensor are averaged, and the
+        memory's are not."""
+        spec = self.step.specs[position]
+        is_sparse = self.configuration.is_sparse(spec.shape, spec.numel)
+        return self._size_of_world() if is_sparse else 1
+
     def scale_by(self, optimizer: Optimizer) -> None:
         """Take the loss scale from a Keras 3 ``LossScaleOptimizer``, unless a scaler was given.
 
@@ -399,10 +411,18 @@ class TensorflowCompressor(WatchedCompressor):
             warn_of_rare_entries(self.configuration, what)
 
     def _shake_hands(self, site: CallSite) -> None:
-        self._look_at(calling_optimizer())
+        caller = calling_optimizer()
+        self._look_at(caller)
         self.resolve()
-        if self._follower is not None:
-            self._follower.begin()
+        if caller is None and self._index is not None and self._is_called():
+            specs = {
+                position: spec
+                for position, spec in enumerate(self.step.specs)
+                if self.configuration.is_sparse(spec.shape, spec.numel)
+            }
+            follower = self._follower
+            factors = None if follower is None else follower.factors
+            self._functions.witness = Witness(self._index.variables, specs, factors)
         if site.op is not None and site.scales == (1.0, 1.0):  # else the carrier will say
             self.step.reduction = "sum" if site.op == hvd.Sum else "average"
         # TensorFlow traces on ranks outside the set too, but never runs there; an elastic state

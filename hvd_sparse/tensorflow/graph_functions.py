@@ -21,6 +21,7 @@ from hvd_sparse.tensorflow.branches import EVERYTHING, SPARSE
 from hvd_sparse.tensorflow.failing import FailingStep
 from hvd_sparse.tensorflow.fallback import GraphFallback
 from hvd_sparse.tensorflow.optimizer import Follower
+from hvd_sparse.tensorflow.witness import Witness
 from hvd_sparse.types import TensorSpec
 from hvd_sparse.untyped import Value
 from hvd_sparse.watch.ledger import Ledger
@@ -93,6 +94,7 @@ class GraphFunctions:
         self.follower: Follower | None = None
         self.recorder: Recorder | None = None
         self.planner: GraphPlannedGroups | None = None
+        self.witness: Witness | None = None
 
     def note_dense(self, spec: TensorSpec) -> None:
         """Learn of a tensor that Horovod reduces dense at every step, when the graph is traced."""
@@ -155,6 +157,8 @@ class GraphFunctions:
         if position is None:
             wire, ticket = self._refuse(gradient, rank, world_size)
         else:
+            if self.witness is not None:
+                self.witness.look(position)
             wire, ticket = self._sender.compress(
                 position,
                 gradient,
@@ -252,6 +256,8 @@ class GraphFunctions:
             self._failing.take_back(run, error)
             raise
         self._ledger.end(ticket.key)
+        if self.witness is not None:
+            self.witness.note(ticket.position, result, ticket.scale)
         if self.planner is not None:
             self.planner.returned()
         return result

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import tensorflow as tf
 
 from hvd_sparse.errors import UnsupportedInput
-from hvd_sparse.untyped import Optimizer, Params, Report, Value
+from hvd_sparse.untyped import Optimizer, Params, Value
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -105,80 +105,26 @@ def derive(optimizer: Optimizer, base: type, **members: Value) -> None:
     object.__dict__["__class__"].__set__(optimizer, derived)
 
 
-class Applying:
-    """Base that a Keras 3 optimizer gets when it is handed over: it applies what arrives, times its
-    rate.
-
-    It keeps no moments, as the memory has them.
-    """
-
-    hvd_sparse_follower: Value
-
-    def build(self, variables: Value) -> None:
-        """Make what all optimizers have, and no moments."""
-        if not self.built:  # type: ignore[attr-defined]
-            sys.modules["keras"].optimizers.Optimizer.build(self, variables)
-
-    def update_step(self, gradient: Value, variable: Value, learning_rate: Value) -> None:
-        """Apply what the compressor made of a gradient."""
-        self.hvd_sparse_follower.check(gradient, variable)
-        rate = tf.cast(learning_rate, variable.dtype)
-        self.assign_sub(variable, rate * tf.cast(gradient, variable.dtype))  # type: ignore[attr-defined]
-
-    def _backend_update_step(self, *values: Value) -> None:
-        """Do as all optimizers: Nadam besides moves a number on that the memory has."""
-        sys.modules["keras"].optimizers.Optimizer._backend_update_step(self, *values)
-
-    def save_own_variables(self, store: Report) -> None:
-        """Write what the optimizer itself would, with moments of 0."""
-        save_whole(self, store)
-
-    def load_own_variables(self, store: Report) -> None:
-        """Read what the optimizer itself wrote, without its moments."""
-        load_whole(self, store)
-
-
-def save_whole(optimizer: Optimizer, store: Report) -> None:
-    """Write an optimizer that was handed over as any program can load it: with moments of 0."""
-    own = {variable.path: variable for variable in optimizer.variables}
-    for number, variable in enumerate(_without_compressor(optimizer).variables):
-        store[str(number)] = own.get(variable.path, variable).numpy()
-
-
-def load_whole(optimizer: Optimizer, store: Report) -> None:
-    """Read what ``save_whole``, or the optimizer itself, wrote; moments are left out."""
-    whole = _without_compressor(optimizer)
-    whole.load_own_variables(store)
-    warn_of_moments(inner_of(whole))
-    own = {variable.path: variable for variable in optimizer.variables}
-    for variable in whole.variables:
-        if variable.path in own:
-            own[variable.path].assign(variable)
-
-
-def warn_of_moments(optimizer: Optimizer) -> None:
-    """Say that a memory takes none of an optimizer's moments over, where there are any.
+def warn_of_moments(optimizer: Optimizer, loss: str) -> None:
+    """Warn that an optimizer's moments are lost, where there are any.
 
     Parameters
     ----------
-    optimizer : of Keras 2 or 3; one that was handed over has moments of before, or of 0
+    optimizer : that was handed over
+    loss : where they are lost, and the remedy, in words
     """
     moments = [*getattr(optimizer, "momentums", ()), *getattr(optimizer, "_momentums", ())]
     for slots in getattr(optimizer, "_slots", {}).values():  # of the legacy optimizers
         moments += slots.values()
-    if any(bool(tf.reduce_any(tf.not_equal(value_of(moment), 0))) for moment in moments):
+    if any(
+        bool(tf.reduce_any(tf.not_equal(value_of(moment), 0)))
+        for moment in moments
+        if moment is not None
+    ):
         logger.warning(
-            "the %s has moments of %d steps, and the compressor that does its work begins without "
-            "any, as at the start of training: hand the optimizer over before its first step, or "
-            "load the state of the run's compressor (compressor.load)",
+            "the %s had moments of %d steps when it was given to %s, or load the state of the "
+            "run's compressor (compressor.load)",
             type(optimizer).__name__,
             int(optimizer.iterations),
+            loss,
         )
-
-
-def _without_compressor(optimizer: Optimizer) -> Optimizer:
-    """Return the optimizer as it would be without a compressor, at its start."""
-    whole = optimizer.__class__.from_config(optimizer.get_config())
-    if optimizer.built:
-        whole.build(optimizer._trainable_variables)
-    return whole

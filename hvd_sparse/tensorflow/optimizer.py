@@ -26,9 +26,7 @@ from hvd_sparse.tensorflow.keras3 import (
     value_of,
     warn_of_moments,
 )
-from hvd_sparse.tensorflow.keras3 import (
-    Applying as ApplyingOfKeras3,
-)
+from hvd_sparse.tensorflow.slots import Showing, Slots
 from hvd_sparse.untyped import Optimizer, Settings, Value
 
 WRAPPERS = ("horovod._keras", "hvd_sparse.keras.optimizer")
@@ -49,6 +47,9 @@ NAMES: dict[type, dict[str, str]] = {
     },
 }
 """What Keras calls the hyper-parameters of a memory."""
+OVERWRITTEN = 1e-30
+"""Momentum for a step without any in Keras 2, whose velocity is the gradient then.  Memories, as
+torch and Keras 3, leave the velocity as it is at a momentum of 0."""
 
 
 def read_optimizer(optimizer: Optimizer) -> Handover:
@@ -108,13 +109,11 @@ def _as_options(numbers: Mapping[str, float]) -> Settings:
     }
 
 
-class _Handed:
+class _Handed(Showing):
     """Base that an optimizer of Keras 2 gets when it is handed over.
 
     Put before the optimizer's class, of which Horovod derives its own.
     """
-
-    hvd_sparse_follower: Follower
 
     def apply_gradients(self, grads_and_vars: Value, *args: Value, **options: Value) -> Value:
         """Apply what the compressor made of the gradients."""
@@ -127,18 +126,6 @@ class _Handed:
 class Applying(_Handed):
     """An optimizer that applies what arrives, times the rate."""
 
-    def build(self, var_list: Value) -> None:
-        """Make no moments of Adam's, as the memory has them.
-
-        SGD's are made, and stay 0, because a program without a compressor loads no optimizer that
-        was saved without them.
-        """
-        if hasattr(self, "momentum"):
-            super().build(var_list)  # type: ignore[misc]
-        else:
-            tf.keras.optimizers.Optimizer.build(self, var_list)
-            self._built = True
-
     def update_step(self, gradient: Value, variable: Value) -> None:
         """Apply what the compressor made of a gradient."""
         variable.assign_sub(tf.cast(self.learning_rate, variable.dtype) * gradient)  # type: ignore[attr-defined]
@@ -147,11 +134,31 @@ class Applying(_Handed):
 class ApplyingLegacy(_Handed):
     """The same, of the legacy optimizers."""
 
+    @property
+    def weights(self) -> Value:
+        """Return what ``variables`` does."""
+        return self.variables()
+
+    def variables(self) -> Value:  # type: ignore[override]
+        """Return the optimizer's variables, with the moments that its memory has."""
+        self.hvd_sparse_follower.show(self)
+        return super(Showing, self).variables()  # type: ignore[misc]
+
     def _resource_apply_dense(
         self, gradient: Value, variable: Value, apply_state: Value = None
     ) -> Value:
         rate = self._decayed_lr(variable.dtype.base_dtype)  # type: ignore[attr-defined]
         return variable.assign_sub(rate * gradient, read_value=False)
+
+
+class ApplyingOfKeras3(Showing):
+    """The same, of the optimizers of Keras 3, which stay the objects that they are."""
+
+    def update_step(self, gradient: Value, variable: Value, learning_rate: Value) -> None:
+        """Apply what the compressor made of a gradient."""
+        self.hvd_sparse_follower.check(gradient, variable)
+        rate = tf.cast(learning_rate, variable.dtype)
+        self.assign_sub(variable, rate * tf.cast(gradient, variable.dtype))  # type: ignore[attr-defined]
 
 
 class Follower:
@@ -165,9 +172,11 @@ class Follower:
     met : positions of the variables whose gradients come through the compressor
     index : of the compressor's variables; None until it has asked for them
     paths : of these variables, as Keras names them
+    slots : the optimizer's own moments; None until then
     """
 
     paths: list[str]
+    slots: Slots | None = None
 
     def __init__(self, optimizer: Optimizer, memory: Value) -> None:
         self._optimizer = optimizer = inner_of(optimizer)
@@ -176,6 +185,7 @@ class Follower:
         self.index: VariableIndex | None = None
         self._is_eager, self._traced = False, dict[str, float]()
         self._is_nadam = _update_of(optimizer) in updates_of("Nadam")
+        self._last_rate = 0.0
         self._settings: Settings = {name: getattr(memory, name) for name in NAMES[type(memory)]}
         self._settings["rate"] = 0.0
         if not is_optimizer_of_keras_3(optimizer):
@@ -186,6 +196,9 @@ class Follower:
         elif not isinstance(optimizer, ApplyingOfKeras3):
             derive(optimizer, ApplyingOfKeras3)
         type(optimizer).hvd_sparse_follower = self
+        if type(memory) in OF_MUON:
+            warn_of_moments(optimizer, "the compressor, which begins a Muon anew: begin with it")
+        self._keeps_momentum = is_optimizer_of_keras_3(optimizer)
 
     def meet(self, caller: Optimizer) -> None:
         """Take the settings from the optimizer that calls: Horovod's copy, or Keras 3's own."""
@@ -197,12 +210,20 @@ class Follower:
                 "the same object to both"
             )
         refuse_clipping(caller, self._memory)
+        if caller is not self._optimizer:
+            with tf.init_scope():
+                warn_of_moments(
+                    self._optimizer,
+                    "hvd.DistributedOptimizer, which makes an optimizer of its own, without any: "
+                    "write them into its variables behind its first step",
+                )
         self._optimizer = caller
 
-    def begin(self) -> None:
-        """Look, before the first step, for moments that the optimizer has already."""
-        with tf.init_scope():
-            warn_of_moments(self._optimizer)
+    def show(self, optimizer: Optimizer) -> None:
+        """Write the memory's moments into the optimizer's variables, for a program that asks for
+        them; nothing while a graph is traced."""
+        if self.slots is not None and tf.executing_eagerly():
+            self.slots.fill(optimizer, self._last_rate)
 
     def check(self, gradient: Value, variable: Value) -> None:
         """Look at a gradient that is about to be applied, when that is traced or done.
@@ -241,9 +262,8 @@ class Follower:
         rate = self._rate()  # first: the legacy optimizers make their variables for it
         numbers = [getattr(optimizer, name) for name in NAMES[type(self._memory)].values()]
         is_hat = not (self._is_nadam or getattr(optimizer, "adaptive_epsilon", False))
-        return tf.stack(
-            [tf.cast(tf.convert_to_tensor(n), tf.float64) for n in (scale, rate, *numbers, is_hat)]
-        )
+        held = scale, rate, *numbers, is_hat, optimizer.iterations
+        return tf.stack([tf.cast(tf.convert_to_tensor(n), tf.float64) for n in held])
 
     def _rate(self) -> Value:
         optimizer = self._optimizer
@@ -267,20 +287,29 @@ class Follower:
 
     def note(self, held: np.ndarray) -> float:
         """Keep what came beside a gradient, alike for all tensors of a step; return the scale."""
-        scale, rate, *numbers, is_hat = held.tolist()
+        scale, rate, *numbers, is_hat, steps = held.tolist()
         told = dict(zip(NAMES[type(self._memory)], numbers))
         # Constants count as of when Keras reads them, in update_step: Horovod's reduction is a
         # graph also where Keras runs eagerly, and is not traced again where Keras traces again.
         told |= self._constants() if self._is_eager else self._traced
+        if told.get("momentum") == 0 and self._memory.momentum and not self._keeps_momentum:
+            told["momentum"] = OVERWRITTEN
         self._settings = {"rate": rate, **_as_options(told)}
         if "epsilon" in told:
             self._settings["is_epsilon_hat"] = bool(is_hat)
+        self._last_rate = rate or self._last_rate
+        if self.slots is not None:
+            self.slots.begin(int(steps))
         return float(scale)
 
     @property
     def rate(self) -> float:
         """Return the learning rate of this step."""
         return float(self._settings["rate"])
+
+    def factors(self) -> tuple[float, float]:
+        """Return by how much the optimizer multiplies results and values to update a variable."""
+        return self.rate, self.rate * float(getattr(self._optimizer, "weight_decay", None) or 0.0)
 
     def settings(self, shape: tuple[int, ...], position: int) -> Settings:
         """Return the settings of this step for a variable, as the memory's ``tune`` takes them."""
@@ -291,6 +320,8 @@ class Follower:
             told["momentum_decay"] = 1.0
         if getattr(optimizer, "amsgrad", False):
             told["amsgrad"] = True
+        assert self.slots is not None
+        told["moments"] = self.slots.given(optimizer, position, self.rate)
         return {**told, "weight_decay": self._memory.weight_decay}
 
 

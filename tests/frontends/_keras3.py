@@ -69,17 +69,26 @@ def go_on(model: Any, callbacks: Any = ()) -> Any:
 
 
 def train_by_hand(
-    model: Any, optimizer: Any, name: str, op: Any, process_set: Any, passes: int = 1
+    model: Any,
+    optimizer: Any,
+    name: str,
+    op: Any,
+    process_set: Any,
+    passes: int = 1,
+    momenta: dict[int, float] | None = None,
 ) -> np.ndarray:
     """Train as ``fit`` does, with gradients that are reduced one by one; return the weights.
 
     op : None where every rank trains alone
     passes : batches whose gradients are averaged before
+    momenta : the optimizer's from some batches on
     """
     inputs, targets = data_of_rank()
     model.build((None, FEATURES))
     sums = [0.0] * len(model.trainable_variables)
     for batch in range(BATCHES):
+        if momenta and batch in momenta:
+            optimizer.momentum = momenta[batch]
         part = slice(batch * BATCH_SIZE, (batch + 1) * BATCH_SIZE)
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(tf.square(model(inputs[part]) - targets[part]))

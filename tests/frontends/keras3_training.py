@@ -56,26 +56,87 @@ def falling(rate: float) -> Any:
     )
 
 
+class Changing(keras.callbacks.Callback):
+    """Momentum that is another at some batches."""
+
+    def __init__(self, momenta: dict[int, float]) -> None:
+        super().__init__()
+        self.momenta = momenta
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if batch in self.momenta:
+            self.model.optimizer.momentum = self.momenta[batch]
+
+
 def handed_over(
-    name: str, *, make: Any, passes: int = 1, is_scaled: bool = False, **options: Any
+    name: str,
+    *,
+    make: Any,
+    passes: int = 1,
+    is_scaled: bool = False,
+    momenta: dict[int, float] | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
     """How far training with the memory in the optimizer's place ends from the optimizer itself."""
     start, model = make_built_model(), make_built_model()
     handed = make(gradient_accumulation_steps=passes) if passes > 1 else make()
     compressor = Compression.topk(model, density=1.0, name=name, optimizer=handed, **options)
     around = keras.optimizers.LossScaleOptimizer(handed) if is_scaled else handed
-    fit(model, DistributedOptimizer(around, compression=compressor))
-    everybody = hvd.global_process_set
-    by_hand = train_by_hand(make_built_model(), make(), name, hvd.Average, everybody, passes)
+    fitting = {"callbacks": [Changing(momenta)], "run_eagerly": True} if momenta else {}
+    fit(model, DistributedOptimizer(around, compression=compressor), **fitting)
+    by_hand = train_by_hand(
+        make_built_model(), make(), name, hvd.Average, hvd.global_process_set, passes, momenta
+    )
     moved = np.abs(by_hand - weights_of(start)).max()
     result = {
         "difference": float(np.abs(by_hand - weights_of(model)).max() / moved),
         "weights": weights_of(model).tolist(),
         "sparse_steps": compressor.stats()["sparse_steps"],
-        "slots": len(handed.variables),
     }
     compressor.close()
     return result
+
+
+def moments(name: str, *, make: Any, by_file: Any, **options: Any) -> dict[str, float]:
+    """How far training ends from dense where an optimizer has moments when it is handed over, where
+    all of its variables are set to zero, and where plain Keras goes on from what was saved.
+
+    by_file : a folder for ``tf.train.Checkpoint``; None to save as a model does
+    """
+    ends = []
+    for is_handed in (False, True):
+        model, optimizer, plain = make_built_model(), make(), make()
+        gradients = [keras.ops.ones(v.shape) * 0.3 for v in model.trainable_variables]
+        for _ in range(3):
+            optimizer.apply(gradients, model.trainable_variables)
+        plain.build(model.trainable_variables)
+        compressor, found = hvd.Compression.none, []
+        if is_handed:
+            compressor = Compression.topk(
+                model, density=1.0, name=name, optimizer=optimizer, **options
+            )
+        fit(model, DistributedOptimizer(optimizer, compression=compressor))
+        found.append(weights_of(model))
+        for variable in optimizer.variables:
+            if variable is not optimizer._learning_rate:
+                variable.assign(keras.ops.zeros_like(variable))
+        go_on(model)
+        found.append(weights_of(model))
+        if by_file is None:
+            store: dict[str, Any] = {}
+            optimizer.save_own_variables(store)
+            plain.load_own_variables(store)
+        else:
+            path = str(by_file / f"{name}.{hvd.rank()}.{is_handed}")
+            tf.train.Checkpoint(optimizer=optimizer).write(path)
+            tf.train.Checkpoint(optimizer=plain).read(path).assert_existing_objects_matched()
+        fit(model, DistributedOptimizer(plain, compression=hvd.Compression.none))
+        found.append(weights_of(model))
+        if is_handed:
+            compressor.close()
+        ends.append(found)
+    apart = [float(np.abs(dense - ours).max()) for dense, ours in zip(*ends)]
+    return dict(zip(("taken over", "cleared", "gone on"), apart))
 
 
 def trained(name: str, *, method: str, make: Any, **options: Any) -> dict[str, Any]:
@@ -414,6 +475,14 @@ def cases_of(process_sets: dict[str, Any], folder: Path) -> Cases:
     muon = partial(keras.optimizers.Muon, 0.05, exclude_layers=["second"], adam_lr_ratio=0.5)
     cases["handed_muon"] = partial(handed_over, make=muon, **dense)
     cases["trains_muon"] = partial(trained, method="ldte_bs", make=partial(muon, rms_rate=0.1))
+    pausing = {2: 0.5, 4: 0.0, 6: 0.9}
+    cases["handed_pausing"] = partial(
+        handed_over, make=lambda: momentum(nesterov=True), momenta=pausing, **SPARSE_ONLY
+    )
+    cases["moments_compressed"] = partial(moments, make=momentum, by_file=None, **SPARSE_ONLY)
+    cases["moments_sgd"] = partial(moments, make=momentum, by_file=folder, **dense)
+    cases["moments_adam"] = partial(moments, make=adam, by_file=folder, **dense)
+    cases["moments_adamw"] = partial(moments, make=adamw, by_file=None, **dense)
     cases["trains_sgd"] = partial(
         trained,
         method="ldte_bs",

@@ -29,12 +29,19 @@ def falling(rate: float) -> Any:
 
 
 def beside_dense(
-    name: str, *, make: Make, by_tape: bool = False, fitting: Any = None, **options: Any
+    name: str,
+    *,
+    make: Make,
+    by_tape: bool = False,
+    fitting: Any = None,
+    passes: int = 1,
+    **options: Any,
 ) -> dict[str, Any]:
     """How far training with the compressor ends from training with the optimizer itself and dense
     gradients.
 
     fitting : options of ``fit``
+    passes : batches that Horovod adds up, each of which counts in the optimizer's steps
     """
     start, dense, ours = make_built_model(), make_built_model(), make_built_model()
     handed = make()
@@ -48,7 +55,10 @@ def beside_dense(
         if by_tape:
             train_by_tape(model, optimizer, compression)
         else:
-            fit(model, DistributedOptimizer(optimizer, compression=compression), **fitting or {})
+            distributed = DistributedOptimizer(
+                optimizer, compression=compression, backward_passes_per_step=passes
+            )
+            fit(model, distributed, **fitting or {})
     stats = compressor.stats()
     compressor.close()
     moved = np.abs(weights_of(dense) - weights_of(start)).max()
@@ -84,6 +94,9 @@ cases["nesterov_never_compressed"] = partial(
 cases["adam_never_compressed"] = partial(
     beside_dense, make=lambda: adam(falling(0.01)), min_numel=10**6
 )
+cases["adam_of_two_batches_never_compressed"] = partial(
+    beside_dense, make=lambda: adam(0.01), passes=2, min_numel=10**6
+)
 cases["adamw_never_compressed"] = partial(beside_dense, make=lambda: adamw(0.01), min_numel=10**6)
 cases["adam_by_tape_never_compressed"] = partial(
     beside_dense, make=lambda: adam(0.01), by_tape=True, min_numel=10**6
@@ -97,16 +110,23 @@ for label, kind in {
     )
 
 
-class Falling(keras.callbacks.Callback):  # type: ignore[misc]
-    """Momentum that falls in the middle of an epoch."""
+class Changing(keras.callbacks.Callback):  # type: ignore[misc]
+    """Momentum that is another at some batches of an epoch."""
+
+    def __init__(self, momenta: dict[int, float]) -> None:
+        super().__init__()
+        self.momenta = momenta
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        if batch == 3:
+        if batch in self.momenta:
             optimizer = self.model.optimizer
             if isinstance(optimizer.momentum, float):
-                optimizer.momentum = 0.2
+                optimizer.momentum = self.momenta[batch]
             else:
-                optimizer.momentum.assign(0.2)
+                optimizer.momentum.assign(self.momenta[batch])
+
+
+FALLING, PAUSING = {3: 0.2}, {2: 0.5, 4: 0.0, 6: 0.9}
 
 
 class WithNote(keras.optimizers.SGD):  # type: ignore[misc]
@@ -125,8 +145,13 @@ for name, make in {
     "sgd_clipped_without_momentum": lambda: keras.optimizers.SGD(0.05, global_clipnorm=0.1),
 }.items():
     cases[name] = partial(beside_dense, make=make, **SPARSE_ONLY)
-for name, make in {"sgd_falling": sgd, "sgd_falling_legacy": legacy}.items():
-    eagerly = {"run_eagerly": make is sgd, "callbacks": [Falling()]}
+for name, make, momenta in (
+    ("sgd_falling", sgd, FALLING),
+    ("sgd_falling_legacy", legacy, FALLING),
+    ("sgd_nesterov_pausing", partial(sgd, nesterov=True), PAUSING),
+    ("sgd_pausing_legacy", legacy, PAUSING),
+):
+    eagerly = {"run_eagerly": "legacy" not in name, "callbacks": [Changing(momenta)]}
     cases[name] = partial(beside_dense, make=partial(make, 0.05), fitting=eagerly, **SPARSE_ONLY)
 cases["adam_early_epsilon_never_compressed"] = partial(beside_dense, make=early, min_numel=10**6)
 
@@ -262,22 +287,133 @@ def warnings_of_accuracy(name: str) -> dict[str, list[str]]:
     return said
 
 
+def count_steps(optimizer: Any, model: Any) -> None:
+    """Let an optimizer take three steps by itself."""
+    gradients = [tf.ones_like(variable) * 0.3 for variable in model.trainable_variables]
+    for _ in range(3):
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+
+def moments(name: str, *, make: Make, **options: Any) -> dict[str, float]:
+    """How far training ends from dense where an optimizer has moments when it is handed over, where
+    all of its variables are set to zero, and where plain Keras goes on from a checkpoint."""
+    ends = []
+    for is_handed in (False, True):
+        model, optimizer, plain = make_built_model(), make(), make()
+        count_steps(optimizer, model)
+        compressor, found = hvd.Compression.none, []
+        if is_handed:
+            compressor = Compression.topk(
+                model, density=1.0, name=name, optimizer=optimizer, **options
+            )
+        train_by_tape(model, optimizer, compressor)
+        found.append(weights_of(model))
+        rate = optimizer.learning_rate
+        for variable in optimizer.variables():
+            if variable is not rate:
+                variable.assign(tf.zeros_like(variable))
+        train_by_tape(model, optimizer, compressor)
+        found.append(weights_of(model))
+        with tempfile.TemporaryDirectory() as folder:
+            tf.train.Checkpoint(model=model, optimizer=optimizer).write(f"{folder}/state")
+            count_steps(plain, model)
+            loaded = tf.train.Checkpoint(model=model, optimizer=plain).read(f"{folder}/state")
+            loaded.assert_existing_objects_matched()
+        train_by_tape(model, plain, hvd.Compression.none)
+        found.append(weights_of(model))
+        if is_handed:
+            compressor.close()
+        ends.append(found)
+    apart = [float(np.abs(dense - ours).max()) for dense, ours in zip(*ends)]
+    return dict(zip(("taken over", "cleared", "gone on"), apart))
+
+
+cases["moments_sgd_compressed"] = partial(moments, make=lambda: sgd(0.05), **SPARSE_ONLY)
+for name, make in {
+    "moments_nesterov": lambda: sgd(0.05, nesterov=True),
+    "moments_legacy": lambda: legacy(0.05),
+    "moments_adam": lambda: adam(0.01),
+    "moments_adamw": lambda: adamw(0.01),
+}.items():
+    cases[name] = partial(moments, make=make, min_numel=10**6)
+
+
+def heard_while(call: Callable[[], object]) -> list[str]:
+    heard = Heard()
+    logging.getLogger("hvd_sparse").addHandler(heard)
+    try:
+        call()
+    finally:
+        logging.getLogger("hvd_sparse").removeHandler(heard)
+    return heard.said
+
+
 @cases
-def moments_of_before(name: str) -> dict[str, list[str]]:
-    """What is said where an optimizer has trained before it is handed over, and where not."""
+def moments_that_horovod_leaves(name: str) -> dict[str, list[str]]:
+    """What is said where Horovod makes an optimizer of its own of one that has trained."""
     said = {}
     for kind, make in {"new": sgd, "legacy": legacy, "adam": adam}.items():
         for steps in (0, 3):
-            heard, model, optimizer = Heard(), make_built_model(), make(0.05)
-            gradients = [tf.ones_like(variable) for variable in model.trainable_variables]
-            for _ in range(steps):
-                optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+            model, optimizer = make_built_model(), make(0.05)
+            if steps:
+                count_steps(optimizer, model)
             compressor = Compression.topk(model, density=0.5, name=name, optimizer=optimizer)
-            logging.getLogger("hvd_sparse").addHandler(heard)
-            train_by_tape(model, optimizer, compressor)
-            logging.getLogger("hvd_sparse").removeHandler(heard)
+            distributed = DistributedOptimizer(optimizer, compression=compressor)
+            told = heard_while(partial(fit, model, distributed))
             compressor.close()
-            said[f"{kind}, {steps} steps"] = [t for t in heard.said if "moments" in t]
+            said[f"{kind}, {steps} steps"] = [text for text in told if "moments" in text]
+    return said
+
+
+@cases
+def resumed_at_another_momentum(name: str) -> bool:
+    """A state is taken by a compressor whose optimizer has other hyper-parameters by now."""
+    model, states = make_built_model(), []
+    for momentum in (0.9, 0.5):
+        optimizer = keras.optimizers.SGD(0.05, momentum=momentum, nesterov=momentum == 0.5)
+        compressor = Compression.topk(model, density=0.5, name=name, optimizer=optimizer)
+        for state in states:
+            compressor.load_state_dict(state)
+        train_by_tape(model, optimizer, compressor)
+        states.append(compressor.state_dict())
+        compressor.close()
+    kept = [min(each["steps"] for each in state["tensors"].values()) for state in states]
+    return kept[1] == 2 * kept[0]
+
+
+@cases
+def thrown_away(name: str) -> dict[str, list[str]]:
+    """What is said of gradients that a tape has reduced, and that the program applies, or clips, or
+    does not apply."""
+    said = {}
+    for kind in ("applied", "decayed", "clipped", "thrown away"):
+        model, inputs, optimizer = make_built_model(), data_of_rank()[0], sgd(0.05)
+        if kind == "decayed":
+            optimizer = adamw(0.05)
+        compressor = Compression.topk(
+            model, density=0.5, name=name, min_numel=10, optimizer=optimizer
+        )
+
+        def train(
+            model: Any = model,
+            compressor: Any = compressor,
+            optimizer: Any = optimizer,
+            inputs: Any = inputs,
+            kind: str = kind,
+        ) -> None:
+            for _ in range(6):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean(tf.square(model(inputs)))
+                distributed = hvd.DistributedGradientTape(tape, compression=compressor)
+                gradients = distributed.gradient(loss, model.trainable_variables)
+                if kind == "clipped":
+                    gradients = tf.clip_by_global_norm(gradients, 0.01)[0]
+                if kind != "thrown away":
+                    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+        told = heard_while(train)
+        compressor.close()
+        said[kind] = [text for text in told if "gradients" in text]
     return said
 
 
