@@ -18,6 +18,7 @@ pytest.register_assert_rewrite(
     "conformance.kernel_checks",
     "conformance.memory_checks",
     "conformance.selector_checks",
+    "conformance.stack_checks",
 )
 
 common = settings(derandomize=True, deadline=None, database=None)

@@ -6,51 +6,55 @@ import contextlib
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from time import monotonic
 
-from hvd_sparse.watch.awake_clock import age_s, watch_clock
+from hvd_sparse.watch.clock import clock
 
 
 class Ledger:
     """Counts of submissions by name, and the time of each that is pending.
 
     Safe to call from many threads.  Ranks compare how often each has submitted a name, as names and
-    their order are the same on all of them.  Ages count the seconds in which this process ran;
-    moments are the system's clock's, which costs less at every tensor.
+    their order are the same on all of them.  Ages are seconds of ``watch.clock``.
+
+    Attributes
+    ----------
+    submissions : number of all submissions in this world
     """
 
     def __init__(self) -> None:
-        watch_clock()
+        clock.start()
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._since: dict[str, float] = {}
         self._waits = 0
-        self._last_change = monotonic()
+        self._last_change = clock.now_s
+        self.submissions = 0
 
     def begin(self, name: str) -> None:
         """Note that this rank submits a tensor."""
         with self._lock:
             self._counts[name] += 1
-            self._since[name] = self._last_change = monotonic()
+            self.submissions += 1
+            self._since[name] = self._last_change = clock.now_s
 
     def end(self, name: str) -> None:
         """Note that the result of a tensor is there."""
         with self._lock:
             self._since.pop(name, None)
-            self._last_change = monotonic()
+            self._last_change = clock.now_s
 
     def clear(self) -> None:
         """Forget the pending tensors, as the step has failed; the counts stay."""
         with self._lock:
             self._since.clear()
-            self._last_change = monotonic()
+            self._last_change = clock.now_s
 
     def restart(self) -> None:
         """Forget everything, as before the first submission, for a new world."""
+        self.clear()
         with self._lock:
             self._counts.clear()
-            self._since.clear()
-            self._last_change = monotonic()
+            self.submissions = 0
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
@@ -72,7 +76,7 @@ class Ledger:
             self._waits -= 1
             if name is not None:
                 self._since.pop(name, None)
-                self._last_change = monotonic()
+                self._last_change = clock.now_s
 
     @property
     def is_waiting(self) -> bool:
@@ -82,32 +86,22 @@ class Ledger:
     @property
     def idle_s(self) -> float:
         """Return the seconds since a tensor was submitted or came back."""
-        return age_s(self._last_change)
+        return clock.now_s - self._last_change
 
-    @property
-    def has_begun(self) -> bool:
-        """Tell whether a tensor was ever submitted in this world."""
-        return bool(self._counts)
-
-    def pending(self, older_than_s: float = 0.0) -> dict[str, int]:
-        """Return the pending names, oldest first, with how often each has been submitted.
-
-        Parameters
-        ----------
-        older_than_s : seconds; names that were submitted later are left out
-        """
+    def pending(self) -> dict[str, int]:
+        """Return the pending names, oldest first, with how often each has been submitted."""
         with self._lock:
-            old = sorted(
-                (since, name)
-                for name, since in self._since.items()
-                if not older_than_s or age_s(since) >= older_than_s
-            )
-            return {name: self._counts[name] for _, name in old}
+            names = sorted(self._since, key=self._since.__getitem__)
+            return {name: self._counts[name] for name in names}
 
-    def oldest_s(self) -> float:
-        """Return the age of the oldest pending tensor in seconds; 0 if none is pending."""
+    def oldest(self) -> tuple[str, int, float] | None:
+        """Return the oldest pending name, how often it has been submitted, and its age in
+        seconds."""
         with self._lock:
-            return age_s(min(self._since.values())) if self._since else 0.0
+            if not self._since:
+                return None
+            name = min(self._since, key=self._since.__getitem__)
+            return name, self._counts[name], clock.now_s - self._since[name]
 
     def behind(self, counts: Mapping[str, int]) -> list[str]:
         """Return the names that another rank has submitted more often than this one.

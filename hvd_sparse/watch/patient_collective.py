@@ -1,22 +1,17 @@
 """A collective whose waits follow the watchdog's rules for time limits.
 
-Only the seconds in which this process ran count, and where a rank says nothing and may be busy the
-limit is ``TIMES_IN_DOUBT`` times as long.
+Only the seconds in which this process ran count, and where a rank is silent the limit is
+``TIMES_IN_DOUBT`` times as long.
 """
 
 from __future__ import annotations
-
-from time import monotonic
 
 import numpy as np
 
 from hvd_sparse.collectives.contract import Collective, Pending
 from hvd_sparse.errors import ExchangeTimeout
-from hvd_sparse.watch.awake_clock import age_s
+from hvd_sparse.watch.clock import TURN_S, clock
 from hvd_sparse.watch.watchdog import TIMES_IN_DOUBT, Watchdog
-
-SHORTEST_S = 0.05
-"""Seconds left of the limit at which a wait is over."""
 
 
 class PatientPending:
@@ -25,11 +20,11 @@ class PatientPending:
     Parameters
     ----------
     pending : the started collective
-    watchdog : tells whether a rank may be busy
+    watchdog : asks whether a rank is silent
 
     Attributes
     ----------
-    is_done : tells whether the result is there
+    is_done : function that returns whether the result is there
     """
 
     def __init__(self, pending: Pending, watchdog: Watchdog) -> None:
@@ -41,7 +36,7 @@ class PatientPending:
 
         Parameters
         ----------
-        timeout_s : seconds that count; ``TIMES_IN_DOUBT`` times as many where a rank may be busy
+        timeout_s : seconds that count; ``TIMES_IN_DOUBT`` times as many where a rank is silent
 
         Raises
         ------
@@ -50,17 +45,17 @@ class PatientPending:
         """
         if timeout_s is None:
             return self._pending.wait(None)
-        began_s, limit_s, left_s = monotonic(), timeout_s, timeout_s
+        began_s, left_s, is_extended = clock.now_s, timeout_s, False
         while True:
             try:
                 return self._pending.wait(left_s)
             except ExchangeTimeout as error:
                 failure = error
-            left_s = limit_s - age_s(began_s)
-            if left_s <= SHORTEST_S and limit_s == timeout_s and self._watchdog.is_in_doubt():
-                limit_s = TIMES_IN_DOUBT * timeout_s
-                left_s = limit_s - age_s(began_s)
-            if left_s <= SHORTEST_S:
+            left_s = timeout_s - (clock.now_s - began_s)
+            if left_s <= TURN_S and not is_extended and self._watchdog.has_silent_rank():
+                is_extended, timeout_s = True, TIMES_IN_DOUBT * timeout_s
+                left_s = timeout_s - (clock.now_s - began_s)
+            if left_s <= TURN_S:
                 raise failure
 
 

@@ -1,97 +1,140 @@
 """Questions to the other ranks about what they are doing, for when Horovod does not answer.
 
-Every rank listens on a TCP port of its own (``watch.listener``), in a thread that Horovod's
-waits do not hold up, and answers which tensors it has submitted.  The ranks exchange their
-addresses in one allgather while Horovod still works.  A rank that has ended refuses the connection.
-A paused rank takes the connection (its operating system does) and says nothing, and so does a rank
-whose code holds Python's lock.  For these two the operating system is asked
-(``watch.process_state``), by this rank or by another rank on the silent one's host.
+A thread of every rank answers at a UDP port, whatever Horovod waits for.  The ranks exchange their
+addresses in one allgather while Horovod still works.  A question is one datagram, and so is an
+answer; a rank that has ended, is paused, or whose code holds Python's lock gives none.
 
-Questions and answers are one line of JSON each.  A question begins with a secret of the rank that
-it asks, drawn anew in every process and known to the other ranks alone.  Nothing that arrives is
-run or stored.
+A question begins with the secret of the rank that it asks, which is drawn anew in every process and
+known to the other ranks alone.  Without it nothing is parsed, and nothing is answered.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hmac
 import json
+import logging
+import secrets
 import socket
 import threading
 import time
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from itertools import islice
 
 import numpy as np
 
 from hvd_sparse.collectives.contract import AllGather
-from hvd_sparse.watch.calls import call
-from hvd_sparse.watch.listener import PATIENCE_S, Line
-from hvd_sparse.watch.process_state import (
-    Process,
-    ProcessState,
-    judge,
-    look_at,
-    process_from_json,
-    process_to_json,
-)
 
-ASKED_AT_ONCE = 32
-LOOKS_APART_S = 1.0
-"""Seconds between two looks at a process, in which a running one uses some processor time."""
+PATIENCE_S = 10.0
+"""Seconds in which an answer must arrive."""
+AGAIN_S = 0.5
+"""Seconds after which a question is sent again, as datagrams may be lost."""
+PAUSE_S = 0.1
+"""Seconds between a question that could not be answered and the next one."""
+LONGEST_LIST = 8
+"""Tensors that a question asks about at most, and ranks or tensors that a message names."""
+TOKEN_BYTES = 32
+LONGEST_BYTES = 1 << 16
+
+logger = logging.getLogger("hvd_sparse")
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The address at which a rank listens, and its process.
+    """The addresses at which a rank answers.
 
     Attributes
     ----------
     rank : the rank
-    host : name of its host
-    addresses : IPv4 addresses of its host
-    port : TCP port of its listener
+    addresses : IPv4 addresses of its host, of which some may not be reached from elsewhere
+    port : UDP port
     token : secret with which a question to it begins
-    process : its process; None where the system has no ``/proc``
     """
 
     rank: int
-    host: str
     addresses: tuple[str, ...]
     port: int
     token: str
-    process: Process | None = None
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A rank's answer to a question, or the reason why there is none.
+    """A rank's answer to a question.
 
     Attributes
     ----------
     rank : the rank that was asked
-    state : "answers", "ended" (refuses connections) or "unreachable"; of a rank that takes
-        connections and says nothing "paused" or "busy" (runs, but something in it holds Python's
-        lock), or "silent" if nobody can tell which
-    behind : tensors that the asking rank has submitted and it has not
-    place : line of its program that its main thread is at
-    pending : number of tensors that it waits for itself
-    is_joined : it is inside hvd.join()
-    stood_s : seconds for which its process stood still, suspended or with Python's lock held, in
-        the time asked about
-    seen : state of the process that it was asked to look at
-    tried : addresses at which it was asked
+    submissions : tensors that it has submitted
+    behind : names among those asked about that it has submitted less often than the asking rank
+    place : what its main thread is doing
     """
 
     rank: int
-    state: str
-    behind: tuple[str, ...] = ()
-    place: str = ""
-    pending: int = 0
-    is_joined: bool = False
-    stood_s: float = 0.0
-    seen: ProcessState | None = None
-    tried: tuple[str, ...] = field(default=(), compare=False)
+    submissions: int
+    behind: Sequence[str]
+    place: str
+
+
+class Port:
+    """Answer the other ranks' questions until it is closed.
+
+    Parameters
+    ----------
+    answer : function that is given how often the asking rank has submitted which tensors; called
+        in the port's thread
+
+    Attributes
+    ----------
+    number : UDP port
+    token : secret with which a question begins
+    """
+
+    def __init__(self, answer: Callable[[Mapping[str, int]], Answer]) -> None:
+        self._answer = answer
+        self._is_closed = False
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.bind(("", 0))
+        self.number: int = self._socket.getsockname()[1]
+        self.token = secrets.token_hex(TOKEN_BYTES // 2)
+        threading.Thread(target=self._serve, name="hvd_sparse port", daemon=True).start()
+
+    def close(self) -> None:
+        """Answer no more questions."""
+        self._is_closed = True
+        with contextlib.suppress(OSError):  # wakes up the thread, which closes the socket
+            self._socket.sendto(b"", ("127.0.0.1", self.number))
+
+    def _serve(self) -> None:
+        with self._socket:
+            while not self._is_closed:
+                try:
+                    said, caller = self._socket.recvfrom(LONGEST_BYTES)
+                    token, mark, question = _parts(said)
+                    if hmac.compare_digest(token, self.token.encode()):
+                        answer = json.dumps(astuple(self._answer(json.loads(question))))
+                        self._socket.sendto(mark + answer.encode(), caller)
+                except Exception:  # whatever a caller has sent: this thread must go on
+                    logger.warning("another rank's question was not answered", exc_info=True)
+                    time.sleep(PAUSE_S)
+
+
+def _parts(said: bytes) -> tuple[bytes, bytes, bytes]:
+    """Return a question's secret, its mark, with which the answer begins, and its content."""
+    return said[:TOKEN_BYTES], said[TOKEN_BYTES : 2 * TOKEN_BYTES], said[2 * TOKEN_BYTES :]
+
+
+def addresses() -> tuple[str, ...]:
+    """Return this machine's IPv4 addresses."""
+    try:
+        import psutil  # type: ignore[import-untyped] # Horovod depends on it
+    except ImportError:
+        told = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)
+        return tuple(sorted({"127.0.0.1", *(str(info[4][0]) for info in told)}))
+    interfaces = psutil.net_if_addrs().values()
+    return tuple(
+        sorted(a.address for each in interfaces for a in each if a.family == socket.AF_INET)
+    )
 
 
 def introduce(endpoint: Endpoint) -> Generator[AllGather, np.ndarray, list[Endpoint]]:
@@ -105,158 +148,54 @@ def introduce(endpoint: Endpoint) -> Generator[AllGather, np.ndarray, list[Endpo
     -------
     The endpoints of all ranks, in rank order
     """
-    told = [
-        endpoint.rank,
-        endpoint.host,
-        endpoint.addresses,
-        endpoint.port,
-        endpoint.token,
-        process_to_json(endpoint.process),
-    ]
-    gathered = yield AllGather(np.frombuffer(json.dumps(told).encode() + b"\n", np.uint8))
-    return [_endpoint_of(*json.loads(line)) for line in gathered.tobytes().splitlines()]
-
-
-def _endpoint_of(
-    rank: int,
-    host: str,
-    addresses: list[str],
-    port: int,
-    token: str,
-    process: list[str | int] | None,
-) -> Endpoint:
-    return Endpoint(rank, host, tuple(addresses), port, token, process_from_json(process))
-
-
-@dataclass(frozen=True)
-class Question:
-    """A question to a rank.
-
-    Attributes
-    ----------
-    submitted : tensors by name, and how often the asking rank has submitted each
-    waited_s : seconds for which the asking rank has waited for them
-    process : process that the answering rank is to look at
-    """
-
-    submitted: dict[str, int]
-    waited_s: float = 0.0
-    process: Process | None = None
-
-    def line(self, token: str) -> bytes:
-        """Return the bytes to send to the rank whose secret is ``token``."""
-        told = {
-            "submitted": self.submitted,
-            "waited_s": self.waited_s,
-            "process": process_to_json(self.process),
-        }
-        return f"{token}{json.dumps(told)}\n".encode()
+    line = json.dumps(astuple(endpoint)).encode() + b"\n"
+    gathered = yield AllGather(np.frombuffer(line, np.uint8))
+    told = [json.loads(line) for line in gathered.tobytes().splitlines()]
+    return [Endpoint(rank, tuple(where), port, token) for rank, where, port, token in told]
 
 
 def ask_all(
-    endpoints: Sequence[Endpoint], question: Question, patience_s: float = PATIENCE_S
-) -> list[Answer]:
-    """Ask all ranks at once; takes at most a small multiple of ``patience_s``.
+    endpoints: Sequence[Endpoint], submitted: Mapping[str, int], patience_s: float = PATIENCE_S
+) -> dict[int, Answer]:
+    """Ask all ranks at once which of these tensors they have not submitted.
 
     Parameters
     ----------
     endpoints : of the ranks to ask
-    question : the same for all of them
-    patience_s : seconds for which one connection may take
+    submitted : how often the asking rank has submitted which tensors, oldest first, of which it
+        asks about ``LONGEST_LIST``
+    patience_s : seconds for which to wait for answers
 
     Returns
     -------
-    The answers, in the order of ``endpoints``
+    The answers that came, by rank
     """
+    mark = secrets.token_hex(TOKEN_BYTES // 2).encode()
+    question = mark + json.dumps(dict(islice(submitted.items(), LONGEST_LIST))).encode()
     answers: dict[int, Answer] = {}
-    left = list(enumerate(endpoints))
-
-    def work() -> None:
-        while left:
-            with contextlib.suppress(IndexError):  # another thread took the last one
-                place, endpoint = left.pop()
-                answers[place] = ask(endpoint, question, patience_s)
-
-    # No concurrent.futures pool: pools refuse work once the interpreter begins to end, and Horovod
-    # hangs there too.
-    threads = [
-        threading.Thread(target=work, daemon=True) for _ in range(min(ASKED_AT_ONCE, len(left)))
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return _seen_by_others(endpoints, [answers[place] for place in sorted(answers)], patience_s)
+    end_s = time.monotonic() + patience_s
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        asking.settimeout(min(AGAIN_S, patience_s))
+        while len(answers) < len(endpoints) and time.monotonic() < end_s:
+            for endpoint in endpoints:
+                if endpoint.rank not in answers:
+                    _send(asking, endpoint, question)
+            with contextlib.suppress(TimeoutError):
+                while len(answers) < len(endpoints) and time.monotonic() < end_s:
+                    said = asking.recv(LONGEST_BYTES)
+                    if said.startswith(mark):
+                        answer = Answer(*json.loads(said[TOKEN_BYTES:]))
+                        answers[answer.rank] = answer
+    return answers
 
 
-def _seen_by_others(
-    endpoints: Sequence[Endpoint], answers: list[Answer], patience_s: float
-) -> list[Answer]:
-    """Return the answers, where a rank on the same host says what became of a silent rank."""
-    found = list(answers)
-    for place, (endpoint, answer) in enumerate(zip(endpoints, answers)):
-        if answer.state != "silent" or endpoint.process is None:
-            continue
-        near = (
-            other
-            for other, its in zip(endpoints, answers)
-            if its.state == "answers"
-            and other.process is not None
-            and other.process.system == endpoint.process.system
-        )
-        neighbour = next(near, None)
-        if neighbour is not None:
-            look = Question({}, process=endpoint.process)
-            # Two looks, some time apart: one cannot tell a busy process from a frozen one.
-            before = ask(neighbour, look, patience_s).seen
-            time.sleep(LOOKS_APART_S)
-            after = ask(neighbour, look, patience_s).seen
-            found[place] = replace(answer, state=judge(before, after))
-    return found
+def _send(asking: socket.socket, endpoint: Endpoint, question: bytes) -> None:
+    for address in endpoint.addresses:
+        with contextlib.suppress(OSError):  # no route to it
+            asking.sendto(endpoint.token.encode() + question, (address, endpoint.port))
 
 
-def ask(endpoint: Endpoint, question: Question, patience_s: float = PATIENCE_S) -> Answer:
-    """Ask one rank, at each of its addresses in turn until one answers.
-
-    Parameters
-    ----------
-    endpoint : of the rank
-    question : what it is asked
-    patience_s : seconds for which one connection may take
-    """
-    line = question.line(endpoint.token)
-    nearby = ["127.0.0.1"] if endpoint.host == socket.gethostname() else []
-    before = look_at(endpoint.process)  # the first of two looks; the wait lies between them
-    states, tried = {"unreachable"}, []
-    for address in [*nearby, *endpoint.addresses]:
-        tried.append(f"{address}:{endpoint.port}")
-        heard = call(address, endpoint.port, line, patience_s)
-        if isinstance(heard, str):
-            states.add(heard)
-            if heard == "silent" and endpoint.process is not None and before is not None:
-                break  # its process can be looked at, which tells more than another address
-            continue
-        try:
-            return _answer_of(endpoint.rank, json.loads(heard), tuple(tried))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            continue  # another program listens at this port
-    # Whoever takes connections lives, and whoever refuses them has ended: in this order.
-    state = next(each for each in ("silent", "ended", "unreachable") if each in states)
-    if state == "silent":
-        state = judge(before, look_at(endpoint.process))
-    return Answer(endpoint.rank, state, tried=tuple(tried))
-
-
-def _answer_of(rank: int, said: Line, tried: tuple[str, ...]) -> Answer:
-    seen = said.get("sight")
-    return Answer(
-        rank,
-        "answers",
-        tuple(map(str, said["behind"])),
-        str(said["place"]),
-        int(said["pending"]),
-        bool(said["is_joined"]),
-        float(said["stood_s"]),
-        None if seen is None else ProcessState(str(seen[0]), tuple(map(int, seen[1]))),
-        tried,
-    )
+def names(keys: Sequence[str]) -> str:
+    """Return the first names of tensors, and the number of the rest."""
+    hidden = len(keys) - LONGEST_LIST
+    return ", ".join(keys[:LONGEST_LIST]) + (f" and {hidden} more tensors" if hidden > 0 else "")

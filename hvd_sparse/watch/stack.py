@@ -1,35 +1,17 @@
-"""The stack of the main thread: the line it is at, and whether it is in ``hvd.join()``.
-
-Horovod shuts itself down at the interpreter's exit, and waits there for the other ranks.  Under MPI
-that wait may never end if an error left one of them in an exchange; ``prepare_end`` bounds it.
-"""
+"""The stack of this process's main thread, read by another thread."""
 
 from __future__ import annotations
 
-import atexit
 import faulthandler
 import os
 import re
-import signal
 import sys
 import sysconfig
 import tempfile
 import threading
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
-from types import TracebackType
 from typing import IO, NamedTuple
-
-from hvd_sparse.errors import SparseError
-
-JOIN_REASON = (
-    "hvd.join() cannot be used with hvd_sparse: Horovod hangs or ends every rank when an allgather "
-    "that it has cached "
-    "is left by one of them. Give all ranks equally many batches, for instance by "
-    "DistributedSampler(drop_last=True), "
-    "or dataset.repeat() with steps_per_epoch"
-)
 
 LIBRARIES = (
     *(sysconfig.get_paths()[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")),
@@ -37,10 +19,6 @@ LIBRARIES = (
     "<",
 )
 """Beginnings of the file names that are not the user's own."""
-END_S = 10
-"""Seconds that Horovod's shutdown may take after an error of this package."""
-
-
 _LINE = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 
@@ -93,44 +71,11 @@ def place_of(lines: Sequence[Line]) -> str:
 
 
 def is_in_join(lines: Sequence[Line]) -> bool:
-    """Tell whether the main thread is inside ``hvd.join()``."""
-    return any(_is_join(line.file, line.function) for line in lines)
+    """Return whether a stack is inside ``hvd.join()``."""
+    return any(is_join(line.file, line.function) for line in lines)
 
 
-def _is_join(file: str, function: str) -> bool:
+def is_join(file: str, function: str) -> bool:
+    """Return whether a function of a file is ``hvd.join()``."""
     folders = getattr(sys.modules.get("horovod"), "__path__", ())
     return function == "join" and any(file.startswith(each + os.sep) for each in folders)
-
-
-# once a process; after hvd.init, as functions registered last run first: before Horovod's shutdown
-@lru_cache(maxsize=1)
-def prepare_end() -> None:
-    """Prepare the interpreter's exit after an error.
-
-    Horovod's shutdown gets ``END_S`` seconds after an error of this package, and after a failed
-    ``hvd.join()`` the reason is printed, which Horovod's error does not name.
-    """
-    atexit.register(_at_exit)
-
-
-def _at_exit() -> None:
-    if was_ended_by_join():
-        sys.stderr.write(f"hvd_sparse: {JOIN_REASON}\n")
-        sys.stderr.flush()
-    elif not isinstance(getattr(sys, "last_value", None), SparseError):
-        return
-    if threading.current_thread() is threading.main_thread():
-        # an alarm is the one timer that needs neither a thread nor Python's lock
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(END_S)
-
-
-def was_ended_by_join() -> bool:
-    """Tell whether the error that ends this program was raised in ``hvd.join()``."""
-    trace: TracebackType | None = getattr(sys, "last_traceback", None)
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        if _is_join(code.co_filename, code.co_name):
-            return True
-        trace = trace.tb_next
-    return False

@@ -18,9 +18,11 @@ from conformance.memory_checks import check_memory
 from conformance.mutants_of_kernels import BROKEN_KERNELS
 from conformance.mutants_of_parts import BROKEN_CODECS, BROKEN_EXCHANGES, BROKEN_MEMORIES
 from conformance.mutants_of_selectors import BROKEN_SELECTORS, RESTLESS, endless_search
+from conformance.mutants_of_stacks import BROKEN_STACKS
 from conformance.pass_checks import check_few_passes_where_no_threshold_is, check_passes_on_all
 from conformance.replay_checks import check_replays
 from conformance.selector_checks import check_selector
+from conformance.stack_checks import check_stack_reading
 
 from hvd_sparse.codecs import _signs, bitmap, index_value
 from hvd_sparse.codecs.bitmap import Bitmap
@@ -176,6 +178,7 @@ MUTANTS = (
         Mutant("replay", f"{name}: step not looked at", check_replays, *broken)
         for name, broken in LATE.items()
     ),
+    *_made("stack", check_stack_reading, BROKEN_STACKS),
 )
 
 

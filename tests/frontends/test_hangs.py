@@ -23,10 +23,10 @@ MORE_HANGS = [
     for fault in ("stopped", "asleep", "locked")
     for controller in ("mpi", "gloo")
 ]
+SILENCE = "does not answer: it has ended, its process or host is paused, or something in it holds"
 REASONS = {
-    "stopped": "takes connections and does not answer: its process is paused",
-    "locked": "takes connections and does not answer: its process runs, and something in it "
-    "holds Python's lock",
+    "stopped": SILENCE,
+    "locked": SILENCE,
     "asleep": r"has not submitted them: it is at \S*_hangs.py",
 }
 
@@ -100,7 +100,7 @@ def test_join_is_refused_with_the_reason(framework: str, controller: str) -> Non
 
 
 def test_a_rank_that_saves_alone_is_named_and_names_the_others() -> None:
-    output = fail("torch", "saves", 2, "mpi")
+    output = fail("torch", "saves", 2, "mpi").output
     states = "the states that save() gathers from all ranks"
     assert re.search(rf"rank 1 waits for {re.escape(states)} since \d+ s; rank 0 has not", output)
     # Where in the program it is: in save(), called by this line.

@@ -6,25 +6,35 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 import time
 from types import SimpleNamespace
 
 import pytest
 from harness import slow
 
-from hvd_sparse.watch import awake_clock
-from hvd_sparse.watch.watchdog import EXIT_CODE
+from hvd_sparse.watch import clock as clocks
+from hvd_sparse.watch.ending import EXIT_CODE
 
 LIMIT_S = slow(3.0)
 
 WAITS = """
-import ctypes, sys, time
+import ctypes, sys, threading, time
 import numpy as np
 from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.watch.patient_collective import PatientCollective
 from hvd_sparse.watch.watchdog import Watchdog
 
 limit_s = float(sys.argv[1])
+
+def notice():
+    read_s = time.monotonic()
+    while time.monotonic() - read_s < limit_s:
+        read_s = time.monotonic()
+        time.sleep(0.01)
+    print("stood still", flush=True)
+
+threading.Thread(target=notice, daemon=True).start()
 
 def on_rank(collective):
     watchdog = Watchdog("w", collective.rank, limit_s)
@@ -66,14 +76,13 @@ def suspend(process):
 def lock(process):
     process.stdin.write("locks\n")
     process.stdin.flush()
-    time.sleep(2 * LIMIT_S)
 
 
 @pytest.mark.parametrize("stand_still", [suspend, lock])
 def test_a_process_that_stood_still_for_longer_than_the_limit_waits_on(waiting, stand_still):
     """Neither the wait nor the watchdog ends it."""
     stand_still(waiting)
-    time.sleep(1.0)  # it sees how late it is before what it waits for is there
+    assert waiting.stdout.readline() == "stood still\n"
     output, _ = waiting.communicate("goes on\n")
     assert (waiting.returncode, output) == (0, "[[2.0, 2.0], [2.0, 2.0]]\n")
 
@@ -84,21 +93,23 @@ def test_the_limit_holds_after_a_standstill_too(waiting):
     assert waiting.wait() in (1, EXIT_CODE)  # of the wait, or of the watchdog
 
 
-def test_of_what_passes_between_two_looks_so_much_counts_and_the_rest_is_told(monkeypatch):
-    now = SimpleNamespace(s=100.0)
-    monkeypatch.setattr(awake_clock, "time", SimpleNamespace(monotonic=lambda: now.s))
-    clock = awake_clock.AwakeClock(most_s=0.5)
-    before_s, began_s = clock.now(), now.s
-    now.s += 4.0
-    midway_s, awake_again_s = began_s + 2.0, now.s
-    assert clock.now() - before_s == 0.5
-    assert clock.stood_s(10.0) == 3.5
-    for _ in range(10):
-        now.s += 0.25
-        clock.now()
-    assert clock.now() - before_s == 3.0
-    assert clock.age_s(began_s) == 3.0
-    assert clock.age_s(awake_again_s) == 2.5, "begun after the standstill"
-    assert clock.age_s(midway_s) <= clock.age_s(began_s)
-    assert clock.age_s(now.s + 1.0) == 0.0
-    assert clock.stood_s(1.0) == 0, "that was longer ago"
+def test_of_what_passes_between_two_looks_so_much_counts(monkeypatch):
+    times = iter([100.0, 100.25, 104.25, 104.5])
+
+    def sleep(seconds):
+        assert seconds == clocks.TURN_S
+        read.append(clock.now_s)
+
+    monkeypatch.setattr(clocks, "time", SimpleNamespace(monotonic=times.__next__, sleep=sleep))
+    clock, read = clocks.RunningClock(), []
+    with pytest.raises(StopIteration):
+        clock._run()
+    assert read == [0.0, 0.25, 0.25 + clocks.MOST_S, 0.5 + clocks.MOST_S]
+
+
+def test_a_clock_that_does_not_run_any_more_is_started_anew():
+    clock = clocks.RunningClock()
+    clock._thread = threading.Thread(target=lambda: None)  # as after a fork
+    clock.start()
+    while not clock.now_s:
+        time.sleep(clocks.TURN_S)

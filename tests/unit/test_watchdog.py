@@ -5,93 +5,100 @@ from __future__ import annotations
 import re
 import signal
 import socket
-import subprocess
 import sys
 import threading
-import time
 from types import ModuleType
 
 import pytest
-import worlds
-from listeners import listening
+from conformance.stack_checks import check_stack_reading
 from programs import run_python
 
-from hvd_sparse.step.driver import Conversation
+from hvd_sparse.watch import watchdog as watchdogs
+from hvd_sparse.watch.clock import clock
+from hvd_sparse.watch.ending import EXIT_CODE
 from hvd_sparse.watch.ledger import Ledger
-from hvd_sparse.watch.peers import Endpoint, introduce
+from hvd_sparse.watch.peers import Answer, Endpoint, Port
 from hvd_sparse.watch.stack import Line, is_in_join, lines_of_main_thread, place_of
-from hvd_sparse.watch.watchdog import EXIT_CODE, Watchdog
+from hvd_sparse.watch.watchdog import Watchdog
 
 STUCK = """
-import atexit, sys, time
+import atexit, os, sys, time
 from hvd_sparse.errors import ExchangeTimeout
-from hvd_sparse.watch import stack, watchdog
+from hvd_sparse.watch import ending, watchdog
 atexit.register(time.sleep, 3600)  # as Horovod's own end, which waits for the other ranks
-watchdog.GRACE_S = stack.END_S = 1
+watchdog.GRACE_S = ending.END_S = 1
 stuck = watchdog.Watchdog("stuck", 0, 1.0)
 stuck.ledger.begin("a")
 try:
     raise ExchangeTimeout(stuck.give_up())
-except ExchangeTimeout:
+except ExchangeTimeout as error:
     if sys.argv[1] == "ends":
         raise
+    print(error, file=sys.stderr, flush=True)
+    if sys.argv[1] == "trains on":
+        stuck.ledger.begin("a")
+        stuck.ledger.end("a")
+        while stuck.ledger.idle_s < 3:
+            time.sleep(0.1)
+        os._exit(0)
     time.sleep(3600)
-"""
-
-LOOKED_AT = """
-import gc, sys, threading, time
-from hvd_sparse.watch.stack import lines_of_main_thread
-
-class Dropped:
-    def __init__(self):
-        self.itself = self
-
-    def __del__(self):  # as that of a compressor, which closes a socket: other threads run on
-        time.sleep(0)
-        if looking.is_alive():
-            Dropped()
-
-def look():
-    Dropped()
-    for _ in range(300):
-        gc.enable()  # it is here that garbage is collected
-        lines_of_main_thread()
-        gc.disable()
-
-def down(depth, *more):
-    return depth and down(depth - 1, depth, *more)
-
-sys.setswitchinterval(1e-6)
-gc.set_threshold(1)
-gc.disable()
-looking = threading.Thread(target=look)
-looking.start()
-while looking.is_alive():
-    down(20)
-    down(5, 1, 2)
 """
 
 
 @pytest.fixture
-def listen():
-    """Starts listeners, and closes them."""
-    with listening() as start:
-        yield start
+def here():
+    """A watchdog of rank 0 that is not wound, with a tensor submitted."""
+    made = Watchdog("here", 0, None)
+    yield made
+    made.close()
 
 
-def test_a_ledger_knows_what_is_pending_since_when_and_how_often():
+@pytest.fixture
+def start_peer():
+    """Starts ranks that answer alike, or not at all, and ends them."""
+    open_ports, silent = [], []
+
+    def start(rank, behind=None):
+        if behind is None:
+            silent.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            silent[-1].bind(("127.0.0.1", 0))
+            return Endpoint(rank, ("127.0.0.1",), silent[-1].getsockname()[1], "0" * 32)
+        answer = Answer(rank, 0, behind, "it is at train.py:3 (step)")
+        open_ports.append(Port(lambda submitted: answer))
+        return Endpoint(rank, ("127.0.0.1",), open_ports[-1].number, open_ports[-1].token)
+
+    yield start
+    for each in [*open_ports, *silent]:
+        each.close()
+
+
+@pytest.fixture
+def ends(monkeypatch):
+    """The words with which processes end, which go on; silence is found out soon."""
+    said = []
+    monkeypatch.setattr(watchdogs, "say_and_exit", said.append)
+    monkeypatch.setattr(watchdogs, "PATIENCE_S", 0.5)
+    return said
+
+
+def test_a_ledger_knows_what_is_pending_since_when_and_how_often(monkeypatch):
     ledger = Ledger()
+    assert ledger.oldest() is None
+    monkeypatch.setattr(clock, "now_s", 100.0)
     ledger.begin("a")
-    time.sleep(0.02)
+    monkeypatch.setattr(clock, "now_s", 102.0)
     ledger.begin("b")
+    monkeypatch.setattr(clock, "now_s", 105.0)
     assert list(ledger.pending()) == ["a", "b"]
-    assert ledger.pending(older_than_s=60) == {}
-    assert ledger.oldest_s() >= 0.02
+    assert ledger.oldest() == ("a", 1, 5.0)
+    assert ledger.idle_s == 3.0
     ledger.end("a")
     ledger.begin("a")
     assert ledger.pending() == {"b": 1, "a": 2}
+    assert ledger.submissions == 3
     ledger.clear()
-    assert ledger.pending() == {} and ledger.oldest_s() == 0
+    assert ledger.pending() == {} and ledger.oldest() is None
+    assert ledger.submissions == 3
 
 
 def test_a_ledger_is_behind_another_in_what_it_submitted_less_often():
@@ -110,42 +117,96 @@ def test_a_ledger_says_whether_a_wait_of_our_own_is_under_way():
     assert not ledger.is_waiting
 
 
-def test_ranks_introduce_themselves_in_rank_order(listen):
-    endpoints = [listen(rank) for rank in range(3)]
-
-    def on_rank(collective):
-        return Conversation(introduce(endpoints[collective.rank]), collective, "meet").finish(5.0)
-
-    assert worlds.run(3, on_rank) == [endpoints] * 3
-
-
-def test_what_is_said_names_tensors_and_ranks(listen):
-    watchdog = Watchdog("here", 0, None)
-    gone = listen(2)
-    closed = Endpoint(2, gone.host, (), _free_port(), gone.token)
-    elsewhere = Endpoint(3, "another host", ("no address",), 1, "")
-    watchdog.meet([watchdog.endpoint(0), listen(1), closed, elsewhere])
-    watchdog.ledger.begin("a")
-    watchdog.ledger.begin("b")
-    words = watchdog.give_up()
-    watchdog.close()
-    assert words.startswith("rank 0 waits for a, b since 0 s; ")
-    assert "rank 1 has not submitted a: it is at train.py:3 (step)" in words
-    assert "rank 2 has ended" in words
-    assert "rank 3 could not be asked at no address:1" in words
+def test_what_is_said_names_tensors_and_ranks(here, start_peer, ends):
+    here.meet([here.endpoint(0), start_peer(1, ["a"]), start_peer(2), start_peer(3, [])])
+    here.ledger.begin("a")
+    here.ledger.begin("b")
+    waits, late, silent = here.give_up().split("; ")
+    assert re.fullmatch(r"rank 0 waits for a, b since \d s", waits)
+    assert late == "rank 1 has not submitted a: it is at train.py:3 (step)"
+    assert silent.startswith("rank 2 does not answer: it has ended, its process or host is paused")
+    assert here.ledger.pending() == {}
 
 
-@pytest.mark.parametrize(("program", "code"), [("ends", -signal.SIGALRM), ("goes on", EXIT_CODE)])
+def test_many_tensors_and_ranks_are_counted(here, start_peer, ends):
+    here.meet([start_peer(rank, [f"t{n}" for n in range(8)]) for rank in range(1, 11)])
+    for number in range(10):
+        here.ledger.begin(f"t{number}")
+    words = here.give_up()
+    assert "waits for t0, t1, t2, t3, t4, t5, t6, t7 and 2 more tensors since" in words
+    assert words.count("has not submitted them") == 8
+    assert words.endswith("; and 2 more ranks")
+
+
+LIMIT_S = 10.0
+
+
+@pytest.mark.parametrize(
+    ("peers", "ends_at", "words"),
+    [
+        ([["a"]], 1, "rank 1 has not submitted them"),
+        ([["a"], None], 2, "rank 2 does not answer"),
+        ([None], 2, "rank 1 does not answer"),
+        ([[], []], 2, "all ranks answer and have submitted them"),
+        ([], 1, "the other ranks are unknown"),
+    ],
+    ids=["late", "late and silent", "silent", "nobody", "unknown"],
+)
+def test_a_late_rank_ends_the_wait_and_a_silent_one_has_twice_the_time(
+    here, start_peer, ends, peers, ends_at, words
+):
+    here.meet([start_peer(rank, behind) for rank, behind in enumerate(peers, 1)])
+    here.ledger.begin("a")
+    for looks, (limits, is_over) in enumerate([(0.9, False), (1.1, ends_at == 1), (2.1, True)]):
+        here._judge(LIMIT_S, "a", 1, limits * LIMIT_S)
+        assert bool(ends) == is_over, looks
+    assert words in ends[0] and "ExchangeTimeout" in ends[0] and "raise timeout_s" in ends[0]
+
+
+@pytest.mark.parametrize("raises", [True, False])
+def test_a_wait_that_raises_by_itself_is_given_time_to(
+    here, start_peer, ends, caplog, monkeypatch, raises
+):
+    monkeypatch.setattr(watchdogs, "GRACE_S", 0.0)
+    if raises:
+        monkeypatch.setattr(here._is_over, "wait", lambda seconds: here.give_up())
+    here.meet([start_peer(1, ["a"])])
+    here.ledger.begin("a")
+    with here.ledger.waiting():
+        here._judge(LIMIT_S, "a", 1, 1.1 * LIMIT_S)
+    assert "rank 1 has not submitted them" in caplog.text
+    assert bool(ends) != raises
+
+
+def test_a_tensor_that_comes_while_the_ranks_are_asked_ends_nothing(here, ends):
+    def answer(submitted):
+        here.ledger.end("a")
+        here.ledger.begin("a")  # the next step's
+        return Answer(1, 0, ["a"], "it is somewhere")
+
+    port = Port(answer)
+    here.meet([Endpoint(1, ("127.0.0.1",), port.number, port.token)])
+    here.ledger.begin("a")
+    here._judge(LIMIT_S, "a", 1, 1.1 * LIMIT_S)
+    port.close()
+    assert not ends
+
+
+def test_ranks_that_have_submitted_less_lag(here, start_peer):
+    here.meet([start_peer(1, [])])
+    assert here.lagging() == []
+    here.ledger.begin("a")
+    assert here.lagging() == [1]
+
+
+@pytest.mark.parametrize(
+    ("program", "code"), [("ends", -signal.SIGALRM), ("goes on", EXIT_CODE), ("trains on", 0)]
+)
 def test_a_program_that_was_told_of_a_timeout_cannot_hang_in_horovod_afterwards(program, code):
-    """Neither at its exit, nor where it handles the error."""
-    found = subprocess.run([sys.executable, "-c", STUCK, program], capture_output=True, text=True)
+    """Neither at its exit, nor where it handles the error; and it may train on."""
+    found = run_python("-c", STUCK, program)
     assert found.returncode == code, found
-    assert "ExchangeTimeout: rank 0 waits for a since" in found.stderr
-
-
-def _free_port():
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return free.getsockname()[1]
+    assert "rank 0 waits for a since" in found.stderr
 
 
 def test_the_place_is_the_programs_own_innermost_line():
@@ -161,10 +222,8 @@ def test_the_place_is_the_programs_own_innermost_line():
     assert not is_in_join(lines)  # that was a thread's join
 
 
-def test_looking_at_the_main_thread_while_garbage_is_collected_does_not_end_the_process():
-    """Under CPython 3.11 frame objects of a thread that runs on are not safe."""
-    found = run_python("-X", "faulthandler", "-c", LOOKED_AT)
-    assert found.returncode == 0, found.stderr
+def test_reading_the_stack_while_garbage_is_collected_does_not_end_the_process():
+    check_stack_reading("hvd_sparse.watch.stack")
 
 
 def test_the_main_thread_is_seen_in_the_join_of_horovods_package_alone(monkeypatch):

@@ -1,0 +1,238 @@
+"""Ranks answer each other over UDP, and nobody else, whatever arrives at their ports."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+import worlds
+
+from hvd_sparse.step.driver import Conversation
+from hvd_sparse.watch import peers
+from hvd_sparse.watch.peers import Answer, Endpoint, Port, addresses, ask_all, introduce
+from hvd_sparse.watch.watchdog import Watchdog
+
+HANG_S = 600.0
+"""Seconds for an answer, that only a hang meets."""
+SILENT_S = 0.2
+"""Seconds in which a rank that never answers has not answered."""
+HERE = ("127.0.0.1",)
+
+OTHER_PROCESS = """
+import ctypes, json, os, resource, sys, time
+from dataclasses import astuple
+from hvd_sparse.watch.peers import ask_all
+from hvd_sparse.watch.watchdog import Watchdog
+endpoint = Watchdog("other", 5, None).endpoint(5)
+print(json.dumps(astuple(endpoint)), flush=True)
+
+def lacks_descriptors():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    try:
+        while True:
+            os.dup(0)
+    except OSError:
+        print(ask_all([endpoint], {}, 600.0), flush=True)
+        time.sleep(3600)
+
+doing = {
+    "sleeps": lambda: time.sleep(3600),
+    "holds the lock": lambda: ctypes.PyDLL(None).sleep(3600),
+    "lacks descriptors": lacks_descriptors,
+}
+doing[sys.stdin.readline().strip()]()
+"""
+
+
+class Other:
+    """A watched process of its own."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", OTHER_PROCESS],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        rank, where, port, token = json.loads(self.read())
+        self.endpoint = Endpoint(rank, tuple(where), port, token)
+
+    def do(self, what: str) -> None:
+        self.process.stdin.write(what + "\n")
+        self.process.stdin.flush()
+
+    def read(self) -> str:
+        return self.process.stdout.readline()
+
+    def answers(self, patience_s: float = HANG_S) -> bool:
+        return 5 in ask_all([self.endpoint], {"a": 1}, patience_s)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def other():
+    """A process of its own, which is ended."""
+    made = Other()
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def watched():
+    """A watchdog without a limit, and where it answers."""
+    watchdog = Watchdog("watched", 0, None)
+    yield watchdog.endpoint(0)
+    watchdog.close()
+
+
+@pytest.fixture
+def listen():
+    """Starts ports that answer what they are told to, and closes them."""
+    made = []
+
+    def start(rank, answer=lambda submitted: None):
+        made.append(Port(answer))
+        return Endpoint(rank, HERE, made[-1].number, made[-1].token)
+
+    yield start
+    for port in made:
+        port.close()
+
+
+def is_answered(endpoint: Endpoint) -> bool:
+    return endpoint.rank in ask_all([endpoint], {"a": 1}, HANG_S)
+
+
+def test_a_rank_answers_what_it_is_asked(listen):
+    asked = []
+    answer = Answer(3, 7, ["a"], "it is at train.py:3 (step)")
+    endpoint = listen(3, lambda submitted: asked.append(submitted) or answer)
+    assert ask_all([endpoint], {"a": 4, "b": 1}, HANG_S) == {3: answer}
+    assert asked == [{"a": 4, "b": 1}]
+
+
+def test_ranks_introduce_themselves_in_rank_order(listen):
+    endpoints = [listen(rank) for rank in range(3)]
+
+    def on_rank(collective):
+        return Conversation(introduce(endpoints[collective.rank]), collective, "meet").finish(
+            HANG_S
+        )
+
+    assert worlds.run(3, on_rank) == [endpoints] * 3
+    assert "127.0.0.1" in addresses()
+
+
+def test_all_ranks_are_asked_at_once(listen):
+    all_are_asked = threading.Barrier(8)
+
+    def of(rank):
+        def answer(submitted):
+            all_are_asked.wait()
+            return Answer(rank, 0, [], "")
+
+        return answer
+
+    endpoints = [listen(rank, of(rank)) for rank in range(8)]
+    assert sorted(ask_all(endpoints, {}, HANG_S)) == list(range(8))
+
+
+def test_a_question_that_was_lost_is_sent_again():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as port:
+        port.bind(("127.0.0.1", 0))
+        answer = Answer(1, 2, ["a"], "it is here")
+
+        def serve():
+            port.recv(1 << 16)  # and lose it
+            said, caller = port.recvfrom(1 << 16)
+            mark = said[peers.TOKEN_BYTES : 2 * peers.TOKEN_BYTES]
+            port.sendto(b"something else", caller)
+            port.sendto(mark + json.dumps([1, 2, ["a"], "it is here"]).encode(), caller)
+
+        threading.Thread(target=serve, daemon=True).start()
+        endpoint = Endpoint(1, HERE, port.getsockname()[1], "0" * peers.TOKEN_BYTES)
+        assert ask_all([endpoint], {}, HANG_S) == {1: answer}
+
+
+GARBAGE = {
+    "nothing": b"",
+    "half a secret": b"0" * 16,
+    "another secret": b"0" * 64 + b'{"a": 1}',
+    "a request of the web": b"GET / HTTP/1.1\r\n\r\n",
+    "binary": bytes(range(256)) * 100,
+}
+
+
+@pytest.mark.parametrize("said", GARBAGE.values(), ids=GARBAGE)
+def test_whoever_does_not_know_the_secret_learns_nothing(watched, said):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        stranger.sendto(said, ("127.0.0.1", watched.port))
+        assert is_answered(watched)
+        stranger.setblocking(False)  # an answer would be there: datagrams are taken in order
+        with pytest.raises(BlockingIOError):
+            stranger.recv(1)
+
+
+TRUSTED = {
+    "nothing": b"",
+    "half a question": b'{"a": ',
+    "brackets": b"[" * 50_000,
+    "no mapping": b"[]",
+    "no numbers": b'{"a": "x"}',
+    "no letters": b"\xff\xfe",
+}
+
+
+@pytest.mark.parametrize("said", TRUSTED.values(), ids=TRUSTED)
+def test_a_port_outlives_a_rank_that_talks_nonsense(watched, said):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as rank:
+        rank.sendto(watched.token.encode() + b"0" * 32 + said, ("127.0.0.1", watched.port))
+    assert is_answered(watched)
+
+
+def test_strangers_who_flood_a_port_do_not_keep_it_from_answering(watched):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        for _ in range(5_000):  # more than the system keeps
+            stranger.sendto(b"x" * 1_000, ("127.0.0.1", watched.port))
+    assert is_answered(watched)
+
+
+@pytest.mark.parametrize("what", ["stopped", "holds the lock"])
+def test_a_process_that_is_stopped_or_holds_pythons_lock_is_silent(other, what):
+    assert other.answers()
+    if what == "stopped":
+        other.process.send_signal(signal.SIGSTOP)
+        os.waitpid(other.process.pid, os.WUNTRACED)  # returns when it has stopped
+        assert not other.answers(SILENT_S)
+        other.process.send_signal(signal.SIGCONT)
+        assert other.answers()
+    else:
+        other.do(what)
+        while other.answers(SILENT_S):  # until it has the lock
+            pass
+
+
+def test_a_process_that_has_ended_or_a_port_that_is_closed_is_silent(other):
+    other.end()
+    assert not other.answers(SILENT_S)
+    watchdog = Watchdog("closed", 0, None)
+    endpoint = watchdog.endpoint(0)
+    watchdog.close()
+    while ask_all([endpoint], {}, SILENT_S):  # until its thread has seen it
+        pass
+
+
+def test_a_process_without_file_descriptors_answers_and_outlives_asking(other):
+    other.do("lacks descriptors")
+    assert other.read() == "{}\n"
+    (answer,) = ask_all([other.endpoint], {"a": 1}, HANG_S).values()
+    assert answer == Answer(5, 0, ["a"], "it is at no frame of its main thread")
