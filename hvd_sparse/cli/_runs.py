@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from numbers import Real
 from pathlib import Path
 
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.untyped import Option, Report
+from hvd_sparse.untyped import Report
 
 STAMPS = ("event", "step", "seconds", "time")
+NEEDED = ("step", "seconds", "step_s")
 SENT = "bytes_sent"
 """The metric by which a run without a compressor tells what it sends."""
 
@@ -43,20 +43,14 @@ class Run:
         return list(names)
 
     def metric(self, name: str, over: str) -> Curve:
-        """Return the curve of a metric.
-
-        Parameters
-        ----------
-        name : of the metric
-        over : "step" or "seconds"
-        """
+        """Return the curve of a metric, over "step" or "seconds"."""
         told = [each for each in self.metrics if each.get(name) is not None]
         return [each[over] for each in told], [each[name] for each in told]
 
-    def total(self, field_name: str, over: str = "step") -> Curve:
-        """Return the curve of a field of the total, by its name and "step" or "seconds"."""
-        told = [each for each in self.records if each["total"].get(field_name) is not None]
-        return [each[over] for each in told], [each["total"][field_name] for each in told]
+    def total(self, name: str, over: str) -> Curve:
+        """Return the curve of a field of the total, over "step" or "seconds"."""
+        told = [each for each in self.records if each["total"].get(name) is not None]
+        return [each[over] for each in told], [each["total"][name] for each in told]
 
     def bytes_sent(self, over: str) -> Curve:
         """Return the curve of all bytes sent so far, over "step" or "seconds"."""
@@ -136,19 +130,24 @@ def read_run(name: str, path: Path) -> Run:
         ) from None
     run, offset_s = Run(name), 0.0
     for number, line in enumerate(lines, 1):
-        record = _record_of(line, path, number, is_last=number == len(lines))
-        if record is None:
-            continue
-        if record["event"] == "run":
-            if run.records or run.metrics:  # a restart: its clock begins anew
-                kept = [e for e in (*run.records, *run.metrics) if e["step"] <= record["step"]]
-                offset_s = max((each["seconds"] for each in kept), default=0.0)
-            run.about = record
-            _forget_after(run, record["step"])
+        try:
+            record = _record_of(line)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if number == len(lines) > 1:  # what a killed process left
+                break
+            raise InvalidOption(
+                f"line {number} of run {str(path)!r} is no record ({type(error).__name__}: "
+                f"{error}): give files as telemetry='jsonl' wrote them"
+            ) from None
+        if record["event"] == "run":  # the first, or a restart: its clock begins anew
+            run.about, last = record, record["step"]
+            run.records = [each for each in run.records if each["step"] <= last]
+            run.metrics = [each for each in run.metrics if each["step"] <= last]
+            offset_s = max((e["seconds"] for e in (*run.records, *run.metrics)), default=0.0)
             continue
         record["seconds"] += offset_s
         (run.metrics if record["event"] == "metrics" else run.records).append(record)
-    run.records = _once(run.records)
+    run.records = list({each["step"]: each for each in run.records}.values())
     if not (run.records or run.metrics):
         raise InvalidOption(
             f"run {str(path)!r} holds no records: train with telemetry='jsonl', for a step at least"
@@ -156,67 +155,25 @@ def read_run(name: str, path: Path) -> Run:
     return run
 
 
-def _forget_after(run: Run, step: int) -> None:
-    """Drop what a restart has overtaken."""
-    run.records = [each for each in run.records if each["step"] <= step]
-    run.metrics = [each for each in run.metrics if each["step"] <= step]
-
-
-def _once(records: list[Report]) -> list[Report]:
-    return [each for _, each in sorted({each["step"]: each for each in records}.items())]
-
-
-def _record_of(line: str, path: Path, number: int, *, is_last: bool) -> Report | None:
-    where = f"line {number} of run {str(path)!r}"
-    try:
-        record = json.loads(line)
-        is_ours = record["event"] in ("run", "step", "metrics")
-    except (ValueError, KeyError, TypeError):
-        is_ours = False
-    if not is_ours:
-        if is_last and number > 1:  # what a killed process left
-            return None
-        raise InvalidOption(f"{where} is no record: give files that telemetry='jsonl' wrote")
-    fault = _fault_of(record)
-    if fault is not None:
-        raise InvalidOption(
-            f"{where} is no whole record: {fault}; give files as telemetry='jsonl' wrote them"
-        )
-    return dict(record)
-
-
-def _fault_of(record: Report) -> str | None:
-    """Return what is wrong with the fields of a record, in words; None where nothing is."""
-    for name, value, kind in _fields(record):
-        if value is None:
-            return f"it lacks {name!r}"
-        if not isinstance(value, kind):
-            return f"{name!r} is {value!r}, and no {'mapping' if kind is dict else 'number'}"
-    return None
-
-
-def _fields(record: Report) -> Iterator[tuple[str, Option, type]]:
-    """Give name and value of each field that the report looks at, and what it must be; those around
-    others before these."""
-    event = record["event"]
-    numbers = {"": record} if event == "metrics" else {}
-    yield "step", record.get("step"), Real
-    yield "seconds", record.get("seconds"), Real
-    if event == "run":
-        yield "config", record.get("config", {}), dict
-        yield "selector", record.get("config", {}).get("selector", {}), dict
-        yield "shapes", record.get("shapes", {}), dict
-    if event == "step":
-        yield "step_s", record.get("step_s"), Real
-        yield "total", record.get("total"), dict
-        yield f"total.{SENT}", record["total"].get(SENT), Real
-        yield "tensors", record.get("tensors"), dict
-        numbers = {"total": record["total"], **record["tensors"]}
-    for whose, values in numbers.items():
-        yield whose, values, dict
-        for name in values.keys() - {"event"}:
-            if values[name] is not None:
-                yield f"{whose}.{name}".removeprefix("."), values[name], Real
+def _record_of(line: str) -> Report:
+    """Return the record of a line; raise an error of Python's where it is none."""
+    record: Report = json.loads(line)
+    measured = {"seconds": record["seconds"], "step": record["step"]}
+    if record["event"] == "run":
+        record.get("config", {}).get("selector", {}).get("id")
+        list(record.get("shapes", {}).keys())
+    elif record["event"] == "metrics":
+        measured = {name: record[name] for name in record if name != "event"}
+    elif record["event"] == "step":
+        measured |= {"step_s": record["step_s"], SENT: record["total"][SENT]}
+        for fields in (record["total"], *record["tensors"].values()):
+            measured |= {name: value for name, value in fields.items() if value is not None}
+    else:
+        raise ValueError(f"its event is {record['event']!r}")
+    for name, value in measured.items():
+        if not isinstance(value, (int, float)) and (value is not None or name in NEEDED):
+            raise ValueError(f"{name!r} is {value!r}, and no number")
+    return record
 
 
 def in_bytes(value: float, _: int = 0) -> str:

@@ -40,7 +40,6 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "-o", "--output", type=Path, default=Path("report.html"), help="(%(default)s)"
     )
-    parser.add_argument("--png", type=Path, metavar="FILE", help="also as one picture")
     parser.add_argument("--title", default="hvd_sparse report", help="(%(default)s)")
     parser.set_defaults(run=run)
 
@@ -55,15 +54,13 @@ def run(options: argparse.Namespace) -> int:
             f"hvd-sparse report draws with {error.name}, which is not installed: "
             "pip install 'hvd-sparse[plot]'"
         ) from None
+    page = page_of(options.title, runs, charts.pictures_of(runs))
     try:
-        page = page_of(options.title, runs, charts.pictures_of(runs))
         options.output.write_text(page, encoding="utf-8")
-        if options.png is not None:
-            charts.write_png(options.png, options.title, runs)
     except OSError as error:
         raise InvalidOption(
             f"{str(error.filename)!r} cannot be written: {error.strerror}; name another file with "
-            "--output or --png"
+            "--output"
         ) from None
     print(f"{len(runs)} run{'s' * (len(runs) > 1)}; open {options.output} in a browser")
     return 0
@@ -93,7 +90,7 @@ def table_of(runs: Sequence[Run]) -> list[list[str]]:
     most = max((each for each in sent if each), default=0.0)
     for run, nbytes in zip(runs, sent):
         ends = [run.metric(name, "step")[1][-1:] for name in names]
-        densities = run.total("density_achieved")[1]
+        densities = run.total("density_achieved", "step")[1]
         rows.append(
             [
                 run.name,
