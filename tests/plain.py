@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from harness import LIMIT_S
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -33,5 +34,5 @@ def run_plain(
         env={**environment, "PYTHONPATH": str(site)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=LIMIT_S,
     )

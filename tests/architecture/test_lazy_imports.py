@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from harness import LIMIT_S
 
 HEAVY = (
     "torch",
@@ -31,7 +32,7 @@ def modules_after(statement: str) -> set[str]:
         f"import sys\n{statement}\nprint(*sorted({{name.split('.')[0] for name in sys.modules}}))"
     )
     run = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=LIMIT_S
     )
     assert run.stderr == ""
     return set(run.stdout.split())

@@ -12,6 +12,7 @@ from email.parser import Parser
 from pathlib import Path
 
 import pytest
+from harness import LIMIT_S
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -32,7 +33,7 @@ def folder(tmp_path_factory) -> Path:
     )
     (copy / "out").mkdir()
     done = subprocess.run(
-        [sys.executable, "-c", backend], cwd=copy, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", backend], cwd=copy, capture_output=True, text=True, timeout=LIMIT_S
     )
     assert done.returncode == 0, done.stderr
     assert "Deprecat" not in done.stderr, done.stderr

@@ -13,6 +13,7 @@ import sysconfig
 from pathlib import Path
 
 import torch
+from harness import LIMIT_S
 from torch.utils import cpp_extension
 
 SOURCE = Path(__file__).with_name("pretend.cpp")
@@ -24,7 +25,7 @@ def compiled() -> Path:
     """Return the shared library, compiled unless source, torch and compiler are those of one that
     was kept."""
     version = subprocess.run(
-        [COMPILER, "-dumpfullversion"], check=True, capture_output=True, text=True, timeout=20
+        [COMPILER, "-dumpfullversion"], check=True, capture_output=True, text=True, timeout=LIMIT_S
     ).stdout
     key = hashlib.sha256(f"{torch.__version__} {version}".encode() + SOURCE.read_bytes())
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hvd-sparse"
@@ -44,7 +45,7 @@ def _compile(library: Path) -> None:
     flags = ["-std=c++20", "-O1", "-g0", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
     links = [f"-L{path}" for path in cpp_extension.library_paths()] + ["-ltorch_cpu", "-lc10"]
     command = [COMPILER, *flags, *includes, str(SOURCE), *links, "-o", str(library)]
-    subprocess.run(command, check=True, timeout=240)
+    subprocess.run(command, check=True, timeout=LIMIT_S)
 
 
 class Module:

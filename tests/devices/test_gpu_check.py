@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from blocks import blocks_for, commands_of
 from forks import ON_THE_CPU, interpreted, run_worker
+from harness import LIMIT_S
 from installed import has_triton, is_installed
 
 pytest.importorskip("torch")
@@ -28,13 +29,13 @@ ROOT = Path(__file__).resolve().parents[2]
 WORKER = "devices.gpu_worker"
 
 
-def documented(block, *options, limit_s=120, **environment):
+def documented(block, *options, **environment):
     """Run the block's command, which is one, with options behind it."""
     (command,) = commands_of(block)
     return subprocess.run(
         ["sh", "-e", "-c", shlex.join([*shlex.split(command), *options])],
         cwd=ROOT, env={**os.environ, "PYTHON": sys.executable, **environment},
-        capture_output=True, text=True, timeout=limit_s,
+        capture_output=True, text=True, timeout=LIMIT_S,
     )  # fmt: skip
 
 
@@ -53,7 +54,7 @@ def test_the_documented_command_passes_on_a_gpu_and_says_elsewhere_that_it_was_n
     assert done.returncode == 3, done.stdout + done.stderr
     assert "NOT RUN" in done.stdout
     if torch.cuda.is_available():
-        there = documented(block, limit_s=900)
+        there = documented(block)
         assert there.returncode == 0, there.stdout + there.stderr
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import triton
+from harness import LIMIT_S
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -83,7 +84,7 @@ def resources(cubin: bytes) -> str:
         file.write(cubin)
         file.flush()
         command = [str(tool), "--dump-resource-usage", file.name]
-        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=LIMIT_S)
     return done.stdout
 
 

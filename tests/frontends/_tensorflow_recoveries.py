@@ -24,7 +24,7 @@ from _tensorflow_cases import (
     variables_of,
 )
 from _tensorflow_mismatches import compress, is_usable, last_rank
-from harness import say, wait_for
+from harness import say, slow, wait_for
 
 from hvd_sparse.selectors.topk import TopK
 
@@ -151,7 +151,7 @@ def a_late_gradient_on_one_rank(name: str) -> dict[str, Any]:
     compressor = compress([early, late], name=name, on_nonfinite="raise")
 
     def linger(x: np.ndarray) -> np.ndarray:
-        time.sleep(1.0 if last_rank() else 0.0)
+        time.sleep(slow(1.0) if last_rank() else 0.0)
         return x
 
     @tf.function

@@ -12,6 +12,7 @@ import horovod.torch as hvd
 import torch
 from _common import SPARSE_ONLY, Cases, Scripted
 from _torch_cases import digest_of, give_gradients, summed
+from harness import slow
 from torch import nn
 
 from hvd_sparse.torch import Compression
@@ -257,7 +258,7 @@ def living_tensors() -> int:
     for _ in range(20):
         gc.collect()
         counts.append(sum(type(thing) is torch.Tensor for thing in gc.get_objects()))
-        time.sleep(0.025)
+        time.sleep(slow(0.025))
     return min(counts)
 
 

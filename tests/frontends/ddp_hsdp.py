@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from harness import report
+from harness import LIMIT_S, report
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -38,7 +38,7 @@ def handed(shape: tuple[int, ...], names: tuple[str, ...]) -> dict[str, list[flo
 
 
 def main() -> None:
-    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=LIMIT_S))
     found = {
         "replicated": handed((2, 1), ("replicate", "shard")),
         "sharded": handed((2,), ("shard",)),

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from harness import ROOT
+from harness import LIMIT_S, ROOT
 
 PARTS = {"select", "encode", "exchange", "decode", "python"}
 
@@ -16,7 +16,11 @@ def run(folder, *arguments):
     """Return what a quick run printed, its document and its page."""
     command = [sys.executable, "-m", "benchmarks", "step", "--quick", *arguments]
     done = subprocess.run(
-        [*command, "--output", str(folder)], cwd=ROOT, capture_output=True, text=True, timeout=240
+        [*command, "--output", str(folder)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     document = json.loads((folder / "step.json").read_text())

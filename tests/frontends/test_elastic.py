@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import LIMIT_S, launch_elastic
+from harness import LIMIT_S, launch_elastic, slow
 
 HOSTS = ("localhost", "127.0.0.1", socket.gethostname())
 SILENCE_S = {"torch": 20, "tensorflow": 30, "keras3": 30}
 
 
 def check_elastic(framework: str, kills: int, folder: Path, *more: str) -> list[Any]:
-    silence_s = SILENCE_S[framework]
+    silence_s = round(slow(SILENCE_S[framework]))
     limit_s = LIMIT_S * (1 + kills // 5)
     worker, arguments = f"frontends/{framework}_elastic.py", (str(kills), str(folder), *more)
     outcome = launch_elastic(worker, HOSTS, 2, *arguments, limit_s=limit_s, silence_s=silence_s)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from harness import ROOT
+from harness import LIMIT_S, ROOT
 from installed import horovod_parts
 
 pytestmark = pytest.mark.skipif(
@@ -20,7 +20,7 @@ def journey(tmp_path_factory):
     """What it wrote: the document, and the page."""
     output = tmp_path_factory.mktemp("journey")
     command = [sys.executable, "-m", "benchmarks", "journey", "--output", str(output)]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)
     assert run.returncode == 0, run.stderr[-4000:]
     page = (output / "journey.md").read_text()
     return json.loads((output / "journey.json").read_text()), page

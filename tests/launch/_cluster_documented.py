@@ -17,10 +17,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 from blocks import TRAINING, Block, blocks_for  # noqa: E402
+from harness import LIMIT_S  # noqa: E402
 
 from benchmarks.network.cluster import Cluster  # noqa: E402
 
-LIMIT_S = 120
 JOB = {
     "SLURM_JOB_ID": "7",
     "SLURM_JOBID": "7",

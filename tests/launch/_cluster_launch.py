@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from harness import LIMIT_S
 from installed import horovod_parts
 
 from benchmarks.network.cluster import Cluster
@@ -29,7 +30,7 @@ def launch(*arguments: str) -> dict[str, object]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=200,
+        timeout=LIMIT_S,
         stdin=subprocess.DEVNULL,
     )
     return {"code": done.returncode, "output": done.stdout + done.stderr}

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from blocks import Block, blocks_for
+from harness import LIMIT_S
 from installed import horovod_parts
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -24,7 +25,9 @@ BLOCKS = [each for where in RANKS for each in blocks_for(where)]
 def seen(block: Block, folder: Path) -> dict[str, Any]:
     """Return what came of a block on a cluster of its own."""
     script = str(ROOT / "tests" / "launch" / "_cluster_documented.py")
-    code, output = finish(start(inside([sys.executable, script, str(folder), block.name])), 150)
+    code, output = finish(
+        start(inside([sys.executable, script, str(folder), block.name])), LIMIT_S + 120
+    )
     assert code == 0, output[-6000:]
     return json.loads((folder / "seen.json").read_text())[block.name]
 

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from harness import LIMIT_S
 
 from benchmarks.network.cluster import inside
 
@@ -71,7 +72,7 @@ def finish(process: subprocess.Popen[str], limit_s: float) -> tuple[int | None, 
     return process.returncode, output
 
 
-def on_cluster(script: str, *arguments: str, limit_s: float = 120) -> str:
+def on_cluster(script: str, *arguments: str, limit_s: float = LIMIT_S) -> str:
     """Run ``tests/network/<script>`` in namespaces of its own; what it printed.  It must end
     well."""
     command = inside([sys.executable, str(ROOT / "tests" / "network" / script), *arguments])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import LIMIT_S
 
 SOURCE = Path(__file__).with_name("page_trap.c")
 PAGE = 4096
@@ -32,7 +33,7 @@ def compile_trap(folder: Path) -> Path:
         str(library),
         str(SOURCE),
     ]
-    subprocess.run(command, check=True, timeout=60)
+    subprocess.run(command, check=True, timeout=LIMIT_S)
     return library
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import cases
 import pytest
-from harness import ROOT
+from harness import LIMIT_S, ROOT
 from passes.mutants import MUTANTS
 from passes.page_trap import compile_trap
 from passes.worker import CASES, DIRECTED
@@ -74,7 +74,7 @@ def measured(request, library: Path):
         "MALLOC_MMAP_THRESHOLD_": "65536",
     }
     command = [sys.executable, str(worker), str(library), json.dumps(request.param)]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
     assert run.returncode == 0, run.stderr
     id = request.param["id"] if isinstance(request.param, dict) else request.param
     return id, json.loads(run.stdout)

@@ -4,7 +4,7 @@ Horovod does to them."""
 from __future__ import annotations
 
 import dataclasses
-import time
+import threading
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -126,10 +126,14 @@ def test_exchanges_are_finished_in_the_same_order_on_every_rank_whatever_the_ord
 def test_a_step_that_is_begun_again_waits_for_what_the_old_one_submitted():
     """The names of its collectives are not free before; other ranks may be late."""
 
+    has_submitted = [threading.Event() for _ in range(5)]
+    has_submitted[0].set()
+
     def script(collective):
         session = start(collective)
-        time.sleep(0.05 * collective.rank)
+        has_submitted[collective.rank].wait()
         session.driver.compress(0, gradients(collective, 9)["t0"].reshape(-1))
+        has_submitted[collective.rank + 1].set()
         return measured_step_without_settling(session, gradients(collective, 0))
 
     assert_conserved(worlds.run(4, script))
