@@ -18,7 +18,7 @@ class Ledger:
 
     Attributes
     ----------
-    submissions : number of all submissions in this world
+    begun : number of all submissions in this process
     """
 
     def __init__(self) -> None:
@@ -28,13 +28,13 @@ class Ledger:
         self._since: dict[str, float] = {}
         self._waits = 0
         self._last_change = clock.now_s
-        self.submissions = 0
+        self.begun = self._begun_before = 0
 
     def begin(self, name: str) -> None:
         """Note that this rank submits a tensor."""
         with self._lock:
             self._counts[name] += 1
-            self.submissions += 1
+            self.begun += 1
             self._since[name] = self._last_change = clock.now_s
 
     def end(self, name: str) -> None:
@@ -54,7 +54,7 @@ class Ledger:
         self.clear()
         with self._lock:
             self._counts.clear()
-            self.submissions = 0
+            self._begun_before = self.begun
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
@@ -77,6 +77,11 @@ class Ledger:
             if name is not None:
                 self._since.pop(name, None)
                 self._last_change = clock.now_s
+
+    @property
+    def submissions(self) -> int:
+        """Return the number of submissions in this world."""
+        return self.begun - self._begun_before
 
     @property
     def is_waiting(self) -> bool:

@@ -109,7 +109,7 @@ class Watchdog:
         pending = self.ledger.pending()
         why = self._describe(pending, self._ask(pending))
         self.ledger.clear()
-        self._given_up = why, self.ledger.submissions
+        self._given_up = why, self.ledger.begun
         return why
 
     def lagging(self) -> list[int]:
@@ -130,7 +130,7 @@ class Watchdog:
         # So a limit is noticed at most a tenth late.
         while not self._is_over.wait(min(1.0, limit_s / 10)):
             oldest = self.ledger.oldest()
-            if self._given_up is not None and self._given_up[1] == self.ledger.submissions:
+            if self._given_up is not None and self._given_up[1] == self.ledger.begun:
                 if self.ledger.idle_s > GRACE_S:
                     self._end(self._given_up[0])
             elif oldest is not None:
@@ -150,15 +150,16 @@ class Watchdog:
         pending = self.ledger.pending()
         answers = self._ask(pending)
         is_late = any(answer.behind for answer in answers.values())
-        is_certain = len(answers) == len(self._peers) and (is_late or not answers)
+        self._spared = name, count
+        if not is_last and (len(answers) < len(self._peers) or (answers and not is_late)):
+            return
         why = self._describe(pending, answers)
-        if (is_last or is_certain) and self.ledger.is_waiting:
+        if self.ledger.is_waiting:
             # That wait has the same limits and raises: the program has time to handle its error.
             logger.error("%s; the process ends in %.0f s", why, GRACE_S)
             self._is_over.wait(GRACE_S)
-        if (is_last or is_certain) and self.ledger.pending().get(name) == count:
+        if self.ledger.pending().get(name) == count:  # it may have come since
             self._end(why)
-        self._spared = name, count  # or the tensor has come: asking takes seconds, too
 
     def _look_for_join(self) -> None:
         """End a process in ``hvd.join()`` once another rank has submitted more than it."""

@@ -35,7 +35,8 @@ except ExchangeTimeout as error:
     if sys.argv[1] == "ends":
         raise
     print(error, file=sys.stderr, flush=True)
-    if sys.argv[1] == "trains on":
+    if sys.argv[1] == "trains on":  # in a new world
+        stuck.ledger.restart()
         stuck.ledger.begin("a")
         stuck.ledger.end("a")
         while stuck.ledger.idle_s < 3:
