@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 from conformance.stack_checks import check_stack_reading
+from harness import slow
 from programs import run_python
 
 from hvd_sparse.watch import watchdog as watchdogs
@@ -55,12 +56,14 @@ def here():
 
 
 @pytest.fixture
-def start_peer():
+def start_peer(monkeypatch):
     """Starts ranks that answer alike, or not at all, and ends them."""
     open_ports, silent = [], []
+    monkeypatch.setattr(watchdogs, "PATIENCE_S", 600.0)
 
     def start(rank, behind=None):
         if behind is None:
+            monkeypatch.setattr(watchdogs, "PATIENCE_S", slow(1.0))
             silent.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
             silent[-1].bind(("127.0.0.1", 0))
             return Endpoint(rank, ("127.0.0.1",), silent[-1].getsockname()[1], "0" * 32)
@@ -75,10 +78,9 @@ def start_peer():
 
 @pytest.fixture
 def ends(monkeypatch):
-    """The words with which processes end, which go on; silence is found out soon."""
+    """The words with which processes end, which go on."""
     said = []
     monkeypatch.setattr(watchdogs, "say_and_exit", said.append)
-    monkeypatch.setattr(watchdogs, "PATIENCE_S", 0.5)
     return said
 
 
@@ -118,7 +120,7 @@ def test_a_ledger_says_whether_a_wait_of_our_own_is_under_way():
     assert not ledger.is_waiting
 
 
-def test_what_is_said_names_tensors_and_ranks(here, start_peer, ends):
+def test_what_is_said_names_tensors_and_ranks(here, start_peer):
     here.meet([here.endpoint(0), start_peer(1, ["a"]), start_peer(2), start_peer(3, [])])
     here.ledger.begin("a")
     here.ledger.begin("b")
@@ -129,7 +131,7 @@ def test_what_is_said_names_tensors_and_ranks(here, start_peer, ends):
     assert here.ledger.pending() == {}
 
 
-def test_many_tensors_and_ranks_are_counted(here, start_peer, ends):
+def test_many_tensors_and_ranks_are_counted(here, start_peer):
     here.meet([start_peer(rank, [f"t{n}" for n in range(8)]) for rank in range(1, 11)])
     for number in range(10):
         here.ledger.begin(f"t{number}")
