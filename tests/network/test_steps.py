@@ -31,7 +31,7 @@ def setting(rate: str, ours_s: float, controller: str = "gloo") -> dict[str, Any
         {**row, "method": "dense", "total": 10.0},
         {**row, "method": "auto", "total": ours_s},
     ]
-    made = {**where, "rows": rows, "reports": {"auto": {"verdict": "sparse it is"}}}
+    made = {**where, "rows": rows, "reports": {"dense": {}, "auto": {"verdict": "sparse it is"}}}
     return {**made, "summary": summarize(made)}
 
 
