@@ -64,7 +64,10 @@ class VelocityState(DirectionState[Options]):
         """
         self._dampening = dampening
         if moments is not None:
-            self._undamped_at = -1 if "momentum" in moments.arrays else self.step
+            given = moments.arrays.get("momentum")
+            # Zeros of no step are what Horovod's broadcast makes of an optimizer without a state.
+            has_begun = given is not None and (moments.steps > 0 or bool(given.any()))
+            self._undamped_at = -1 if has_begun else self.step
         self._follow(
             rate=rate,
             parameter=parameter,
