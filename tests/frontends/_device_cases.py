@@ -25,6 +25,7 @@ STAYING: dict[str, dict[str, Any]] = {
         "selector": _TOPK,
         "memory": {"id": "adam_correction", "weight_decay": 0.1},
     },
+    "muon": {"selector": _TOPK, "memory": "muon_correction"},
     "constant": {"selector": _TOPK, "schedule": {"id": "constant", "value": 0.1}},
 }
 """Options of ``Compression.build`` for parts that no method's case leaves on the device."""
