@@ -1,7 +1,7 @@
-"""A short training by every named method, for the curve on its page: the work of ``scripts/bench
-curves``.
+"""A short training by every named method, for the curve on its page: the work of
+``python -m benchmarks curves``.
 
-The simulated workers of ``bench accuracy`` on scikit-learn's digits, by SGD with momentum 0.9 that
+The simulated workers of the accuracy bench on scikit-learn's digits, by SGD with momentum 0.9 that
 is handed over, with one learning rate for all: a few seconds a run, and no search.  What the folder
 holds already is not made again.
 """
@@ -9,23 +9,26 @@ holds already is not made again.
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks._accuracy_lines import Row, row_of
-from benchmarks._accuracy_matrix import DENSITIES, WORKERS, Wanted, dense_line
-from benchmarks._accuracy_runs import Line, Run
-from benchmarks._accuracy_simulated import simulate
-from benchmarks._accuracy_store import Store
 from benchmarks._streams import markdown_table
+from benchmarks.accuracy.ours import Ours
+from benchmarks.accuracy.rules import Dense
+from benchmarks.accuracy.tasks import TASKS, WORKERS
+from benchmarks.accuracy.training import Training
 from hvd_sparse.methods import METHODS
 from hvd_sparse.methods.spelling import read_method
 
-TASK, OPTIMIZER, RATE = "digits", "momentum", 0.05
-STEPS, SEEDS = 210, 3
+RATE, DENSITIES = 0.05, (0.01, 0.001)
+STEPS, SEEDS, POINTS = 210, 3, 12
 QUICK_STEPS, QUICK_METHODS = 20, ("ldte_bs", "signsgd")
 SPELLED = {"strom": "strom,threshold=0.01"}
 """Methods that want an option."""
@@ -36,7 +39,7 @@ KEPT = ("terngrad", "signsgd")
 TEXT = """# Curves of all methods
 
 A short training by every named method, of which each [method's page](../methods/index.md) shows the
-curve. Made by `scripts/bench curves`: scikit-learn's digits, a network of 71,754 parameters,
+curve. Made by `python -m benchmarks curves`: scikit-learn's digits, a network of 71,754 parameters,
 {workers} simulated workers that share batches of 64, {steps} steps (10 epochs), SGD with momentum
 0.9 that is handed over, learning rate {rate:g} falling to 0 along a cosine, {seeds} seeds.
 `terngrad` and `signsgd` keep their optimizer, `signsgd` at rate {signs:g}; `strom` has the
@@ -52,50 +55,106 @@ the same at both densities.
 """
 
 
+@dataclass(frozen=True)
+class Line:
+    """A method as it is spelled, or dense, and its density if it has one."""
+
+    method: str
+    density: float | None
+
+
+Results = dict[tuple[Line, int], dict[str, Any]]
+
+
 def lines(*, is_quick: bool = False) -> Iterator[Line]:
     """Return the line of dense, and those of all methods."""
-    steps = QUICK_STEPS if is_quick else STEPS
-    yield dense_line(TASK, OPTIMIZER, steps)
+    yield Line("dense", None)
     for name in QUICK_METHODS if is_quick else sorted(METHODS):
-        spelled, way = SPELLED.get(name, name), "kept" if name in KEPT else "handed"
+        spelled = SPELLED.get(name, name)
         for density in DENSITIES if read_method(spelled).takes_density else (None,):
-            yield Line(TASK, OPTIMIZER, spelled, density, way, 0.0, WORKERS, steps)
+            yield Line(spelled, density)
 
 
 def run(options: argparse.Namespace) -> int:
     """Train what is not in the folder yet, and write the page."""
     options.output.mkdir(parents=True, exist_ok=True)
-    store, seeds = Store(options.output / "curves.json"), 1 if options.quick else SEEDS
+    path = options.output / "curves.json"
+    results = read_results(path)
+    seeds, steps = (1, QUICK_STEPS) if options.quick else (SEEDS, STEPS)
     wanted = list(lines(is_quick=options.quick))
     for line in track(wanted, "training", transient=True):
         for seed in range(seeds):
-            one = Run(line, RATES.get(line.method, RATE), seed)
-            if one not in store.results:
-                store.add(one, simulate(one))
-    rows = [row for line in wanted if (row := row_of(Wanted(line, seeds), store.results))]
-    (options.output / "curves.md").write_text(page(rows, store))
+            if (line, seed) not in results:
+                results[line, seed] = train(line, seed, steps)
+                write_results(path, results)
+    (options.output / "curves.md").write_text(page(wanted, seeds, steps, results))
     Console(width=120).print(f"curves.md and curves.json are in {options.output}")
     return 0
 
 
-def page(rows: list[Row], store: Store) -> str:
+def read_results(path: Path) -> Results:
+    """Return what a file has; nothing where it is not there."""
+    rows = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
+    results: Results = {}
+    for row in rows:
+        line = row["run"]["line"]
+        results[Line(line["method"], line["density"]), row["run"]["seed"]] = row["result"]
+    return results
+
+
+def write_results(path: Path, results: Results) -> None:
+    """Write a file of a run a line."""
+    rows = [
+        json.dumps({"run": {"line": asdict(line), "seed": seed}, "result": result})
+        for (line, seed), result in results.items()
+    ]
+    path.write_text('{"runs": [\n' + ",\n".join(rows) + "\n]}\n", encoding="utf-8")
+
+
+def train(line: Line, seed: int, steps: int) -> dict[str, Any]:
+    """Train by simulated workers; return the result, JSON-able."""
+    rate = RATES.get(line.method, RATE)
+    training = Training(TASKS["digits"], "momentum", rate, steps, seed)
+    if line.method == "dense":
+        result = training.run(training.of(Dense, workers=1), POINTS)
+        dense_bytes = sum(4 * p.numel() for p in training.network.parameters())
+        sent = {"density": None, "bytes": dense_bytes, "work_ms": None}
+    else:
+        options: dict[str, Any] = {} if line.density is None else {"density": line.density}
+        if line.method not in KEPT:
+            options["optimizer"] = training.optimizer
+        rule = training.of(Ours, line.method, options)
+        result = training.run(rule, POINTS)
+        report = rule.sessions[0].step.stats.report(line.density)
+        density = report["density_achieved"]
+        sent = {
+            "density": None if density is None else round(density, 6),
+            "bytes": round(report["bytes_sent"] / steps),
+            "work_ms": round(1e3 * rule.work_s / steps / WORKERS, 3),
+        }
+    return {"score": result["score"], "loss": result["loss"], "curve": training.curve, **sent}
+
+
+def page(wanted: list[Line], seeds: int, steps: int, results: Results) -> str:
     """Return the page: a row a line."""
     header = ["method", "density", "sent", "accuracy", "worse by", "bytes a step", "work, ms"]
-    told = {"workers": WORKERS, "steps": rows[0].line.steps, "seeds": len(rows[0].scores)}
-    text = TEXT.format(rate=RATE, signs=RATES["signsgd"], **told)
-    return text + markdown_table(header, [_cells(row, store) for row in rows]) + "\n"
+    text = TEXT.format(rate=RATE, signs=RATES["signsgd"], workers=WORKERS, steps=steps, seeds=seeds)
+    dense = np.array([results[wanted[0], seed]["score"] for seed in range(seeds)])
+    rows = [_cells(line, [results[line, s] for s in range(seeds)], dense) for line in wanted]
+    return text + markdown_table(header, rows) + "\n"
 
 
-def _cells(row: Row, store: Store) -> list[str]:
-    line = row.line
-    work = [store.results[Run(line, row.rate, seed)]["work_ms"] for seed in range(len(row.scores))]
-    error = "" if row.error is None else f" ± {row.error:.2f}"
+def _cells(line: Line, runs: list[dict[str, Any]], dense: np.ndarray) -> list[str]:
+    scores = np.array([run["score"] for run in runs])
+    worse, is_dense = dense - scores, line.method == "dense"
+    error = f" ± {worse.std(ddof=1) / np.sqrt(len(runs)):.2f}" if len(runs) > 1 else ""
+    densities = [run["density"] for run in runs if run["density"] is not None]
     return [
         f"`{line.method}`",
         f"{line.density or ''}",
-        "" if row.density is None else f"{row.density:.4f}",
-        f"{row.mean:.2f} %",
-        "" if row.difference is None else f"{row.difference:+.2f}{error}",
-        f"{row.nbytes:,.0f}",
-        "" if work[0] is None else f"{np.median(work):.2f}",
+        f"{np.mean(densities):.4f}" if densities else "",
+        f"{scores.mean():.2f} %",
+        "" if is_dense else f"{worse.mean():+.2f}{error}",
+        f"{np.mean([run['bytes'] for run in runs]):,.0f}",
+        "" if is_dense else f"{np.median([run['work_ms'] for run in runs]):.2f}",
     ]

@@ -195,7 +195,7 @@ def _cost(name: str) -> str:
 
 def _accuracy(name: str) -> str:
     """Return the method's rows of the accuracy page."""
-    page = (DOCS / "results" / "accuracy.md").read_text(encoding="utf-8")
+    page = (DOCS / "results" / "accuracy-methods.md").read_text(encoding="utf-8")
     found = []
     for title, table in re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", page, re.M | re.S):
         rows = re.findall(rf"^\| \w+ \| {name}(?:,[^|]*)? \|.*$", table, re.M)
@@ -205,8 +205,8 @@ def _accuracy(name: str) -> str:
             found += [f"### {title}", "", head[0], *dense, *rows, ""]
     if not found:
         return ""
-    source = "Accuracy after training ([how](../results/accuracy.md))."
-    source += "\n\n![Learning curves](../results/accuracy.png)"
+    source = "Accuracy after training ([how](../results/accuracy-methods.md))."
+    source += "\n\n![Learning curves](../results/accuracy-methods.png)"
     return "\n".join(["## Accuracy", "", source, "", *found])
 
 

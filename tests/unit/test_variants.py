@@ -3,9 +3,6 @@ them."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -172,17 +169,3 @@ def test_gaussian_ks_algorithm_1_asks_one_tail_for_all_entries():
     # 2.326 lets 4,000 through; times 1.5, nearly none; halved, 16,000, which the third round sends
     mean, std = x.mean(dtype=float), x.std(dtype=float, ddof=1)
     assert paper == np.count_nonzero(np.abs(x) >= 0.75 * (mean + 2.3263478740408408 * std))
-
-
-@pytest.mark.full
-def test_the_accuracy_bench_trains_a_method_with_its_options(tmp_path):
-    pytest.importorskip("horovod.torch", exc_type=ImportError)
-    command = [sys.executable, "-m", "benchmarks", "accuracy", "--quick", "--seeds", "1"]
-    command += ["--method", "gaussian_k,variant=paper", "--density", "0.01", "--workers", "2"]
-    run = subprocess.run([*command, "--output", str(tmp_path)], capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    assert "gaussian_k,variant=paper" in run.stdout
-    wrong = subprocess.run(
-        [*command[:-6], "--method", "gaussian_l"], capture_output=True, text=True
-    )
-    assert wrong.returncode == 2 and "did you mean 'gaussian_k'?" in wrong.stderr

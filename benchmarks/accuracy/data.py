@@ -1,4 +1,4 @@
-"""Data of ``scripts/bench accuracy``: images with labels, and text as characters."""
+"""Data of the accuracy bench: images with labels, and text as characters."""
 
 from __future__ import annotations
 

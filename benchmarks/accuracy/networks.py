@@ -1,11 +1,11 @@
-"""Networks of ``scripts/bench accuracy``, small enough for a run in about a minute."""
+"""Networks of the accuracy bench, small enough for a run in about a minute."""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
 
-from benchmarks._accuracy_data import WINDOW
+from benchmarks.accuracy.data import WINDOW
 
 CHARACTERS = 96
 """Room for the alphabet of a text."""

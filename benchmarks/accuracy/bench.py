@@ -1,0 +1,56 @@
+"""The command ``python -m benchmarks accuracy``."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+from benchmarks.accuracy.page import write_page
+from benchmarks.accuracy.plan import lines_of, next_run
+from benchmarks.accuracy.store import Results, add_result, read_results
+from benchmarks.accuracy.training import Run, train
+
+STORE = "accuracy.jsonl"
+QUICK_TIMES, QUICK_RULES = 0.02, ("dense", "ours/600", "powersgd/1")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this bench."""
+    parser.epilog = (
+        f"Runs that DIR/{STORE} has are not made again: where it was stopped it goes on, the most "
+        "wanted run first."
+    )
+    parser.add_argument("--page", action="store_true", help="train nothing, write the page anew")
+    parser.add_argument("--minutes", type=float, help="begin no further run after these")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Make the runs that are not there yet, one after the other; write the page."""
+    options.output.mkdir(parents=True, exist_ok=True)
+    path = options.output / STORE
+    until = time.monotonic() + 60 * options.minutes if options.minutes else None
+    while not options.page and (until is None or time.monotonic() < until):
+        results = read_results(path)
+        wanted = _quick_run(results) if options.quick else next_run(results)
+        if wanted is None:
+            break
+        add_result(path, wanted, _make(wanted))
+        print(wanted, flush=True)
+    write_page(options.output, read_results(path))
+    return 0
+
+
+def _make(wanted: Run) -> dict[str, Any]:
+    if not wanted.is_real:
+        return train(wanted)
+    # a program of its own, too, which must not be imported with the package
+    from benchmarks.accuracy.real import on_real_ranks
+
+    return on_real_ranks(wanted)
+
+
+def _quick_run(results: Results) -> Run | None:
+    """Return the next of a few runs of a few steps."""
+    lines = lines_of("gpt", "adamw", QUICK_RULES, QUICK_TIMES)
+    return next((one for line in lines if (one := Run(line, 0.004, 0)) not in results), None)

@@ -1,0 +1,197 @@
+"""The package's own methods between simulated workers.
+
+Replicas of a network are identical, so one stands for all.  Every worker's session (selection,
+memory, codec, exchange) reduces that worker's gradients in a thread of its own, and what the first
+gets is applied once the others have got the same.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks.accuracy.rules import Dense, Gradients, is_compressed
+from hvd_sparse.codecs.sign_mean import SignMean
+from hvd_sparse.collectives.local import LocalCollective, LocalWorld
+from hvd_sparse.frontend.torch.arrays import flatten, spec_of
+from hvd_sparse.frontend.torch.optimizer import Follower, read_optimizer
+from hvd_sparse.frontend.torch.rates import foresee
+from hvd_sparse.kernels.engines import resolve_engine
+from hvd_sparse.methods import Methods
+from hvd_sparse.methods.spelling import read_method
+from hvd_sparse.rates import Rates
+from hvd_sparse.step.session import Session
+from hvd_sparse.types import Pace
+from hvd_sparse.wire.frame import HEADER_BYTES
+from hvd_sparse.wire.message import overhead_bytes
+
+TIMEOUT_S = 600.0
+
+
+class Arrived:
+    """What a handed-over optimizer asks of its compressor: every gradient is a session's result."""
+
+    remedy = ""
+
+    def results_in(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        return [parameter for parameter in parameters if parameter.grad is not None]
+
+    def others_in(self, _: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        return []
+
+    def look(self, _: str) -> None:
+        """Nothing changes results here."""
+
+    def end_step(self, _: torch.optim.Optimizer) -> None:
+        """Nothing is thrown away here."""
+
+
+class Simulated(Methods):
+    """The named methods, of which the configuration, the optimizer and its rates are wanted."""
+
+    has_begun = True
+    arrivals = witness = unapplied = Arrived()
+    configuration: Any
+    follower: Follower | None = None
+    rates: Rates | None = None
+
+    @classmethod
+    def _create(cls, params: Any, configuration: Any, process_set: Any, grad_scaler: Any) -> Any:
+        made = cls()
+        made.configuration = configuration
+        return made
+
+    @classmethod
+    def _read_optimizer(cls, optimizer: Any) -> Any:
+        return read_optimizer(optimizer)
+
+    @classmethod
+    def _foresee(cls, optimizer: Any, scheduler: Any, steps: int | None) -> Rates:
+        return foresee(optimizer, scheduler, steps)
+
+    def take_over(self, optimizer: Any) -> None:
+        self.follower = Follower(optimizer, self)
+
+    def follow(self, rates: Rates) -> None:
+        self.rates = rates
+
+
+class Ours(Dense):
+    """Sessions of all workers.
+
+    Parameters
+    ----------
+    network, optimizer, workers : as in ``Dense``; the optimizer is changed where it is handed over
+    method : a named method, as it is spelled
+    options : of it
+
+    Attributes
+    ----------
+    work_s : processor time of all workers' steps
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        workers: int,
+        method: str,
+        options: dict[str, Any],
+    ) -> None:
+        super().__init__(network, optimizer, workers)
+        self.work_s = 0.0
+        spelled = read_method(method)
+        self._made: Any = spelled.create(Simulated, None, timeout_s=None, **options)
+        self._named = list(network.named_parameters())
+        self._specs = [spec_of(name, parameter) for name, parameter in self._named]
+        self._world = LocalWorld(workers, timeout_s=TIMEOUT_S)
+        kernels = resolve_engine(None)
+
+        def open_session(collective: LocalCollective) -> Session:
+            return Session(self._made.configuration, self._specs, collective, kernels=kernels)
+
+        self.sessions = self._world.run(open_session)
+        for session in self.sessions:
+            if self._made.follower is not None:
+                session.step.settings_of = self._settings_of
+            if self._made.rates is not None:
+                session.step.pace_of = self._pace_of
+
+    def _settings_of(self, position: int) -> Any:
+        spec, parameter = self._specs[position], self.parameters[position]
+        return self._made.follower.settings_of(
+            spec.key, parameter, lambda: flatten(parameter, spec)
+        )
+
+    def _pace_of(self, position: int) -> Pace:
+        rate, group = self._made.follower.rate_of(self.parameters[position])
+        pace: Pace = self._made.rates.pace(rate, group, self.steps - 1)
+        return pace
+
+    def step(self, examples: torch.Tensor, gradients: Gradients) -> float:
+        self.steps += 1
+        found, losses = [], []
+        for part in examples.chunk(self.workers):
+            each, loss = gradients(part)
+            found.append({name: g.numpy() for (name, _), g in zip(self._named, each)})
+            losses.append(loss)
+        began_s = time.process_time()
+        reduced = self._world.run(
+            lambda collective: self.sessions[collective.rank].reduce(found[collective.rank])
+        )
+        self.work_s += time.process_time() - began_s
+        for name, parameter in self._named:
+            first = reduced[0][name]
+            if any(other[name].tobytes() != first.tobytes() for other in reduced[1:]):
+                raise AssertionError(f"the workers have different gradients of {name}")
+            parameter.grad = torch.from_numpy(first)
+        self.optimizer.step()
+        return sum(losses) / self.workers
+
+    def finish(self) -> None:
+        """Count what the first worker has sent."""
+        step = self.sessions[0].step
+        report = step.stats.report(None)
+        tensors = report["tensors"]
+        nbytes = report["payload_bytes"] - HEADER_BYTES * report["sparse_steps"]
+        for members in step.buckets:
+            sparse = [tensors[step.specs[m].key]["sparse_steps"] for m in members]
+            nbytes -= overhead_bytes(len(members)) * max(sparse)
+        for name, parameter in self._named:
+            if is_compressed(parameter):
+                nbytes += 4 * parameter.numel() * tensors[name]["dense_steps"]
+        self.entry_bytes = nbytes
+
+
+@cache
+def density_of(part: float, numels: tuple[int, ...], points: int = 60) -> float:
+    """Return the mean density along a cosine at which signs with one mean take a part of float32.
+
+    part : in (0, 1), of 4 bytes an entry
+    numels : of the tensors
+    points : of the cosine
+    """
+    codec, waves = (
+        SignMean(),
+        [1 + math.cos(math.pi * (point + 0.5) / points) for point in range(points)],
+    )
+
+    def part_at(density: float) -> float:
+        nbytes = sum(
+            codec.body_bytes(min(numel, max(1, round(numel * density * wave))), numel)
+            for wave in waves
+            for numel in numels
+        )
+        return nbytes / points / sum(4 * numel for numel in numels)
+
+    low, high = 1e-5, 0.2
+    for _ in range(16):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if part_at(middle) < part else (low, middle)
+    return round(high, 6)

@@ -1,0 +1,149 @@
+"""Which runs are wanted, the most wanted first, and how learning rates are searched."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from benchmarks.accuracy.store import Results
+from benchmarks.accuracy.tasks import TASKS
+from benchmarks.accuracy.training import Line, Run
+
+SEEDS = 3
+REACH = 3
+"""Doublings and halvings of the middle rate that a search may come to."""
+OURS = "ours/600"
+"""The budget at which accuracy is to be dense's."""
+KEY = ("dense", OURS, "ours", "topk/kept", "dgc")
+"""Rules that are run first."""
+REST = ("topk/handed", "ours/400", "ours/1200", "ours/200", "powersgd/1", "powersgd/4", "fp16")
+OF_ADAM = ("sparse_loco/4/62", "sparse_loco/15/128", "demo/8", "one_bit_adam")
+"""Rules that take the place of AdamW."""
+OF_SGD = ("masked/600", "unmasked/600")
+"""Ours with other memories of momentum."""
+PAIRS = (
+    ("gpt", "adamw"), ("fashion_mnist", "momentum"), ("fashion_mnist", "adamw"),
+    ("gpt", "momentum"), ("lstm", "adamw"), ("lstm", "momentum"),
+)  # fmt: skip
+FEW = ("dense", OURS, "ours", "dgc", "powersgd/4")
+"""Rules of the largest network."""
+LAW = ("dense", OURS, "ours/1200")
+"""Rules of half and of twice the usual steps, for the first two pairs."""
+SAMPLE_STEPS = 120
+"""Of a training on real ranks."""
+
+
+def lines_of(task: str, optimizer: str, rules: tuple[str, ...], times: float = 1.0) -> list[Line]:
+    """Return lines of the task's steps, or of so many times as many."""
+    return [Line(task, optimizer, rule, round(times * TASKS[task].steps)) for rule in rules]
+
+
+def rules_of(optimizer: str) -> tuple[str, ...]:
+    """Return all rules that have a meaning with an optimizer."""
+    return KEY + REST + (OF_ADAM if optimizer == "adamw" else OF_SGD)
+
+
+def all_lines() -> list[Line]:
+    """Return every line of the page."""
+    lines = [line for pair in PAIRS for line in lines_of(*pair, rules_of(pair[1]))]
+    lines += lines_of("large_gpt", "adamw", FEW)
+    return lines + [line for pair in PAIRS[:2] for line in other_steps(*pair)]
+
+
+def other_steps(task: str, optimizer: str) -> list[Line]:
+    """Return lines of half and of twice a task's steps."""
+    return [line for times in (0.5, 2.0) for line in lines_of(task, optimizer, LAW, times)]
+
+
+def samples() -> list[Run]:
+    """Return short runs that are made by real ranks, too."""
+    lines = [Line(*pair, rule, SAMPLE_STEPS) for pair in PAIRS[:2] for rule in (OURS, "dgc")]
+    return [Run(line, rates_of(line)[REACH], 0) for line in lines]
+
+
+def next_run(results: Results) -> Run | None:
+    """Return the run that is wanted most of those that are not there; None where all are."""
+    return next((run for run in _ordered(results) if run not in results), None)
+
+
+def _ordered(results: Results) -> Iterator[Run]:
+    """Yield runs in the order in which they are wanted.
+
+    A search ends at a run that is not there, so no more than the first of those counts.
+    """
+    key = [line for pair in PAIRS[:2] for line in lines_of(*pair, KEY)]
+    for line in key:
+        yield Run(line, rates_of(line)[REACH], 0)
+    judged = [line for line in key if line.rule in KEY[:3]]
+    for line in judged:
+        yield from search(line, results)
+    for line in judged:
+        yield from seeds_of(line, results)
+    for pair in PAIRS[:2]:
+        for line in lines_of(*pair, rules_of(pair[1])):
+            yield Run(line, rates_of(line)[REACH], 0)
+    for line in all_lines():
+        yield from search(line, results)
+    for run in samples():
+        yield from (run, Run(run.line, run.rate, run.seed, is_real=True))
+    for line in all_lines():
+        yield from seeds_of(line, results)
+
+
+def rates_of(line: Line) -> list[float]:
+    """Return the ladder of a line, the same for dense and sparse."""
+    middle = TASKS[line.task].rates[line.optimizer]
+    return [middle * 2.0**step for step in range(-REACH, REACH + 1)]
+
+
+def search(line: Line, results: Results) -> Iterator[Run]:
+    """Yield the runs of a search: three rates, and further ones while the best is at an end."""
+    ladder = rates_of(line)
+    low, high = REACH - 1, REACH + 1
+    while True:
+        runs = [Run(line, rate, 0) for rate in ladder[low : high + 1]]
+        yield from runs
+        best = best_of({run.rate: results[run]["score"] for run in runs}, line)
+        if best == ladder[low] and low > 0:
+            low -= 1
+        elif best == ladder[high] and high + 1 < len(ladder):
+            high += 1
+        else:
+            return
+
+
+def is_searched(line: Line, results: Results) -> bool:
+    """Tell whether a line's search has come to its end."""
+    return all(run in results for run in _so_far(line, results))
+
+
+def _so_far(line: Line, results: Results) -> Iterator[Run]:
+    """Yield the runs of a search up to the first that is not there."""
+    for run in search(line, results):
+        yield run
+        if run not in results:
+            return
+
+
+def seeds_of(line: Line, results: Results) -> Iterator[Run]:
+    """Yield the runs of all seeds at the best rate."""
+    for seed in range(1, SEEDS):
+        yield Run(line, best_rate(line, results), seed)
+
+
+def best_rate(line: Line, results: Results) -> float:
+    """Return the rate with which the first seed ended best."""
+    first = {run: told for run, told in results.items() if run.line == line and run.seed == 0}
+    scores = {run.rate: told["score"] for run, told in first.items() if not run.is_real}
+    return best_of(scores, line)
+
+
+def best_of(scores: Mapping[float, float | None], line: Line) -> float:
+    """Return the rate with the best score; what has diverged is worse than any."""
+    sign = 1.0 if TASKS[line.task].is_text else -1.0
+
+    def badness(rate: float) -> float:
+        score = scores[rate]
+        return math.inf if score is None else sign * score
+
+    return min(sorted(scores), key=badness)

@@ -1,0 +1,126 @@
+"""Real ranks of the accuracy bench: the same training by Horovod, on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.accuracy.rules import Dense, Gradients
+from benchmarks.accuracy.store import key_of, run_of
+from benchmarks.accuracy.tasks import TASKS, WORKERS
+from benchmarks.accuracy.training import NAMED, Run, Training
+
+TIMEOUT_S, POINTS = 1800, 12
+
+
+class Ranks(Dense):
+    """What Horovod's optimizer makes of this rank's gradients.
+
+    Attributes
+    ----------
+    laps : seconds of training without what is spent on scoring, at every stop
+    """
+
+    def __init__(self, *told: Any, rank: int) -> None:
+        super().__init__(*told)
+        self.rank = rank
+        self.laps: list[float] = []
+        self._passed_s = 0.0
+        self._began_s: float | None = None
+
+    def step(self, examples: torch.Tensor, gradients: Gradients) -> float:
+        if self._began_s is None:
+            self._began_s = time.perf_counter()
+        _, loss = gradients(examples.chunk(self.workers)[self.rank])
+        self.optimizer.step()
+        return loss
+
+    def stop(self) -> None:
+        """Stop the watch until the next step."""
+        assert self._began_s is not None
+        self._passed_s += time.perf_counter() - self._began_s
+        self.laps.append(round(self._passed_s, 3))
+        self._began_s = None
+
+
+def on_real_ranks(run: Run) -> dict[str, Any]:
+    """Train by Horovod; return the result of the first rank."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "result.json"
+        launcher = [str(Path(sys.executable).parent / "horovodrun"), "--gloo"]
+        launcher += ["-np", str(WORKERS)]
+        program = [sys.executable, "-m", "benchmarks.accuracy.real", key_of(run), str(path)]
+        root = str(Path(__file__).resolve().parents[2])
+        environment = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            [*launcher, *program],
+            cwd=root,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+        )
+        if done.returncode or not path.exists():
+            raise RuntimeError(
+                f"{run}: real ranks ended with {done.returncode}\n"
+                f"{done.stdout[-2000:]}{done.stderr[-2000:]}"
+            )
+        result: dict[str, Any] = json.loads(path.read_text())
+        return result
+
+
+def rank_main() -> None:
+    """Be a real rank.  Arguments: the run, and where its result goes."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("run", type=json.loads)
+    parser.add_argument("path", type=Path)
+    options = parser.parse_args()
+    run, _ = run_of(options.run)
+
+    import horovod.torch as hvd
+
+    from hvd_sparse.methods.spelling import read_method
+    from hvd_sparse.torch import Compression
+
+    hvd.init()
+    line = run.line
+    training = Training(TASKS[line.task], line.optimizer, run.rate, line.steps, run.seed)
+    named = list(training.network.named_parameters())
+    name, *told = line.rule.split("/")
+    compression: Any = {"dense": hvd.Compression.none, "fp16": hvd.Compression.fp16}.get(name)
+    if compression is None:
+        method, method_options = NAMED[name](training, *told)
+        compression = read_method(method).create(Compression, named, **method_options)
+    wrapped = hvd.DistributedOptimizer(
+        training.optimizer, named_parameters=named, compression=compression
+    )
+    training.optimizer = wrapped  # of the same parameter groups, which the scheduler changes
+    ranks = Ranks(training.network, wrapped, hvd.size(), rank=hvd.rank())
+    hvd.barrier()
+    result = training.run(ranks, POINTS, ranks.stop)
+    dense_bytes = sum(4 * p.numel() for p in training.network.parameters())
+    result["bytes"] = dense_bytes // (2 if name == "fp16" else 1)
+    if name in NAMED:
+        result["bytes"] = round(compression.stats()["bytes_sent"] / line.steps)
+    del result["part"]  # of entries alone, which are not told apart here
+    digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for _, p in named)).hexdigest()
+    if len(set(hvd.allgather_object(digest))) != 1:
+        raise AssertionError(f"{run}: the ranks have different parameters")
+    if hvd.rank() == 0:
+        told_of = {"curve": training.curve, "seconds_at": ranks.laps}
+        options.path.write_text(json.dumps({**result, **told_of}))
+    hvd.shutdown()
+
+
+if __name__ == "__main__":
+    rank_main()

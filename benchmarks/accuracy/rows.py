@@ -1,0 +1,128 @@
+"""Rows of the accuracy page: a line's runs beside dense's, seed by seed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from benchmarks.accuracy.plan import SEEDS, best_rate, is_searched
+from benchmarks.accuracy.store import Results
+from benchmarks.accuracy.tasks import TASKS
+from benchmarks.accuracy.training import Line, Run
+
+POINTS, PERCENT = 0.1, 0.5
+"""By how much a line may be worse at 1/600, if not by a standard error: points of accuracy, or % of
+perplexity."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line at its best rate.
+
+    Attributes
+    ----------
+    is_searched : the rates on both sides of it were tried
+    scores : by seed; accuracies in %, or losses in nats a character; None for what diverged
+    worse : of the seeds that dense has, too: points of accuracy, or % of perplexity, less than
+        dense's same seed
+    part : bytes of the compressed tensors, as a part of float32's
+    """
+
+    line: Line
+    rate: float
+    is_searched: bool
+    scores: tuple[float | None, ...]
+    worse: tuple[float, ...]
+    part: float
+
+    @property
+    def mean(self) -> float | None:
+        """Return the mean score, of texts the perplexity of the mean loss; None if one diverged."""
+        known = [score for score in self.scores if score is not None]
+        if len(known) < len(self.scores):
+            return None
+        mean = float(np.mean(known))
+        return math.exp(mean) if TASKS[self.line.task].is_text else mean
+
+    @property
+    def difference(self) -> float | None:
+        """Return the mean by which it is worse; None where nothing is beside it."""
+        return float(np.mean(self.worse)) if self.worse else None
+
+    @property
+    def error(self) -> float | None:
+        """Return the standard error of the difference; None for fewer than two seeds."""
+        if len(self.worse) < 2:
+            return None
+        return float(np.std(self.worse, ddof=1) / math.sqrt(len(self.worse)))
+
+
+def row_of(line: Line, results: Results) -> Row | None:
+    """Return the row of a line; None where it has no run."""
+    if not any(run.line == line for run in results):
+        return None
+    rate = best_rate(line, results)
+    found = {seed: results.get(Run(line, rate, seed)) for seed in range(SEEDS)}
+    runs = {seed: told for seed, told in found.items() if told is not None}
+    return Row(
+        line,
+        rate,
+        is_searched(line, results),
+        tuple(told["score"] for told in runs.values()),
+        _worse(line, {seed: told["score"] for seed, told in runs.items()}, results),
+        float(np.mean([told["part"] for told in runs.values()])),
+    )
+
+
+def _worse(line: Line, scores: dict[int, float | None], results: Results) -> tuple[float, ...]:
+    """Return by how much each seed is worse than dense's same seed."""
+    dense = replace(line, rule="dense")
+    if line == dense or not any(run.line == dense for run in results):
+        return ()
+    rate = best_rate(dense, results)
+    differences = []
+    for seed, score in scores.items():
+        beside = results.get(Run(dense, rate, seed), {}).get("score")
+        if beside is None or score is None:
+            continue
+        is_text = TASKS[line.task].is_text
+        differences.append(100 * math.expm1(score - beside) if is_text else beside - score)
+    return tuple(differences)
+
+
+def verdict_of(row: Row) -> str:
+    """Return whether a row is as good as dense, or by how much it misses that."""
+    if row.difference is None or row.error is None or len(row.worse) < SEEDS:
+        return f"not judged: {len(row.worse)} of {SEEDS} seeds"
+    limit = max(row.error, PERCENT if TASKS[row.line.task].is_text else POINTS)
+    over = row.difference - limit
+    return "met" if over <= 0 else f"missed by {over:.2f}"
+
+
+def ahead_of_ours(rows: list[Row]) -> list[tuple[Row, Row]]:
+    """Return rules that are better than ours at no more bytes, each with our line beside it.
+
+    That is the best of our lines that send no more than the rule, but for 2 %.
+
+    rows : of one task and optimizer
+    """
+    judged = [(row, row.difference) for row in rows if row.difference is not None]
+    found = []
+    for row, difference in judged:
+        within = [
+            (beside, ours)
+            for ours, beside in judged
+            if is_ours(ours.line) and ours.part <= 1.02 * row.part
+        ]
+        if within and not is_ours(row.line):
+            beside, ours = min(within, key=lambda each: each[0])
+            if difference < beside:
+                found.append((row, ours))
+    return found
+
+
+def is_ours(line: Line) -> bool:
+    """Tell whether a line is the package's own."""
+    return line.rule.partition("/")[0] == "ours"

@@ -1,0 +1,73 @@
+"""What the accuracy bench trains: data, networks, optimizers, and learning rates to search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import nn
+
+from benchmarks.accuracy import data, networks
+
+WEIGHT_DECAY, MOMENTUM = 0.01, 0.9
+"""Of AdamW, torch's own; of SGD."""
+WORKERS = 4
+
+
+@dataclass(frozen=True)
+class Task:
+    """One thing to learn.
+
+    Attributes
+    ----------
+    title, words : what it is called, and what is learnt by which network
+    load : its data
+    network : a new one, by torch's seed
+    batch : examples a step, which all workers share: dense is one training for any number of them
+    steps : of a run
+    rates : by optimizer, the middle of a ladder of doubling learning rates
+    is_text : scored by a loss, lower is better; else by accuracy
+    """
+
+    title: str
+    words: str
+    load: Callable[[], data.Data]
+    network: Callable[[], nn.Module]
+    batch: int
+    steps: int
+    rates: dict[str, float]
+    is_text: bool = True
+
+
+TASKS = {
+    "gpt": Task(
+        "Small GPT", "Characters of the King James Bible; two blocks of four heads, 64 wide",
+        data.scripture, networks.SmallGPT, 16, 1200, {"adamw": 0.004, "momentum": 0.2},
+    ),
+    "fashion_mnist": Task(
+        "Fashion-MNIST", "Images of ten kinds of clothing; two convolutions and two layers",
+        data.fashion, networks.fashion_network, 64, 1200,
+        {"momentum": 0.05, "adamw": 0.002}, is_text=False,
+    ),
+    "lstm": Task(
+        "LSTM", "The same text; one layer of 192 units",
+        data.scripture, networks.CharacterLSTM, 16, 1200, {"adamw": 0.008, "momentum": 1.0},
+    ),
+    "digits": Task(
+        "Digits", "scikit-learn's digits; two convolutions and two layers",
+        data.digits, networks.digits_network, 64, 525, {"momentum": 0.05}, is_text=False,
+    ),
+    "large_gpt": Task(
+        "Larger GPT", "The same text; three blocks of six heads, 192 wide",
+        data.scripture, partial(networks.SmallGPT, 192, 3, 6), 8, 600, {"adamw": 0.002},
+    ),
+}  # fmt: skip
+
+
+def make_optimizer(name: str, network: nn.Module, rate: float) -> torch.optim.Optimizer:
+    """Return an optimizer by its name."""
+    if name == "adamw":
+        return torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=WEIGHT_DECAY)
+    return torch.optim.SGD(network.parameters(), lr=rate, momentum=MOMENTUM)
