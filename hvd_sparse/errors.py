@@ -45,7 +45,14 @@ class ChangedGradient(SparseError, RuntimeError):
 
 
 class NonFiniteGradient(SparseError, ArithmeticError):
-    """A gradient with NaN or Inf, which would have been accumulated."""
+    """A gradient with NaN or Inf, which would have been accumulated.
+
+    Attributes
+    ----------
+    is_of_gradient : the gradient itself has them, not only its sum with what was kept back
+    """
+
+    is_of_gradient = False
 
 
 class CorruptPayload(SparseError, ValueError):

@@ -30,6 +30,7 @@ class StepParts:
     selector, codec : at this density
     is_exact : the codec gives selections back bit for bit
     sends_accumulated : what is sent are accumulated values, bit for bit
+    sends_plain : and they are encoded as they lie in memory
     """
 
     density: float | None
@@ -37,13 +38,15 @@ class StepParts:
     codec: Codec
     is_exact: bool
     sends_accumulated: bool
+    sends_plain: bool
 
     @classmethod
     def of(cls, density: float | None, selector: Selector, codec: Codec) -> StepParts:
         """Return the record of these parts, with what they declare."""
         is_exact = codec.is_exact
         sends_accumulated = is_exact and not selector.changes_values
-        return cls(density, selector, codec, is_exact, sends_accumulated)
+        sends_plain = sends_accumulated and codec.is_plain
+        return cls(density, selector, codec, is_exact, sends_accumulated, sends_plain)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ class Codec:
     number : permanent number on the wire; None for a codec that writes the frames of others. 12 was
         that of a codec that is gone, and stays free
     is_exact : ``decode(encode(s)) == s`` bit for bit; else memories keep the rounding
+    is_plain : the body is the indices, then the values, as they lie in memory (``kernels.rows``)
     is_exact_for_signs : exact where all values have one magnitude
     has_fixed_size : the bytes depend on count, numel and the width of the values alone, so
         ``body_bytes`` is exact
@@ -38,6 +39,7 @@ class Codec:
     id: ClassVar[str]
     paper: ClassVar[str | None] = None
     number: ClassVar[int | None]
+    is_plain: ClassVar[bool] = False
     is_exact_for_signs: ClassVar[bool] = True
     has_fixed_size: ClassVar[bool] = True
     numel_limit: ClassVar[int] = INDEX_LIMIT

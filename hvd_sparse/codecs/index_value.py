@@ -42,6 +42,7 @@ class IndexValue(Codec):
 
     paper: ClassVar[str | None] = "aji2017sparse"
     number: ClassVar[int | None] = 1
+    is_plain: ClassVar[bool] = True
     needs_host: ClassVar[str] = ""
 
     def encode(self, selection: Selection, kernels: Packers = packing) -> np.ndarray:

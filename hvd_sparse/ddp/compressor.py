@@ -29,7 +29,7 @@ from hvd_sparse.frontend.torch.clipping import clip
 from hvd_sparse.frontend.torch.compressor import ParameterCompressor
 from hvd_sparse.plan.hiding_policy import HidingPolicy
 from hvd_sparse.step.driver import NOTHING, Driver
-from hvd_sparse.step.records import Ticket
+from hvd_sparse.step.records import TensorStep, Ticket
 from hvd_sparse.untyped import GradScaler, Optimizer
 
 
@@ -151,6 +151,7 @@ class DdpCompressor(ParameterCompressor):
             ledger.begin(spec.key)
             self.results.settle(position)
             flat = flatten(gradient, spec)
+            ticket: Ticket
             if self._is_sparse[position]:
                 wire, ticket = self._driver.compress(position, flat, scale)
             else:
@@ -242,6 +243,9 @@ class DdpCompressor(ParameterCompressor):
 
     def _receive(self, sent: SentBucket) -> None:
         """Write a bucket's results into its gradients."""
+        for ticket, gradient in zip(sent.tickets, sent.gradients):
+            if isinstance(ticket, TensorStep):
+                ticket.out = own_memory(gradient)
         for ticket, gradient, reduced, is_idle in sent.results():
             position = ticket.position
             assert position is not None
@@ -252,13 +256,13 @@ class DdpCompressor(ParameterCompressor):
                 self.results.hand_out(position, None, gradient)
                 continue
             parameter = self._value_of(position) if self._finishes else NOTHING
-            if ticket.bucket is None:
+            if not isinstance(ticket, TensorStep):
                 flat = self.step.receiver.finish_dense(ticket, reduced, parameter)
                 put(flat, gradient)
                 self._hand_out(ticket, gradient)
                 continue
-            memory = own_memory(gradient)
-            flat = self._driver.decompress(reduced, ticket, parameter, memory)
+            memory = ticket.out
+            flat = self._driver.decompress(reduced, ticket, parameter)
             if flat is not memory:
                 put(flat, gradient)
             self._hand_out(ticket, gradient)

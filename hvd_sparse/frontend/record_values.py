@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from hvd_sparse.step.records import Ticket
+from hvd_sparse.step.records import TensorStep
 from hvd_sparse.step.stats import BYTES
 from hvd_sparse.untyped import Report
 
@@ -20,7 +20,7 @@ Span = tuple[str, str, float, float]
 
 
 def of_tensor(
-    counted: Mapping[str, int], ticket: Ticket | None, steps: int, *, has_frames: bool
+    counted: Mapping[str, int], ticket: TensorStep | None, steps: int, *, has_frames: bool
 ) -> Report:
     """Return what is told of one tensor but for times.
 
@@ -37,8 +37,7 @@ def of_tensor(
     if ticket is None or ticket.outgoing is None:
         return values
     sent = ticket.outgoing
-    if ticket.parts is not None:
-        values["density_asked"] = ticket.parts.density
+    values["density_asked"] = ticket.parts.density
     if has_frames:
         values["bytes_received"] = _received(ticket)
     if sent.found is not None and sent.found.threshold is not None:
@@ -52,7 +51,7 @@ def of_tensor(
 
 
 def of_all(
-    counts: Iterable[Mapping[str, int]], tickets: Iterable[Ticket], tensors: Iterable[Report]
+    counts: Iterable[Mapping[str, int]], tickets: Iterable[TensorStep], tensors: Iterable[Report]
 ) -> Report:
     """Return what is told of all tensors together but for bytes and times."""
     sums = dict.fromkeys((*COUNTS, "entries_sent", "entries_total"), 0)
@@ -64,7 +63,7 @@ def of_all(
         sent = ticket.outgoing
         if sent is not None and sent.observed is not None:
             observed.append((*sent.observed, sent.entries))
-        if ticket.parts is not None and ticket.parts.density is not None:
+        if ticket.parts.density is not None:
             asked.append(ticket.parts.density)
     kept, there, waited, entries = (sum(values) for values in zip([0.0] * 4, *observed))
     norms = [each["residual_norm"] for each in tensors if each["residual_norm"] is not None]
@@ -81,9 +80,9 @@ def of_all(
     }
 
 
-def _received(ticket: Ticket) -> int | None:
+def _received(ticket: TensorStep) -> int | None:
     """Return the bytes of all ranks' frames of a tensor; None where frames did not arrive."""
-    if ticket.bucket is None or ticket.position not in ticket.bucket.arrivals:
+    if ticket.position not in ticket.bucket.arrivals:
         return None
     parts = [part for _, part in ticket.bucket.arrivals[ticket.position].parts]
     frames = [part for part in parts if isinstance(part, np.ndarray) and part.dtype == np.uint8]

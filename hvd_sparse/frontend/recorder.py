@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from hvd_sparse.frontend.outlet import Outlet
 from hvd_sparse.frontend.record_values import SPANS, Span, of_all, of_tensor, seconds_of, union
-from hvd_sparse.step.records import StepRun, Ticket
+from hvd_sparse.step.records import StepRun, TensorStep
 from hvd_sparse.step.step import Step
 from hvd_sparse.telemetry.contract import numbers_of, stamped
 from hvd_sparse.untyped import Option, Report
@@ -141,7 +141,7 @@ class Recorder:
         """Return the total and the tensors of a record."""
         stats = self._step.stats
         seconds = seconds_of(self._spans)
-        tickets: dict[str, Ticket] = {}
+        tickets: dict[str, TensorStep] = {}
         for bucket in run.buckets.values():
             tickets |= {ticket.key: ticket for ticket in bucket.sending.values()}
         counts: dict[str, dict[str, int]] = {}

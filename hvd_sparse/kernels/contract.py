@@ -123,6 +123,12 @@ class Taking(NamedTuple):
     brought: Brought = NOTHING
 
 
+Sums = Sequence[tuple[np.ndarray, Sequence[Selection], float]]
+"""What is added up for several tensors: out, parts and factor of each, as ``Kernels.assemble``."""
+Surplus = Sequence[tuple[np.ndarray, Selection]]
+"""Entries that passes took and that stay after all: the vector that each tensor's go back to."""
+
+
 class Kernels(Packers, Protocol):
     """The functions of an engine.  All vectors are 1-D, C-contiguous, float32 or float64."""
 
@@ -322,22 +328,12 @@ class Kernels(Packers, Protocol):
             added
         """
 
+    def assemble_together(self, sums: Sums, surplus: Surplus = ()) -> None:
+        """Do as ``assemble`` for a bucket's tensors, and as ``restore`` for what is surplus, on a
+        device by as few launches as the engine can."""
+
     def scatter_add(self, out: np.ndarray, indices: np.ndarray, values: np.ndarray) -> None:
         """Write out[indices] += values, for indices that are unique."""
-
-
-Sums = Sequence[tuple[np.ndarray, Sequence[Selection], float]]
-"""What is added up for several tensors: out, parts and factor of each, as ``Kernels.assemble``."""
-Surplus = Sequence[tuple[np.ndarray, Selection]]
-"""Entries that passes took and that stay after all: the vector that each tensor's go back to."""
-
-
-class JoiningKernels(Protocol):
-    """Kernels for vectors on a device, which can do more besides."""
-
-    def assemble_together(self, sums: Sums, surplus: Surplus = ()) -> None:
-        """Do as ``assemble`` for a bucket's tensors, and as ``restore`` for what is surplus, by as
-        few launches as the engine can."""
 
 
 Zeros = Callable[[int, DTypeLike], np.ndarray]

@@ -8,7 +8,7 @@ import numpy as np
 
 from hvd_sparse.kernels import newton_schulz, packing
 from hvd_sparse.kernels.adam import AdamStep
-from hvd_sparse.kernels.contract import Aim, Moments, Tail, Taking
+from hvd_sparse.kernels.contract import Aim, Moments, Sums, Surplus, Tail, Taking
 from hvd_sparse.kernels.newton_schulz import NewtonSchulz
 from hvd_sparse.types import Selection
 
@@ -262,6 +262,13 @@ def assemble(out: np.ndarray, parts: Sequence[Selection], factor: float = 1.0) -
     out[:] = 0
     for part in parts:
         scatter_add(out, part.indices, part.values * out.dtype.type(factor))
+
+
+def assemble_together(sums: Sums, surplus: Surplus = ()) -> None:
+    for out, parts, factor in sums:
+        assemble(out, parts, factor)
+    for vector, selection in surplus:
+        restore(vector, selection)
 
 
 def scatter_add(out: np.ndarray, indices: np.ndarray, values: np.ndarray) -> None:

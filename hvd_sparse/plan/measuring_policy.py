@@ -17,7 +17,7 @@ from hvd_sparse.plan.route import expected_bytes
 from hvd_sparse.plan.trial import SPARSE
 from hvd_sparse.schedules.contract import LONG_RUN
 from hvd_sparse.state.gathering import Gatherer
-from hvd_sparse.step.records import StepRun, Ticket
+from hvd_sparse.step.records import StepRun, TensorStep, Ticket
 from hvd_sparse.step.step import Step
 
 logger = logging.getLogger("hvd_sparse")
@@ -135,10 +135,10 @@ class MeasuringPolicy(Policy):
         if self._planning.is_over:
             return
         self._run = ticket.run
-        if ticket.outgoing is not None and ticket.state is not None:
+        if isinstance(ticket, TensorStep) and ticket.error is None:
             spec, configuration = owner.step.specs[position], owner.configuration
             nbytes = expected_bytes(configuration, spec.numel, spec)
-            frame = ticket.outgoing.frame
+            frame = None if ticket.outgoing is None else ticket.outgoing.frame
             if frame is not None:  # else this step of it runs dense, or the exchange makes it
                 now = configuration.density(ticket.state.steps, spec, ticket.state.pace)
                 later, nbytes = configuration.density(LONG_RUN, spec), frame.nbytes

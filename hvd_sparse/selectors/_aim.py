@@ -9,10 +9,10 @@ costs only a longer list.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from hvd_sparse.kernels.contract import Aim
+from hvd_sparse.kernels.rows import LEAST, MOST, steered
 from hvd_sparse.types import Memo
 
 AIM = 0.97
@@ -23,20 +23,6 @@ costs a pass over everything."""
 
 START = 0.03
 """Margin below the last threshold before anything was learnt."""
-
-LEAST, MOST = 0.0005, 0.3
-"""Bounds of the margin."""
-
-SLACK, MOST_SLACK = 1.05, 2.5
-"""Candidates over those needed, below which a step was nearly a miss and the next one aims lower.
-
-The bound is higher where few are needed, as counts scatter with their square root."""
-
-SCATTER = 8.0
-"""Standard deviations of a count that the slack is to be good for."""
-
-PLENTY = 4.0
-"""Candidates over those needed, above which the margin narrows faster."""
 
 SMALLEST, LARGEST = 2.0**-126, (2.0 - 2.0**-23) * 2.0**127
 """The smallest normal float32, and the largest."""
@@ -105,8 +91,9 @@ def aim_below(
     """
     if warm is None or warm < SMALLEST or not count:
         return None
-    below = float(margin) if isinstance(margin, (int, float)) else START
-    return Aim((1.0 - below) * warm, min(numel, max(CAPACITY * count, count + FEW)), brings)
+    return Aim(
+        (1.0 - margin_of(margin)) * warm, min(numel, max(CAPACITY * count, count + FEW)), brings
+    )
 
 
 def aim_at(warm: float | None, capacity: int) -> Aim | None:
@@ -127,13 +114,11 @@ def steer(margin: Memo, found: int | None, needed: int) -> float:
     found : how many candidates came; None where they were more than the aim's capacity
     needed : how many candidates the selector needs
     """
-    margin = float(margin) if isinstance(margin, (int, float)) else START
     if found is None:
-        wanted = 0.5 * margin
-    elif found < needed:
-        wanted = 2.0 * margin + 0.001
-    elif found < min(MOST_SLACK, SLACK + SCATTER / math.sqrt(max(1, needed))) * needed:
-        wanted = 1.2 * margin
-    else:
-        wanted = (0.98 if found < PLENTY * needed else 0.93) * margin
-    return float(min(MOST, max(LEAST, wanted)))
+        return float(min(MOST, max(LEAST, 0.5 * margin_of(margin))))
+    return float(steered(margin_of(margin), found, needed))
+
+
+def margin_of(memo: Memo) -> float:
+    """Return the margin that a memo holds."""
+    return float(memo) if isinstance(memo, (int, float)) else START

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 from hvd_sparse.kernels.contract import Aim
-from hvd_sparse.selectors._aim import Cut, aim_below, steer
-from hvd_sparse.selectors.contract import Context, DensitySelector
-from hvd_sparse.types import Memo, Selection
+from hvd_sparse.selectors._aim import aim_below
+from hvd_sparse.selectors._search import Band
+from hvd_sparse.selectors.contract import DensitySelector
+from hvd_sparse.types import Memo
 
 
 class ExactSelector(DensitySelector):
@@ -23,8 +24,6 @@ class ExactSelector(DensitySelector):
     def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
         return aim_below(warm, memo, self.count(numel), numel)
 
-    def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
-        count = self.count(taken.numel)
-        if taken.count < count:
-            return None
-        return Cut(count, steer(context.memo, taken.count, count))
+    def band(self, numel: int) -> Band | None:
+        count = self.count(numel)
+        return Band(count, count, count)

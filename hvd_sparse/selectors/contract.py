@@ -16,6 +16,7 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.contract import Aim, Kernels, Moments
 from hvd_sparse.selectors._aim import Cut, Miss, steer
+from hvd_sparse.selectors._search import Band
 from hvd_sparse.types import Memo, Selection, TensorSpec
 
 Self = TypeVar("Self", bound="Selector")
@@ -218,6 +219,12 @@ class Selector:
         """
         return None
 
+    def band(self, numel: int) -> Band | None:
+        """Return the counts at which entries that reached ``aim_below`` are selected as they are,
+        and the count to which more are cut; None where ``cut`` looks at more than how many they
+        are."""
+        return None
+
     def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
         """Return how many of the entries that reached the aim are selected; None if a search is
         needed.
@@ -228,7 +235,12 @@ class Selector:
         aim : the aim of the pass
         context : as for ``find``
         """
-        return None
+        band, found = self.band(taken.numel), taken.indices.size
+        if band is None or found < band.least:
+            return None
+        memo = steer(context.memo, found, band.least)
+        # Inside the band all candidates go: cutting them down would be work for nothing.
+        return Cut(found if found <= band.most else band.wanted, memo)
 
     def as_sent(self, kept: Selection) -> Selection:
         """Return entries that ``cut`` has decided on as they are sent, for selectors that change

@@ -11,11 +11,11 @@ from hvd_sparse.checks import count_from_density
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels.contract import Aim, Moments
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors._aim import AIM, Cut, aim_below, steer
-from hvd_sparse.selectors._search import band_around, check_search, search_threshold
+from hvd_sparse.selectors._aim import AIM, aim_below, steer
+from hvd_sparse.selectors._search import Band, band_around, check_search, search_threshold
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found
 from hvd_sparse.selectors.ldte import laplace_threshold
-from hvd_sparse.types import Memo, Selection
+from hvd_sparse.types import Memo
 
 
 @SELECTORS.register("ldte_bs")
@@ -84,14 +84,8 @@ class LdteBs(DensitySelector):
             return None
         return aim_below(warm, memo, count_from_density(numel, self.share), numel)
 
-    def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
-        count, found = count_from_density(taken.numel, self.share), taken.indices.size
-        band = band_around(count, self.tolerance)
-        if found < band.least:
-            return None
-        memo = steer(context.memo, found, band.least)
-        # Inside the tolerance all candidates go: cutting them down would be work for nothing.
-        return Cut(found if found <= band.most else count, memo)
+    def band(self, numel: int) -> Band | None:
+        return band_around(count_from_density(numel, self.share), self.tolerance)
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         kernels, miss = context.kernels, context.miss

@@ -19,7 +19,7 @@ from hvd_sparse.collectives.padding import Padding
 from hvd_sparse.errors import ExchangeTimeout, PeerFailure, SparseError
 from hvd_sparse.exchanges.members import Arrival
 from hvd_sparse.step.devices.contract import Late
-from hvd_sparse.step.records import BucketRun, StepRun, Ticket, told_once
+from hvd_sparse.step.records import BucketRun, StepRun, TensorStep, Ticket, told_once
 from hvd_sparse.step.step import Step
 
 Result = TypeVar("Result")
@@ -103,12 +103,12 @@ class Driver:
         everything: bool = False,
         late: Late | None = None,
         stays: bool = False,
-    ) -> tuple[np.ndarray, Ticket]:
-        """Take a gradient in as ``Sender.compress`` does, and start the bucket's exchange when it
+    ) -> tuple[np.ndarray, TensorStep]:
+        """Take a gradient in as ``Step.compress`` does, and start the bucket's exchange when it
         is full."""
         if self._rank < 0:
             self._look_around()
-        wire, ticket = self.step.sender.compress(
+        wire, ticket = self.step.compress(
             position,
             gradient,
             self._rank,
@@ -126,9 +126,9 @@ class Driver:
         if self._coming:
             self._start_delivered()
         # As early as possible: it travels while the backward pass goes on.
-        if bucket is not None and len(bucket.entered) == len(bucket.members):
+        if len(bucket.entered) == len(bucket.members):
             if bucket.begun:
-                self.step.sender.passes.begin(bucket)
+                self.step.passes.begin(bucket)
             if bucket.delivery is None:
                 self._start(bucket, run)
             else:
@@ -149,10 +149,10 @@ class Driver:
     def poison(
         self, error: Exception, key: str, dtype: np.dtype | type
     ) -> tuple[np.ndarray, Ticket]:
-        """Tell of a failure as ``Sender.poison`` does."""
+        """Tell of a failure as ``Step.poison`` does."""
         if self._rank < 0:
             self._look_around()
-        wire, ticket = self.step.sender.poison(error, key, dtype, self._rank, self._world_size)
+        wire, ticket = self.step.poison(error, key, dtype, self._rank, self._world_size)
         if ticket.run is not self._current:
             self._current = ticket.run
             self._discard_old(ticket.run)
@@ -163,11 +163,10 @@ class Driver:
         reduced: np.ndarray,
         ticket: Ticket,
         parameter: np.ndarray = NOTHING,
-        out: np.ndarray | None = None,
         *,
         is_dropped: bool = False,
     ) -> np.ndarray:
-        """The reduced gradient, flat, in ``out`` if that is given and the step sparse.
+        """The reduced gradient, flat; of a sparse step where the ticket says (``Ticket.out``).
 
         On any error the whole step is taken back before it is raised.
 
@@ -183,9 +182,11 @@ class Driver:
             self.step.receiver.report(ticket, reduced)  # refuses before anything is waited for
             if not ticket.run.is_driven:
                 self._drive(ticket.run)
+            # Without a bucket it is a stranger's, which has just been refused.
+            assert isinstance(ticket, TensorStep)
             if is_dropped:  # not completed: the tensor's next step rolls this one back
                 return NOTHING
-            return self.step.receiver.result(ticket, reduced, parameter, out)
+            return self.step.receiver.result(ticket, reduced, parameter)
         except Exception as error:
             # Horovod's own errors too: an elastic run goes on from the state before the step.
             self.step.fail(ticket.run, error)
@@ -263,7 +264,7 @@ class Driver:
         collective = self.collective
         if self._coming:
             self._coming = [each for each in self._coming if each[0] is not bucket]
-        generator = self.step.sender.converse(bucket, run, self._rank, self._world_size)
+        generator = self.step.converse(bucket, run, self._rank, self._world_size)
         if self._padding is not None:
             generator = self._padding.carry(generator, bucket.index)
         bucket.is_exchanged = True

@@ -14,7 +14,6 @@ import math
 from collections.abc import Callable, Iterable
 from functools import partial
 from types import ModuleType
-from typing import cast
 
 import numpy as np
 
@@ -22,12 +21,12 @@ from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.exchanges.contract import Exchange
 from hvd_sparse.exchanges.members import Begun, Outgoing, Part
-from hvd_sparse.kernels.contract import Aim, JoiningKernels, Kernels, Moments, Sums, Surplus
+from hvd_sparse.kernels.contract import Aim, Kernels, Moments
 from hvd_sparse.kernels.randomness import generator
 from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.selectors.contract import Context, Found, Miss, Selector
 from hvd_sparse.step.observing import norm_left, observe, squared
-from hvd_sparse.step.summation import Gathered, add_up, gather
+from hvd_sparse.step.summation import add_up, gather
 from hvd_sparse.step.taking import bounded, find_in
 from hvd_sparse.step.tensor_state import Source, TensorState
 from hvd_sparse.step.unselected import not_finite, send_nothing, send_whole
@@ -113,7 +112,7 @@ class Pipeline:
             accumulated = state.memory.compensate(gradient, self.kernels, world_size, aim)
             return Outgoing(begun=Begun(gradient, accumulated))
         accumulated = self._accumulate(state, gradient, world_size, aim, begun)
-        holds = begun is not None and self._may_hold(parts)
+        holds = state.is_on_device and self._may_hold(parts)
         try:
             added = gradient if accumulated.added is None else accumulated.added
             found = self._find(source, selector, aim, accumulated, added, rank, holds)
@@ -326,34 +325,6 @@ class Pipeline:
         if began_s:
             self.spans.tell("decode", spec.key, began_s)
         return most
-
-    def gather(
-        self,
-        spec: TensorSpec,
-        parts: Iterable[Part],
-        dtype: np.dtype,
-        steps: int,
-        codec: Codec | None,
-    ) -> Gathered:
-        """Decode what arrived for a tensor, to be added up with others': ``summation.gather``.
-
-        steps, codec : as ``receive`` is given them
-        """
-        began_s = self.spans.now() if self.spans.is_heard else 0.0
-        codec = codec or self.configuration.at_step(steps, spec).codec
-        arrived = gather(spec, parts, dtype, codec, self.kernels)
-        if began_s:
-            self.spans.tell("decode", spec.key, began_s)
-        return arrived
-
-    def add_up(self, spec: TensorSpec, arrived: Gathered, factor: float, out: np.ndarray) -> float:
-        """Write factor * the sum of what was gathered to ``out``: ``summation.add_up``."""
-        return add_up(spec, arrived, factor, out, self.kernels)
-
-    def assemble_together(self, sums: Sums, surplus: Surplus = ()) -> None:
-        """Add up what was gathered for a bucket's tensors, on their devices, and put back what is
-        surplus there."""
-        cast(JoiningKernels, self.kernels).assemble_together(sums, surplus)
 
 
 def _draws(source: Source, selector: Selector, rank: int) -> Callable[[], np.random.Generator]:

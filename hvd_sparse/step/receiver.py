@@ -8,15 +8,16 @@ from typing import NoReturn
 
 import numpy as np
 
-from hvd_sparse.errors import CorruptPayload, NonFiniteGradient, PeerFailure, RankMismatch
+from hvd_sparse.errors import NonFiniteGradient, PeerFailure, RankMismatch
 from hvd_sparse.exchanges.members import Arrival
 from hvd_sparse.kernels.aligned import aligned_empty
 from hvd_sparse.kernels.contract import Surplus
 from hvd_sparse.kernels.finite import is_finite
 from hvd_sparse.step.loss_scale import rescaled, stays_finite, unscaled
-from hvd_sparse.step.records import BucketRun, Ticket, in_words
+from hvd_sparse.step.records import BucketRun, TensorStep, Ticket, in_words
 from hvd_sparse.step.shared import Shared
-from hvd_sparse.step.summation import Gathered, gather
+from hvd_sparse.step.summation import Sum, sum_together
+from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.types import TensorSpec
 from hvd_sparse.wire.carrier import CarrierReport
 
@@ -69,42 +70,33 @@ class Receiver:
             )
         return ticket.report
 
-    def result(
-        self,
-        ticket: Ticket,
-        reduced: np.ndarray,
-        parameter: np.ndarray,
-        out: np.ndarray | None = None,
-    ) -> np.ndarray:
-        """Return the reduced gradient of a tensor: flat, of the accumulator's dtype.
+    def result(self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray) -> np.ndarray:
+        """Return the reduced gradient of a tensor: flat, of the accumulator's dtype; of a sparse
+        step where the ticket says (``TensorStep.out``).
 
         Parameters
         ----------
         reduced : what Horovod made of the array that ``compress`` gave it
         parameter : the tensor's value, flat, for memories that finish with it
-        out : where the result may go; a sparse step's is written there, and nothing is where the
-            step fails
         """
         report = ticket.report or self.report(ticket, reduced)
         self._check(ticket, report)
+        # All others have an error, which has just been raised.
+        assert isinstance(ticket, TensorStep) and ticket.outgoing is not None
         shared, sent, state = self._shared, ticket.outgoing, ticket.state
-        assert sent is not None and state is not None
         spec = state.spec
         most: float | None = math.inf
         if sent.dense is not None:
             result = reduced[ticket.layout.size :].astype(spec.accumulator, copy=False)
             is_summed = is_finite(result)
         else:
-            result = aligned_empty(spec.numel, spec.accumulator) if out is None else out
-            # What the optimizer's memory wants of the sum costs nothing here.
-            gain = state.memory.gain if self._finishes else 1.0
-            most = self._sum(ticket, report.factor * gain, result)
-            is_summed = most is not None
+            most = self._sum(ticket, report.factor)
+            is_summed, result = most is not None, self._place(ticket)
         # Under the lock, as another tensor's thread may take the step back at this moment.
         with shared.transactions.lock:
             if ticket.run.failure is not None:  # another tensor's thread has taken the step back
                 raise ticket.run.failure
-            shared.count(ticket)
+            shared.count(ticket, sent)
             is_good = is_summed and not report.non_finite
             return self._finish(
                 ticket, spec, result, parameter, is_finite=is_good, most=most or 0.0
@@ -124,8 +116,9 @@ class Receiver:
         if world_size > 1:  # one rank's sum is its average
             is_average = abs(report.factor * world_size - 1) < 1e-3
             self._shared.reduction = "average" if is_average else "sum"
-        assert ticket.position is not None
-        if not self._shared.transactions.is_current(ticket.position, ticket.run):
+        if ticket.position is None or not self._shared.transactions.is_current(
+            ticket.position, ticket.run
+        ):
             if ticket.run.failure is not None:  # another tensor's thread has just taken it back
                 raise ticket.run.failure
             raise RankMismatch(
@@ -134,99 +127,85 @@ class Receiver:
                 "give every tape or optimizer that reduces it a compressor of its own"
             )
 
-    def _sum(self, ticket: Ticket, factor: float, out: np.ndarray) -> float | None:
+    def _sum(self, ticket: TensorStep, factor: float) -> float | None:
         """Add up what arrived for a tensor, and return a bound of its magnitudes; None where it
-        leaves the range of floats, which it does on all ranks."""
-        bucket, position, state = ticket.bucket, ticket.position, ticket.state
-        assert position is not None and bucket is not None and state is not None
-        arrival = bucket.arrivals[position]
+        leaves the range of floats, which it does on all ranks.
+
+        factor : as the carriers have it
+        """
+        bucket, shared, state = ticket.bucket, self._shared, ticket.state
+        arrival = bucket.arrivals[ticket.position]
         if not arrival.is_finite:
             return None
-        if ticket.out is not None and ticket.out is out:
+        with shared.transactions.lock:  # tensors of a bucket may come in several threads
             if bucket.summed is None:
                 bucket.summed = self._sum_together(bucket, factor)
-            used, most = bucket.summed.pop(position, (math.nan, 0.0))
-            if used == factor:
-                return most
-        if ticket.outgoing is not None and ticket.outgoing.surplus is not None:
-            for vector, entries in self._surplus([ticket]):
-                self._shared.pipeline.kernels.restore(vector, entries)
-        spec, steps = state.spec, state.steps
-        if bucket.gathered is None:
-            bucket.gathered = self._gather(bucket) if len(bucket.sending) > 1 else {}
-        arrived = bucket.gathered.pop(position, None)
+            used, most = bucket.summed.pop(ticket.position, (math.nan, 0.0))
+        factor *= self._gain(state)
+        if used == factor:
+            return most
+        for vector, entries in self._surplus([ticket]):
+            shared.pipeline.kernels.restore(vector, entries)
         try:
-            if arrived is not None:
-                return self._shared.pipeline.add_up(spec, arrived, factor, out)
-            codec = None if ticket.parts is None else ticket.parts.codec
-            return self._shared.pipeline.receive(spec, arrival.parts, factor, out, steps, codec)
+            return shared.pipeline.receive(
+                state.spec,
+                arrival.parts,
+                factor,
+                self._place(ticket),
+                state.steps,
+                ticket.parts.codec,
+            )
         except NonFiniteGradient:
             return None
 
-    def _gather(self, bucket: BucketRun) -> dict[int, Gathered]:
-        """Decode what arrived for a bucket's tensors of the host, by position.
+    def _gain(self, state: TensorState) -> float:
+        """Return what the optimizer's memory wants of the sum, where it costs nothing."""
+        return state.memory.gain if self._finishes else 1.0
 
-        One after the other is quicker than each in its own turn, when all else has had the caches
-        meanwhile.  Left to their own turn are those whose payload is corrupt; and all, where
-        somebody listens to what each takes.
-        """
-        gathered: dict[int, Gathered] = {}
-        pipeline = self._shared.pipeline
-        if pipeline.spans.is_heard:
-            return gathered
-        for position, ticket in bucket.sending.items():
-            arrival, state, parts = bucket.arrivals.get(position), ticket.state, ticket.parts
-            if ticket.out is not None or state is None or parts is None:
-                continue
-            if arrival is None or not arrival.is_finite:
-                continue
-            spec = state.spec
-            try:
-                gathered[position] = gather(
-                    spec, arrival.parts, spec.accumulator, parts.codec, pipeline.kernels
-                )
-            except CorruptPayload:  # raised again in the tensor's own turn
-                continue
-        return gathered
+    def _place(self, ticket: TensorStep) -> np.ndarray:
+        """Return where a tensor's result goes."""
+        if ticket.out is None:
+            spec = ticket.state.spec
+            ticket.out = aligned_empty(spec.numel, spec.accumulator)
+        return ticket.out
 
     def _sum_together(self, bucket: BucketRun, factor: float) -> dict[int, tuple[float, float]]:
-        """Add up what arrived for all tensors of a bucket whose results go to their device, and put
-        back what its passes took too much; return factor and bound of each.
+        """Add up what arrived for all tensors of a bucket, and put back what passes of devices took
+        too much; return factor and bound of each.
 
-        The others' carriers have not been read: where one of them says another factor, its tensor
-        is added up again. Left to their own turn are those that cannot be added up unseen.
+        One after the other is quicker than each in its own turn, when all else has had the caches
+        meanwhile.  The others' carriers have not been read: where one of them says another factor,
+        its tensor is added up again.  Left to their own turn are those that cannot be added up
+        unseen, and tensors of the host where somebody listens to what each takes.
 
-        factor : of the first of them
+        factor : as the carriers of the first of them have it
         """
-        summed, given = {}, []
-        pipeline = self._shared.pipeline
+        pipeline, sums, places = self._shared.pipeline, [], []
         for position, ticket in bucket.sending.items():
-            arrival, sent = bucket.arrivals.get(position), ticket.outgoing
-            is_there = arrival is not None and arrival.is_finite
-            if not is_there or sent is None or sent.dense is not None or ticket.out is None:
+            arrival, state = bucket.arrivals.get(position), ticket.state
+            if arrival is None or not arrival.is_finite or ticket.outgoing is None:
                 continue
-            assert arrival is not None and ticket.state is not None
-            codec = None if ticket.parts is None else ticket.parts.codec
-            spec, steps = ticket.state.spec, ticket.state.steps
-            try:
-                arrived = pipeline.gather(spec, arrival.parts, ticket.out.dtype, steps, codec)
-            except CorruptPayload:  # raised again in the tensor's own turn
-                continue
-            if arrived.is_safe(factor):
-                summed[position] = factor, arrived.most * abs(factor)
-                given.append((ticket.out, arrived.parts, factor))
-        pipeline.assemble_together(given, self._surplus(bucket.sending.values()))
-        return summed
+            out, own = self._place(ticket), factor * self._gain(state)
+            if not (pipeline.spans.is_heard and isinstance(out, np.ndarray)):
+                places.append(position)
+                sums.append(Sum(state.spec, ticket.parts.codec, arrival.parts, out, own))
+        surplus = self._surplus(bucket.sending.values())
+        bounds = sum_together(sums, surplus, pipeline.kernels)
+        return {
+            position: (each.factor, most)
+            for position, each, most in zip(places, sums, bounds)
+            if most is not None
+        }
 
-    def _surplus(self, tickets: Iterable[Ticket]) -> Surplus:
+    def _surplus(self, tickets: Iterable[TensorStep]) -> Surplus:
         """Return what passes took too much, once, of steps that go on."""
         found = []
         for ticket in tickets:
-            sent, position = ticket.outgoing, ticket.position
-            if sent is None or sent.surplus is None or position is None:
+            sent = ticket.outgoing
+            if sent is None or sent.surplus is None:
                 continue
             surplus, sent.surplus = sent.surplus, None
-            if self._shared.transactions.is_current(position, ticket.run):
+            if self._shared.transactions.is_current(ticket.position, ticket.run):
                 found.append(surplus)
         return found
 
@@ -246,7 +225,9 @@ class Receiver:
                 run = transactions.open_run(position)
                 run.entered.add(position)
         key = self._shared.keys[position]
-        return Ticket(run, key, position=position, state=state, scale=scale)
+        ticket = Ticket(run, key, scale=scale)
+        ticket.position, ticket.state = position, state
+        return ticket
 
     def finish_dense(
         self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray

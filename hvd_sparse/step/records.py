@@ -10,7 +10,6 @@ import numpy as np
 
 from hvd_sparse.exchanges.members import Arrival, Observed, Outgoing
 from hvd_sparse.step.devices.contract import Delivery, Late
-from hvd_sparse.step.summation import Gathered
 from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.step_parts import StepParts
 from hvd_sparse.wire.carrier import CarrierLayout, CarrierReport, carrier_layout
@@ -25,8 +24,8 @@ class BucketRun:
     index : of the bucket
     members : positions of its tensors
     entered : those that this step has come to
-    sending : the tickets of those that are sent sparse, by position
-    begun : the tickets of those whose passes a device was given, or whose gradients are late, until
+    sending : those that are sent sparse, by position
+    begun : those whose passes a device was given, or whose gradients are late, until
         their selections are made
     delivery : all that on its way to the host, once all members have entered
     errors : what went wrong on this rank, in words for the others
@@ -35,21 +34,19 @@ class BucketRun:
     arrivals : what the exchange brought, by position
     summed : what was added up with others', by position: the factor, and a bound of its magnitudes;
         None until the first of its tensors asks
-    gathered : likewise what arrived for tensors of the host, decoded, until each is added up
     """
 
     index: int
     members: tuple[int, ...]
     entered: set[int] = field(default_factory=set)
-    sending: dict[int, Ticket] = field(default_factory=dict)
-    begun: list[Ticket] = field(default_factory=list)
+    sending: dict[int, TensorStep] = field(default_factory=dict)
+    begun: list[TensorStep] = field(default_factory=list)
     delivery: Delivery | None = None
     errors: list[str] = field(default_factory=list)
     is_exchanged: bool = False
     began_s: float = 0.0
     arrivals: dict[int, Arrival] = field(default_factory=dict)
     summed: dict[int, tuple[float, float]] | None = None
-    gathered: dict[int, Gathered] | None = None
 
 
 @dataclass(eq=False)
@@ -91,9 +88,11 @@ MOST_ERRORS = 3
 OF_ONE_RANK = carrier_layout(np.float64, 1)
 
 
-@dataclass(eq=False)
 class Ticket:
-    """One tensor in one step; what ``compress`` hands to ``decompress``.
+    """One gradient in one step; what ``compress`` hands to ``decompress``.
+
+    This one is of a gradient that no registered tensor stands for, or that Horovod reduces by
+    itself.
 
     Attributes
     ----------
@@ -101,46 +100,79 @@ class Ticket:
     key : of the tensor, for messages
     layout : of its carrier
     position : of the tensor; None for a gradient that no registered tensor stands for
-    state : of the tensor; None as above, and for tensors that are never compressed and keep nothing
-    parts : that the tensor's step runs with; None where state is
-    bucket : that it travels in; None for those that Horovod reduces by itself
-    outgoing : what this rank sends; None where that could not be made
-    error : why not
+    state : of a tensor whose memory has something to do; else None
+    bucket : None
+    error : why nothing can be sent
     scale : of the loss
-    is_finite : this rank's gradient has no NaN or Inf
-    late : the gradient that is taken in once its bucket is full, until it is selected from
-    out : where its result will be wanted, on a device; None where that is told when it is
-    extra : the frontend's
+    checksum : in its carrier; None where nothing is compared
     report : what all ranks' carriers say, once that was read (``Receiver.report``)
+    extra : the frontend's
     """
 
-    run: StepRun
-    key: str
-    layout: CarrierLayout = OF_ONE_RANK
     position: int | None = None
-    bucket: BucketRun | None = None
     state: TensorState | None = None
-    parts: StepParts | None = None
-    outgoing: Outgoing | None = field(default=None, init=False)
+    bucket: BucketRun | None = None
     error: Exception | None = None
-    scale: float = 1.0
-    is_finite: bool = field(default=True, init=False)
-    checksum: int | None = field(default=None, init=False)
-    late: Late | None = field(default=None, init=False)
-    out: np.ndarray | None = field(default=None, init=False)
-    extra: object = field(default=None, init=False)
-    report: CarrierReport | None = field(default=None, init=False, repr=False)
+    checksum: int | None = None
+    report: CarrierReport | None = None
+    extra: object = None
+
+    def __init__(
+        self, run: StepRun, key: str, layout: CarrierLayout = OF_ONE_RANK, scale: float = 1.0
+    ) -> None:
+        self.run, self.key, self.layout, self.scale = run, key, layout, scale
+
+
+class TensorStep(Ticket):
+    """One compressed tensor in one step.
+
+    Attributes
+    ----------
+    position, state, parts : of the tensor, and what its step is made with
+    bucket : that it travels in
+    outgoing : what this rank sends; None where that could not be made, or is made later
+    late : the gradient that is taken in once its bucket is full, until it is selected from
+    is_finite : this rank's gradient has no NaN or Inf
+    out : where its result goes, flat; None until that is made
+    """
+
+    position: int
+    state: TensorState
+    bucket: BucketRun
+    outgoing: Outgoing | None = None
+    late: Late | None = None
+    is_finite = True
+    out: np.ndarray | None = None
+
+    def __init__(
+        self,
+        run: StepRun,
+        layout: CarrierLayout,
+        position: int,
+        bucket: BucketRun,
+        state: TensorState,
+        parts: StepParts,
+        scale: float = 1.0,
+    ) -> None:
+        self.run, self.key, self.layout, self.scale = run, state.spec.key, layout, scale
+        self.position, self.bucket, self.state, self.parts = position, bucket, state, parts
 
     @property
     def is_waiting(self) -> bool:
         """Tell whether nothing has been selected yet from what was accumulated."""
         return self.outgoing is not None and self.outgoing.accumulated is not None
 
+    @property
+    def selects_later(self) -> bool:
+        """Tell whether a gradient has come, or a pass has begun, that nothing is selected from
+        yet."""
+        sent = self.outgoing
+        return self.late is not None or (sent is not None and sent.begun is not None)
+
     def fail(self, error: Exception) -> None:
         """Note why nothing can be sent, and tell the other ranks with the bucket's message."""
-        self.error = error
-        if self.bucket is not None:
-            self.bucket.errors.append(in_words(error))
+        self.error, self.outgoing = error, None
+        self.bucket.errors.append(in_words(error))
 
 
 def joined(tickets: Sequence[Ticket]) -> BucketRun:

@@ -12,11 +12,11 @@ from hvd_sparse.collectives.topology import Placement
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import NonFiniteGradient
 from hvd_sparse.exchanges.contract import Exchange
+from hvd_sparse.exchanges.members import Outgoing
 from hvd_sparse.kernels.contract import Kernels
-from hvd_sparse.kernels.finite import as_array
 from hvd_sparse.step.buckets import check_merged
 from hvd_sparse.step.pipeline import Pipeline
-from hvd_sparse.step.records import StepRun, Ticket
+from hvd_sparse.step.records import StepRun, TensorStep
 from hvd_sparse.step.stats import BYTES, Stats
 from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.step.transactions import Transactions
@@ -192,23 +192,17 @@ class Shared:
 
     # -- what becomes of a step -------------------------------------------------------------------
 
-    def note_nonfinite(
-        self, ticket: Ticket, gradient: np.ndarray, error: NonFiniteGradient, *, dense: bool
-    ) -> None:
+    def note_nonfinite(self, ticket: TensorStep, error: NonFiniteGradient, *, dense: bool) -> None:
         """Let NaN or Inf travel as a flag; as a failure where it is asked for, or where the
         gradient is finite and its sum with the residual is not."""
-        assert ticket.state is not None
         ticket.is_finite = False
-        raises = self.configuration.on_nonfinite == "raise"
-        if raises or np.isfinite(as_array(gradient)).all():
+        if self.configuration.on_nonfinite == "raise" or not error.is_of_gradient:
             ticket.fail(error)
         else:
             ticket.outgoing = self.pipeline.send_nothing(ticket.state, dense=dense)
 
-    def count(self, ticket: Ticket) -> None:
+    def count(self, ticket: TensorStep, sent: Outgoing) -> None:
         """Count a tensor's completed step, unless the step leaves no trace."""
-        sent = ticket.outgoing
-        assert sent is not None and ticket.state is not None
         if sent.dense is not None:
             counts = {"dense_steps": 1, BYTES: sent.dense.nbytes}
         else:

@@ -1,7 +1,12 @@
-"""The step object: all tensors of a compressor, and the two halves of the step that they are in.
+"""The step object: all tensors of a compressor, and this rank's half of the step that they are in:
+what it takes in of every tensor, and what each bucket says to the other ranks.
 
 It holds all state of a compressor, and no collective: ``step.driver`` and the TensorFlow
 frontend move bytes.
+
+A local failure never raises in ``compress``, where the other ranks would wait for what this one did
+not submit.  It is written down: into the carrier's flag, and in words into the bucket's message.
+All ranks then raise alike.
 """
 
 from __future__ import annotations
@@ -12,15 +17,34 @@ from types import ModuleType
 import numpy as np
 
 from hvd_sparse.configuration import Configuration
+from hvd_sparse.errors import NonFiniteGradient
+from hvd_sparse.exchanges.context import ExchangeContext
+from hvd_sparse.exchanges.contract import Conversation
+from hvd_sparse.exchanges.members import Arrival, Member
 from hvd_sparse.kernels.contract import Kernels
+from hvd_sparse.step.devices.contract import Late
+from hvd_sparse.step.devices.passes import DevicePasses, InPlace
+from hvd_sparse.step.group_selection import send_merged
+from hvd_sparse.step.loss_scale import check_scale, unscaled
 from hvd_sparse.step.receiver import Receiver
-from hvd_sparse.step.sender import Sender
+from hvd_sparse.step.records import BucketRun, StepRun, TensorStep, Ticket, in_words, told_once
 from hvd_sparse.step.shared import Shared
+from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.types import TensorSpec
+from hvd_sparse.wire.carrier import CHECKSUM_MASK, CarrierLayout, carrier_layout
+from hvd_sparse.wire.checksum import crc32
+
+SMALL = 1 << 16
+"""Entries of a tensor whose pass costs less than the calls around it.
+
+Such tensors of a bucket are taken in one after the other once it is full, unless somebody listens
+to what each takes: between two gradients a backward pass and Horovod have the caches, and calls on
+cold caches take about twice as long."""
 
 
 class Step(Shared):
-    """All tensors of a compressor and the step that they are in.
+    """All tensors of a compressor and the step that they are in: takes gradients in, and speaks for
+    this rank.
 
     Parameters
     ----------
@@ -32,7 +56,7 @@ class Step(Shared):
 
     Attributes
     ----------
-    sender : what this rank takes in and sends
+    passes : of tensors that wait for their bucket
     receiver : what all ranks sent, taken in
     """
 
@@ -45,5 +69,227 @@ class Step(Shared):
         carrier_dtype: type[np.floating] | None = None,
     ) -> None:
         super().__init__(configuration, specs, buckets, kernels, carrier_dtype)
-        self.sender = Sender(self)
+        self.passes = DevicePasses(self)
         self.receiver = Receiver(self)
+        self._has_replica = configuration.check_replicas_every > 0
+        self._started_checksums: dict[str, int] = {}
+
+    def compress(
+        self,
+        position: int,
+        gradient: np.ndarray,
+        rank: int,
+        world_size: int,
+        scale: float = 1.0,
+        *,
+        is_joined: bool = False,
+        everything: bool = False,
+        late: Late | None = None,
+        stays: bool = False,
+    ) -> tuple[np.ndarray, TensorStep]:
+        """Take a gradient in; return the flat array that Horovod is to reduce, and the ticket.
+
+        The array is the carrier, followed by all that was accumulated where this step of the tensor
+        runs dense.
+
+        Parameters
+        ----------
+        gradient : flat, C-contiguous, of the accumulator's dtype
+        scale : by which the loss, and so the gradient, was multiplied; the same on all ranks
+        is_joined : buckets of other tensors may be joined with this one's before its message is
+            made
+        everything : run dense, residual included, whatever the configuration says; the same on all
+            ranks
+        late : the gradient while it is on its way from a device; None where it is here
+        stays : nobody writes to the gradient's memory before its bucket's message is made
+        """
+        run, state, bucket = self._enter(position)
+        # Asked once a step: what is sent now must be decoded by the same parts.
+        parts = self.begin(position, state)
+        dense = everything or self.goes_dense(position, parts, state, world_size)
+        # A dense step's carrier shares an array with the gradient, and so its dtype.
+        layout = self.layout(state.spec.accumulator, world_size, alone=not dense)
+        ticket = TensorStep(run, layout, position, bucket, state, parts, scale)
+        is_alone = len(bucket.members) == 1
+        waits = (is_joined or not is_alone) and self.configuration.select_over == "group"
+        if stays and not is_alone and gradient.size <= SMALL and not self.spans.is_heard:
+            late = InPlace(gradient)
+        try:
+            if scale != 1.0:
+                check_scale(scale)
+            self.prepare(position, state, 1.0 if dense else parts.density)
+            if late is not None and not dense and not waits and self.pipeline.selects_late:
+                ticket.late = late
+            else:
+                if late is not None:
+                    gradient = late.array()
+                if scale != 1.0:
+                    gradient = unscaled(gradient, scale)
+                ticket.outgoing = self.pipeline.send(
+                    state, gradient, rank, world_size, dense=dense, waits=waits, parts=parts
+                )
+        # Nothing is raised here: the other ranks wait for this tensor's carrier.
+        except NonFiniteGradient as error:
+            self.note_nonfinite(ticket, error, dense=dense)
+        except Exception as error:
+            ticket.fail(error)
+        if not dense and ticket.error is None:
+            bucket.sending[position] = ticket
+            if ticket.selects_later:
+                bucket.begun.append(ticket)
+        return self._write_wire(ticket, rank, dense), ticket
+
+    def _enter(self, position: int) -> tuple[StepRun, TensorState, BucketRun]:
+        with self.transactions.lock:
+            run, state = self.transactions.enter(position)
+            index = self.bucket_of[position]
+            bucket = run.buckets.get(index)
+            if bucket is None:
+                bucket = run.buckets[index] = BucketRun(index, self.buckets[index])
+            bucket.entered.add(position)
+        return run, state, bucket
+
+    def poison(
+        self, error: Exception, key: str, dtype: np.dtype | type, rank: int, world_size: int
+    ) -> tuple[np.ndarray, Ticket]:
+        """Return a carrier that tells the other ranks of a failure that no registered tensor stands
+        for."""
+        layout = self.layout(dtype, world_size, alone=True)
+        # It enters the step without a position: the step must not count it as one of its tensors.
+        run = self.transactions.open_run(None)
+        ticket = Ticket(run, key, layout)
+        ticket.error = error
+        run.errors.append(in_words(error))
+        carrier = layout.write(rank, 0, failed=True)
+        self.stats.count_bytes("carrier", carrier.nbytes)
+        return carrier, ticket
+
+    def layout(self, dtype: np.dtype | type, world_size: int, *, alone: bool) -> CarrierLayout:
+        """Return how a carrier lies in memory, travelling alone or before a dense gradient of the
+        dtype."""
+        chosen = (self.carrier_dtype if alone else None) or dtype
+        return carrier_layout(chosen, world_size, self._has_replica)
+
+    def _write_wire(self, ticket: TensorStep, rank: int, dense: bool) -> np.ndarray:
+        sent, state = ticket.outgoing, ticket.state
+        spec = state.spec
+        # What all ranks must agree on about this tensor's step, the loss scale included.  Of most
+        # of it the checksum is the same at every step.
+        started = self._started_checksums.get(spec.key)
+        if started is None:
+            started = crc32(f"{self.configuration.digest}|{spec.key}|".encode())
+            self._started_checksums[spec.key] = started
+        moment = f"{state.steps}|{dense}|{ticket.scale}"
+        if state.pace is not None:
+            moment += f"|{state.pace.rate!r}|{state.pace.reference!r}"
+        if self.configuration.memory.finishes:
+            moment += f"|{state.memory.settings}"
+        ticket.checksum = crc32(moment.encode(), started) & CHECKSUM_MASK
+        carrier = ticket.layout.write(
+            rank,
+            ticket.checksum,
+            failed=ticket.error is not None,
+            replica=self.replicas.due(spec.key) if self._has_replica else 0,
+            is_finite=ticket.is_finite,
+            density=0.0 if sent is None else sent.entries / spec.numel,
+            norm=0.0 if sent is None else sent.norm,
+        )
+        self.stats.count_bytes("carrier", carrier.nbytes)
+        if not dense:
+            return carrier
+        everything = None if sent is None else sent.dense
+        # Even a rank that failed takes part in the sum, whose length all ranks expect.
+        if everything is None:
+            everything = np.zeros(spec.numel, carrier.dtype)
+        self.stats.count_bytes("dense", everything.nbytes)
+        return np.concatenate([carrier, everything.astype(carrier.dtype, copy=False)])
+
+    def converse(self, bucket: BucketRun, run: StepRun, rank: int, world_size: int) -> Conversation:
+        """Return the bucket's exchange.  It takes part in every phase, whatever happened on this
+        rank."""
+        if bucket.begun:
+            self.passes.go_on(bucket, rank, world_size)
+        if self.configuration.select_over == "group":  # else the exchange selects what waits
+            self._select_merged(bucket, run, rank, world_size)
+
+        def select(position: int, gradient: np.ndarray) -> np.ndarray:
+            """Walk the first half with what the exchange has summed up.
+
+            A step that was taken back meanwhile must not write over what the next has begun.
+            """
+            if run.failure is not None:
+                raise run.failure
+            ticket = bucket.sending[position]
+            ticket.outgoing = self.pipeline.send(
+                ticket.state, gradient, rank, world_size, dense=False, is_summed=True
+            )
+            assert ticket.outgoing.frame is not None
+            return ticket.outgoing.frame
+
+        members = {}
+        for position in sorted(bucket.sending):
+            members[position] = _member(bucket.sending[position])
+        context = ExchangeContext(
+            rank=rank,
+            world_size=world_size,
+            step=self.transactions.steps_of(bucket.entered),
+            configuration=self.configuration.checksum,
+            bucket=bucket.index,
+            members=members,
+            keys=self.keys,
+            errors=told_once(bucket.errors + run.errors),
+            kernels=self.pipeline.kernels,
+            select=select,
+            selector=self.configuration.selector,
+            placement=self.placement,
+        )
+        return self._counted(self.pipeline.exchange.run(context))
+
+    def _select_merged(self, bucket: BucketRun, run: StepRun, rank: int, world_size: int) -> None:
+        """Select from what waits for its group.  The carriers are gone: a failure travels in the
+        message alone."""
+        waiting = [ticket for _, ticket in sorted(bucket.sending.items()) if ticket.is_waiting]
+        if not waiting:
+            return
+        try:
+            if run.failure is not None:  # taken back meanwhile: the states are another step's
+                raise run.failure
+            members = [(t.state, t.outgoing) for t in waiting if t.outgoing]
+            sent = send_merged(self.pipeline, members, rank, world_size)
+            for ticket, outgoing in zip(waiting, sent):
+                ticket.outgoing = outgoing
+        except Exception as error:
+            keys = ", ".join(repr(ticket.key) for ticket in waiting)
+            bucket.errors.append(f"selecting from {keys} as one: {in_words(error)}")
+
+    def _counted(self, conversation: Conversation) -> Conversation:
+        """Return the same exchange, with its bytes counted."""
+        # A generator around the exchange's own, so that exchanges need not count.
+        request = next(conversation)
+        while True:
+            self.stats.count_bytes("payload", request.array.nbytes)
+            received = yield request
+            with self.transactions.lock:
+                self.stats.received_bytes += received.nbytes
+            try:
+                request = conversation.send(received)
+            except StopIteration as stop:
+                arrivals: dict[int, Arrival] = stop.value
+                return arrivals
+
+
+def _member(ticket: TensorStep) -> Member:
+    """Return a tensor as exchanges see it."""
+    state, outgoing, parts = ticket.state, ticket.outgoing, ticket.parts
+    assert outgoing is not None  # nothing that has none is left in the bucket
+    return Member(
+        position=ticket.position,
+        spec=state.spec,
+        part=state.part,
+        steps=state.steps,
+        selector=parts.selector,
+        codec=parts.codec,
+        density=parts.density,
+        outgoing=outgoing,
+        memo=state.exchange_memo,
+    )

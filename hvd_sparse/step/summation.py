@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import NamedTuple
 
@@ -13,10 +14,11 @@ from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.errors import CorruptPayload, NonFiniteGradient
 from hvd_sparse.exchanges.members import Part
 from hvd_sparse.kernels.aligned import aligned_empty
-from hvd_sparse.kernels.contract import Kernels
+from hvd_sparse.kernels.contract import Kernels, Surplus
 from hvd_sparse.kernels.finite import is_finite
+from hvd_sparse.kernels.rows import ARRIVED, FRAME, address, rows_of
 from hvd_sparse.types import Selection, TensorSpec
-from hvd_sparse.wire.frame import decode_for
+from hvd_sparse.wire.frame import decode_for, frame_head
 
 MOST_FACTOR = 1e6
 """Horovod multiplies sums by 1 or less, unless it is told otherwise."""
@@ -71,6 +73,81 @@ def gather(
             sent = Selection(sent.indices + np.uint32(start), sent.values, spec.numel)
         arrived.append(sent)
     return Gathered(arrived, most)
+
+
+class Sum(NamedTuple):
+    """One tensor's result that is added up.
+
+    Attributes
+    ----------
+    spec, codec : of the tensor, and of its step
+    parts : what arrived for it
+    out : written, flat, of the accumulator's dtype
+    factor : of the sum
+    """
+
+    spec: TensorSpec
+    codec: Codec
+    parts: Sequence[Part]
+    out: np.ndarray
+    factor: float
+
+
+def sum_together(
+    sums: Sequence[Sum], surplus: Surplus, kernels: Kernels | ModuleType
+) -> list[float | None]:
+    """Add up what arrived for a bucket's tensors, and put back what passes of devices took too
+    much.
+
+    Returns a bound of each sum's magnitudes; None where nothing was written, as a payload is
+    corrupt or the sum might leave the range of floats.
+    """
+    bounds, given = _sum_rows(sums, kernels), []
+    for place, (spec, codec, parts, out, factor) in enumerate(sums):
+        if bounds[place] is not None:
+            continue
+        try:
+            arrived = gather(spec, parts, out.dtype, codec, kernels)
+        except CorruptPayload:  # raised again in the tensor's own turn
+            continue
+        if arrived.is_safe(factor):
+            bounds[place] = arrived.most * abs(factor)
+            given.append((out, arrived.parts, factor))
+    if given or surplus:
+        kernels.assemble_together(given, surplus)
+    return bounds
+
+
+def _sum_rows(sums: Sequence[Sum], kernels: Kernels | ModuleType) -> list[float | None]:
+    """Do what the engine can in one call, for tensors of the host whose frames are plain."""
+    bounds: list[float | None] = [None] * len(sums)
+    engine = rows_of(kernels)
+    if engine is None:
+        return bounds
+    by_dtype: dict[np.dtype, list[int]] = defaultdict(list)
+    rows: dict[np.dtype, list[tuple[float, ...]]] = defaultdict(list)
+    frames: dict[np.dtype, list[tuple[int, int]]] = defaultdict(list)
+    heads: dict[np.dtype, int] = {}
+    for place, (_, codec, parts, out, factor) in enumerate(sums):
+        if not (codec.is_plain and isinstance(out, np.ndarray) and abs(factor) <= MOST_FACTOR):
+            continue
+        there = [(address(s), s.size) for _, s in parts if isinstance(s, np.ndarray)]
+        if not there or len(there) < len(parts):
+            continue
+        dtype, number = out.dtype, codec.number
+        assert number is not None  # of a plain codec
+        heads[dtype] = frame_head(number, dtype)
+        by_dtype[dtype].append(place)
+        first = len(frames[dtype])
+        rows[dtype].append((address(out), out.size, first, len(parts), factor, 0.0))
+        frames[dtype] += there
+    for dtype, places in by_dtype.items():
+        table = np.array(rows[dtype], ARRIVED)
+        engine.sum_rows(table, np.array(frames[dtype], FRAME), heads[dtype], dtype)
+        for place, most in zip(places, table["most"].tolist()):
+            if most == most:
+                bounds[place] = most * abs(sums[place].factor)
+    return bounds
 
 
 def add_up(

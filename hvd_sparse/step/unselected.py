@@ -64,7 +64,9 @@ def not_finite(gradient: np.ndarray, spec: TensorSpec) -> NonFiniteGradient:
     what = f"{bad} of {gradient.size} entries of its gradient are NaN or Inf"
     if not bad:
         what = f"gradient + residual leaves the range of {gradient.dtype}"
-    return NonFiniteGradient(
+    error = NonFiniteGradient(
         f"tensor {spec.key!r}: {what}; look for the step's loss, lower the learning rate, or clip "
         "gradients before they are compressed"
     )
+    error.is_of_gradient = bad > 0
+    return error

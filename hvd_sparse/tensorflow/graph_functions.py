@@ -75,7 +75,7 @@ class GraphFunctions:
         policy: GraphFallback | None = None,
     ) -> None:
         self._step = step
-        self._sender, self._receiver = step.sender, step.receiver
+        self._receiver = step.receiver
         self._collective = collective
         self._padding = Padding(step.stats.count_padding)
         self._tokens = tokens
@@ -159,7 +159,7 @@ class GraphFunctions:
         else:
             if self.witness is not None:
                 self.witness.look(position)
-            wire, ticket = self._sender.compress(
+            wire, ticket = self._step.compress(
                 position,
                 gradient,
                 rank,
@@ -190,7 +190,7 @@ class GraphFunctions:
             f"a gradient of {gradient.size} entries belongs to no registered variable: "
             "give the compressor all variables that the tape or optimizer has"
         )
-        return self._sender.poison(
+        return self._step.poison(
             error, f"of {gradient.size} entries", gradient.dtype, rank, world_size
         )
 
@@ -211,7 +211,7 @@ class GraphFunctions:
         spans = self._step.spans
         if spans.is_heard:
             bucket.began_s = spans.now()
-        conversation = self._sender.converse(bucket, run, *self._place)
+        conversation = self._step.converse(bucket, run, *self._place)
         conversation = self._padding.carry(conversation, bucket.index)
         under_way = BucketUnderWay(conversation, bucket, numbers)
         for number in numbers:

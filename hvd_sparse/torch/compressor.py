@@ -197,17 +197,16 @@ class TorchCompressor(ParameterCompressor):
                 late=late,
                 stays=not self._is_on_devices,
             )
-            ticket.extra, context = Given(tensor, memory), ticket
-            if self._stays[position]:
-                ticket.out = memory
+            ticket.extra, ticket.out, context = Given(tensor, memory), memory, ticket
+            run = ticket.run
             wire, parameter = torch.from_numpy(carrier), self._parameters[position]
             if self._carrier_device is not None:
                 wire = upload(carrier, self._carrier_device)
-            self._changes.give(position, spec.key, parameter, ticket.run, watched)
+            self._changes.give(position, spec.key, parameter, run, watched)
         else:
-            wire, ticket = self._dense.leave(tensor, position, scale)
-            context = DenseTicket(tensor, spec.key, ticket)
-        self._submitted(ticket.run)
+            wire, entered = self._dense.leave(tensor, position, scale)
+            context, run = DenseTicket(tensor, spec.key, entered), entered.run
+        self._submitted(run)
         return wire, context
 
     def _scale_of(self, position: int) -> float:
@@ -268,7 +267,7 @@ class TorchCompressor(ParameterCompressor):
         memory = given.memory if isinstance(given, Given) else None
         parameter = self._parameter(ticket) if self.configuration.memory.finishes else NOTHING
         reduced = tensor.numpy() if tensor.is_cpu else fetch_carrier(tensor)
-        flat = self._driver.decompress(reduced, ticket, parameter, memory)
+        flat = self._driver.decompress(reduced, ticket, parameter)
         assert isinstance(given, Given)
         if flat is memory and (given.gradient.is_cpu or lies_in(memory, given.gradient)):
             # The gradient itself: Horovod puts the result into the gradient, and a new tensor

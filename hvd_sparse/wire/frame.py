@@ -24,6 +24,7 @@ from __future__ import annotations
 import operator
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar, NoReturn, Protocol, cast
 
 import numpy as np
@@ -109,6 +110,16 @@ def write_frame(
     checksum = crc32(memoryview(whole)[HEADER_BYTES:], crc32(header))
     _CHECKSUM.pack_into(whole, _CHECKED.size, checksum)
     return np.frombuffer(whole, np.uint8)
+
+
+@lru_cache(maxsize=64)
+def frame_head(codec: int, value_type: np.dtype) -> int:
+    """Return the first 8 bytes of every frame of a codec that keeps the values as they are, as a
+    little-endian integer."""
+    header = _CHECKED.pack(
+        MAGIC, WIRE_VERSION, codec, VALUE_NUMBERS[value_type], AS_TYPE, 0, 0, 0, 0
+    )
+    return int.from_bytes(header[:8], "little")
 
 
 def write_parts(buffer: np.ndarray, parts: list[np.ndarray]) -> int:

@@ -74,17 +74,16 @@ class Rank:
             if is_spoilt and number == SPOILT and self._collective.rank == position == 1:
                 values[2] = np.nan
             vector = self.place(position, values)
-            sent.append((*self.driver.compress(position, vector, scale), vector))
+            sent.append(self.driver.compress(position, vector, scale))
             if self._device is not None:
                 sent[-1][1].out = vector
         results = []
-        for position, (wire, ticket, vector) in enumerate(sent):
+        for position, (wire, ticket) in enumerate(sent):
             reduced = self._collective.allreduce(wire, f"carrier {position}").wait(None)
             if position == averaged:
                 reduced = reduced / RANKS
             parameter = self.place(position, PARAMETERS[position])
-            out = None if self._device is None else vector
-            results.append(self.driver.decompress(reduced, ticket, parameter, out).copy())
+            results.append(self.driver.decompress(reduced, ticket, parameter).copy())
         return results
 
 

@@ -7,7 +7,8 @@ from hvd_sparse.step.records import BucketRun, StepRun, Ticket, joined
 
 def ticket(run: StepRun, position: int) -> Ticket:
     bucket = BucketRun(position, (position,), entered={position})
-    made = Ticket(run, f"tensor{position}", position=position, bucket=bucket)
+    made = Ticket(run, f"tensor{position}")
+    made.position, made.bucket = position, bucket
     bucket.sending[position] = made
     return made
 
@@ -33,7 +34,7 @@ def test_a_tensor_that_comes_alone_keeps_its_bucket() -> None:
 def test_a_stranger_brings_its_error_whatever_step_it_was_taken_for() -> None:
     """Before the others of its step it counts to the one before, as it has no tensor that could
     begin another."""
-    stranger = Ticket(StepRun(errors=["unknown"]), "of 12 entries", error=ValueError("unknown"))
+    stranger = Ticket(StepRun(errors=["unknown"]), "of 12 entries")
     known = ticket(StepRun(), 0)
     assert joined([known, stranger]).errors == ["unknown"]
     assert stranger.bucket is None

@@ -13,7 +13,7 @@ from worlds import configure
 
 from hvd_sparse.errors import CorruptPayload, PeerFailure
 from hvd_sparse.step.devices.passes import InPlace
-from hvd_sparse.step.sender import Sender
+from hvd_sparse.step.step import Step
 
 STEPS, SPOILT = 6, 3
 CONFIGURATIONS = {
@@ -58,7 +58,7 @@ def test_tensors_that_wait_for_their_bucket_get_the_bits_of_their_own_turn(optio
     def together(collective):
         return train(collective, options, waits=True, scale=scale)
 
-    with mock.patch("hvd_sparse.step.sender.InPlace", wraps=InPlace) as waiting:
+    with mock.patch("hvd_sparse.step.step.InPlace", wraps=InPlace) as waiting:
         alone = worlds.run(2, in_turn)
         assert not waiting.called
         assert worlds.run(2, together) == alone
@@ -90,7 +90,7 @@ def test_each_takes_its_own_turn_where_somebody_listens(is_heard):
             session.step.spans.add(lambda *span: None)
         session.reduce(worlds.normals(SPECS, collective.rank, 0))
 
-    with mock.patch("hvd_sparse.step.sender.InPlace", wraps=InPlace) as waiting:
+    with mock.patch("hvd_sparse.step.step.InPlace", wraps=InPlace) as waiting:
         worlds.run(2, script)
     assert waiting.called is not is_heard
 
@@ -102,7 +102,7 @@ def test_a_step_that_failed_while_gradients_waited_is_not_gone_on_with():
         session = start(collective, configure())
         session.reduce(worlds.normals(SPECS, collective.rank, 0))
         before = worlds.snapshot(session)
-        go_on = Sender.converse
+        go_on = Step.converse
 
         def fail_before(sender, bucket, run, *place):
             if collective.rank == 1 and run.failure is None:
@@ -110,7 +110,7 @@ def test_a_step_that_failed_while_gradients_waited_is_not_gone_on_with():
             return go_on(sender, bucket, run, *place)
 
         given = worlds.normals(SPECS, collective.rank, 1)
-        sender = session.step.sender
+        sender = session.step
         sender.converse = lambda *rest: fail_before(sender, *rest)
         with pytest.raises((PeerFailure, MemoryError)):
             session.reduce(given)

@@ -8,11 +8,12 @@ from functools import partial
 import numpy as np
 
 from hvd_sparse.kernels import reference
-from hvd_sparse.kernels.contract import Moments
+from hvd_sparse.kernels.contract import Moments, Sums, Surplus
 from hvd_sparse.kernels.numba import assembly, copies, counts, lists, moments
 from hvd_sparse.kernels.numba._passes import CompiledPasses, joined, pattern_at
 from hvd_sparse.kernels.numba.largest import SHORT, search
 from hvd_sparse.kernels.numba.packers import CompiledPackers
+from hvd_sparse.kernels.numba.rows import CompiledRows
 from hvd_sparse.kernels.numba.segments import SPARE
 from hvd_sparse.types import Selection
 
@@ -20,7 +21,7 @@ CANDIDATES = 8
 """Entries over those wanted that are worth a list to be cut."""
 
 
-class CompiledKernels(CompiledPasses, CompiledPackers):
+class CompiledKernels(CompiledPasses, CompiledPackers, CompiledRows):
     """Compiled kernels: one pass each, bound by memory; the global interpreter lock is free
     meanwhile.
 
@@ -146,6 +147,12 @@ class CompiledKernels(CompiledPasses, CompiledPackers):
         else:
             indices, values = _room(0, out)
         assembly.assemble(out, indices, values, np.array(ends, np.intp), float(factor))
+
+    def assemble_together(self, sums: Sums, surplus: Surplus = ()) -> None:
+        for out, parts, factor in sums:
+            self.assemble(out, parts, factor)
+        for vector, selection in surplus:
+            self.restore(vector, selection)
 
     def scatter_add(self, out: np.ndarray, indices: np.ndarray, values: np.ndarray) -> None:
         lists.scatter_add(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
 
-from hvd_sparse.kernels.contract import JoiningKernels, Kernels, Sums, Surplus
+import numpy as np
+
+from hvd_sparse.kernels.contract import Kernels, Sums, Surplus
+from hvd_sparse.kernels.rows import rows_of
 from hvd_sparse.kernels.torch.vector import DeviceVector
 
 LATE = {
@@ -30,11 +32,17 @@ class KernelsByPlace:
 
     def __init__(self, host: Kernels, device: Kernels) -> None:
         self._host, self._device = host, device
+        rows = rows_of(host)
+        if rows is not None:
+            self.send_rows, self.sum_rows = rows.send_rows, rows.sum_rows
 
     def assemble_together(self, sums: Sums, surplus: Surplus = ()) -> None:
-        """Write the sums of vectors on a device, and put back what is surplus, by as few launches
-        as its engine can."""
-        cast(JoiningKernels, self._device).assemble_together(sums, surplus)
+        """Write the sums of vectors where each lies, and put back what is surplus."""
+        for kernels, is_device in ((self._host, False), (self._device, True)):
+            there = [each for each in sums if isinstance(each[0], np.ndarray) is not is_device]
+            back = [each for each in surplus if isinstance(each[0], np.ndarray) is not is_device]
+            if there or back:
+                kernels.assemble_together(there, back)
 
     def __getattr__(self, name: str) -> Kernel:
         on_host: Kernel = getattr(self._host, name)

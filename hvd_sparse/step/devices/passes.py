@@ -4,6 +4,7 @@ that go on from them."""
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -11,10 +12,9 @@ import numpy as np
 from hvd_sparse.errors import NonFiniteGradient, SparseError
 from hvd_sparse.step.devices.contract import Answer, Devices
 from hvd_sparse.step.loss_scale import unscaled
-from hvd_sparse.step.records import BucketRun, Ticket
+from hvd_sparse.step.records import BucketRun, TensorStep, in_words
+from hvd_sparse.step.rows import OutgoingRows
 from hvd_sparse.step.shared import Shared
-
-NO_GRADIENT = np.empty(0)
 
 
 class InPlace:
@@ -54,9 +54,10 @@ class DevicePasses:
                 continue
             if self._why_left(ticket) is not None:  # the vectors are another step's by now
                 continue
-            assert ticket.outgoing is not None and ticket.outgoing.begun is not None
-            accumulated = ticket.outgoing.begun.accumulated
-            taking, moments = accumulated.taking, accumulated.moments
+            begun = None if ticket.outgoing is None else ticket.outgoing.begun
+            if begun is None:
+                continue
+            taking, moments = begun.accumulated.taking, begun.accumulated.moments
             answer = moments if taking is None else taking
             assert answer is not None
             answers.append(answer)
@@ -76,49 +77,66 @@ class DevicePasses:
                 with contextlib.suppress(Exception):  # its own walk fails by it
                     ticket.late.array()
                 break
-        if self._devices is None:
-            for ticket in begun:
-                self._select(bucket, ticket, rank, world_size)
-        else:
-            self._devices.together(
-                [partial(self._select, bucket, ticket, rank, world_size) for ticket in begun]
-            )
+        rows = OutgoingRows(self._shared.pipeline, world_size)
+        for ticket in begun:
+            self._walk(bucket, ticket, rows.add)
+        try:
+            rows.send()
+        except Exception as error:  # no memory for the frames
+            bucket.errors.append(in_words(error))
+            return
+        walk = partial(self._select, rank, world_size)
+        left = [
+            partial(self._walk, bucket, ticket, walk) for ticket in begun if ticket.selects_later
+        ]
+        if self._devices is not None:
+            self._devices.together(left)
+            return
+        for each in left:
+            each()
 
     @property
     def _devices(self) -> Devices | None:
         return self._shared.transactions.devices
 
-    def _select(self, bucket: BucketRun, ticket: Ticket, rank: int, world_size: int) -> None:
-        shared = self._shared
-        state, position, sent = ticket.state, ticket.position, ticket.outgoing
-        assert state is not None and position is not None and sent is not None
-        begun, late, ticket.outgoing, ticket.late = sent.begun, ticket.late, None, None
-        gradient = NO_GRADIENT if begun is None else begun.gradient
+    def _walk(
+        self, bucket: BucketRun, ticket: TensorStep, walk: Callable[[TensorStep], None]
+    ) -> None:
+        """Take a tensor a part of its way; where that fails it is noted, for all ranks to learn."""
         try:
             left = self._why_left(ticket)
             if left is not None:
                 raise left
-            if late is not None:
-                gradient = unscaled(late.array(), ticket.scale)
-            ticket.outgoing = shared.pipeline.send(
-                state, gradient, rank, world_size,
-                dense=False, parts=ticket.parts, begun=begun,
-            )  # fmt: skip
+            walk(ticket)
+            return
         except NonFiniteGradient as error:
-            shared.note_nonfinite(ticket, gradient, error, dense=False)
+            self._shared.note_nonfinite(ticket, error, dense=False)
             if ticket.outgoing is not None:
                 ticket.outgoing.frame = None
         except Exception as error:
             ticket.fail(error)
-        if ticket.outgoing is None:
-            del bucket.sending[position]
+        ticket.late = None
+        if ticket.error is not None:
+            del bucket.sending[ticket.position]
 
-    def _why_left(self, ticket: Ticket) -> Exception | None:
+    def _select(self, rank: int, world_size: int, ticket: TensorStep) -> None:
+        late, begun = ticket.late, None if ticket.outgoing is None else ticket.outgoing.begun
+        if late is not None:
+            gradient = unscaled(late.array(), ticket.scale)
+        else:
+            assert begun is not None
+            gradient = begun.gradient
+        ticket.late = None
+        ticket.outgoing = self._shared.pipeline.send(
+            ticket.state, gradient, rank, world_size,
+            dense=False, parts=ticket.parts, begun=begun,
+        )  # fmt: skip
+
+    def _why_left(self, ticket: TensorStep) -> Exception | None:
         """Return why a tensor's step does not go on: it was taken back, or left behind."""
-        run, position = ticket.run, ticket.position
-        assert position is not None
+        run = ticket.run
         if run.failure is not None:
             return run.failure
-        if not self._shared.transactions.is_current(position, run):
+        if not self._shared.transactions.is_current(ticket.position, run):
             return SparseError(f"the next step of {ticket.key!r} began before this ended")
         return None

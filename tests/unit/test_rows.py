@@ -1,0 +1,144 @@
+"""A bucket's tensors in one compiled call each way: the bits of each in its own turn."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import numpy as np
+import pytest
+import worlds
+
+from hvd_sparse.codecs.index_value import IndexValue
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.kernels import reference
+from hvd_sparse.kernels.rows import ARRIVED, FRAME, address
+from hvd_sparse.step.session import Session
+from hvd_sparse.types import Selection
+from hvd_sparse.wire.frame import frame_head
+
+numba = pytest.importorskip("hvd_sparse.kernels.numba")
+
+STEPS, SPOILT = 14, 9
+SHAPES = (40, 50), (300,), (7, 3), (130, 9), (1,)
+LDTE_BS, TOPK = {"id": "ldte_bs", "density": 0.05}, {"id": "topk", "density": 0.05}
+CONFIGURATIONS = {
+    "ldte_bs": {"selector": LDTE_BS},
+    "a narrow band": {"selector": {**LDTE_BS, "tolerance": (0.95, 1.05)}},
+    "topk": {"selector": TOPK},
+    "without rollback": {"selector": LDTE_BS, "rollback": False},
+    "momentum without a velocity": {"selector": TOPK, "memory": "momentum_feedback"},
+    "momentum with one": {
+        "selector": LDTE_BS, "memory": {"id": "momentum_feedback", "momentum": 0.99}
+    },
+    "momentum correction": {"selector": TOPK, "memory": "momentum_correction"},
+    "another codec": {"selector": LDTE_BS, "codec": "block16"},
+    "another selector": {"selector": {"id": "dgc_sampled", "density": 0.05}},
+    "bounded messages": {"selector": LDTE_BS, "max_gathered_bytes": 400},
+}  # fmt: skip
+
+
+def made_of(options):
+    """A configuration that compresses everything."""
+    everything = {"min_numel": 1, "compress_1d": True, "allow_dense": False}
+    return Configuration.create(**everything, timeout_s=worlds.TIMEOUT_S, **options)
+
+
+def train(collective, configuration, dtype, *, kernels, waits, scale):
+    """What every step brings, what is kept behind it, and what is counted in the end."""
+    specs = worlds.tensors(*SHAPES, dtype=dtype)
+    buckets = [tuple(range(len(specs)))]
+    session = Session(configuration, specs, collective, buckets=buckets, kernels=kernels)
+    compress, rng = session.driver.compress, np.random.default_rng(collective.rank)
+    session.driver.compress = lambda *given, **more: compress(*given, **{**more, "stays": waits})
+    told = []
+    for step in range(STEPS):
+        spread = 30.0 if step == SPOILT - 3 else 1.0  # far more entries reach the aim than before
+        given = {
+            spec.key: (rng.normal(size=spec.shape) ** 3 * spread).astype(dtype) for spec in specs
+        }
+        if step == SPOILT and collective.rank == 1:
+            given["t0"][3] = np.nan
+        told.append({key: r.tobytes() for key, r in session.reduce(given, scale).items()})
+        told.append(worlds.snapshot(session))
+    memos = {
+        position: state.memo for position, state in session.step.transactions.settle_all().items()
+    }
+    counted = session.step.stats.report(None)
+    # Of a gradient with NaN a message has an empty frame or, where that is found late, none.
+    for kind in ("payload_bytes", "bytes_sent", "bytes_received"):
+        del counted[kind]
+    return told, memos, counted
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("scale", [1.0, 4.0])
+@pytest.mark.parametrize("options", CONFIGURATIONS.values(), ids=list(CONFIGURATIONS))
+def test_rows_get_the_bits_of_the_walk(options, scale, dtype):
+    configuration = made_of(options)
+
+    def run(waits):
+        def script(collective):
+            kernels = numba.CompiledKernels()
+            return train(
+                collective, configuration, dtype, kernels=kernels, waits=waits, scale=scale
+            )
+
+        return worlds.run(2, script)
+
+    assert run(True) == run(False)
+
+
+def test_the_engine_of_numpy_is_the_oracle_of_the_rows():
+    configuration = made_of({"selector": TOPK})
+
+    def run(make):
+        def script(collective):
+            return train(
+                collective, configuration, "float32", kernels=make(), waits=True, scale=1.0
+            )
+
+        return worlds.run(2, script)
+
+    sent, summed = numba.CompiledKernels.send_rows, numba.CompiledKernels.sum_rows
+    with (
+        mock.patch.object(numba.CompiledKernels, "send_rows", autospec=True) as sends,
+        mock.patch.object(numba.CompiledKernels, "sum_rows", autospec=True) as sums,
+    ):
+        sends.side_effect, sums.side_effect = sent, summed
+        compiled = run(numba.CompiledKernels)
+        assert sends.call_count > STEPS and sums.call_count >= 2 * STEPS
+    assert compiled == run(lambda: reference)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_frame_that_is_not_whole_leaves_its_row_as_it_is(dtype):
+    """Every byte of a frame is looked at: the walk says what is wrong with it."""
+    kernels, codec, numel = numba.CompiledKernels(), IndexValue(), 50
+    chosen = Selection(np.array([0, 7, 49], np.uint32), np.array([1, -2, 3], dtype), numel)
+    frame = codec.encode(chosen)
+    bad = [
+        codec.encode(Selection(np.array([7, 7], np.uint32), chosen.values[:2], numel)),
+        codec.encode(Selection(np.array([7, 50], np.uint32), chosen.values[:2], numel)),
+        codec.encode(Selection(chosen.indices, np.array([1, np.inf, 2], dtype), numel)),
+        codec.encode(Selection(chosen.indices, np.array([1, np.nan, 2], dtype), numel)),
+        codec.encode(Selection(chosen.indices, chosen.values, numel + 1)),
+        frame[:-1],
+        frame[:20],
+        np.append(frame, np.uint8(0)),
+    ]
+    for place in range(frame.size):
+        bad.append(frame.copy())
+        bad[-1][place] ^= 4
+    odd = np.empty(frame.size + 1, np.uint8)
+    odd[1:] = frame
+    for number, other in enumerate([odd[1:], *bad]):
+        other = np.ascontiguousarray(other)
+        out = np.full(numel, 5, dtype)
+        rows = np.array([(address(out), numel, 0, 2, 0.5, 0.0)], ARRIVED)
+        frames = np.array([(address(each), each.size) for each in (frame, other)], FRAME)
+        kernels.sum_rows(rows, frames, frame_head(codec.number, out.dtype), out.dtype)
+        if number:
+            assert np.isnan(rows["most"][0]) and (out == 5).all(), number - 1
+        else:
+            assert out[[0, 7, 49]].tolist() == [1, -2, 3] and np.count_nonzero(out) == 3
+            assert rows["most"][0] == pytest.approx(2 * np.sqrt(14))
