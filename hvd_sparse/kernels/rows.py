@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import sys
+from ctypes import addressof, c_char
 from types import ModuleType
 from typing import Protocol, cast
 
@@ -122,9 +123,11 @@ class RowKernels(Protocol):
 
 
 def address(x: np.ndarray) -> int:
-    """Return where an array begins."""
-    place: int = x.__array_interface__["data"][0]
-    return place
+    """Return where a contiguous array begins."""
+    try:  # several times as fast as what numpy tells of it
+        return addressof(c_char.from_buffer(x.data))
+    except (TypeError, ValueError):  # it may not be written to, or is empty
+        return int(x.__array_interface__["data"][0])
 
 
 def rows_of(kernels: Kernels | ModuleType) -> RowKernels | None:

@@ -220,7 +220,7 @@ class Driver:
         """
         run = ticket.run
         for index, members in enumerate(self.step.buckets):
-            bucket = run.buckets.setdefault(index, BucketRun(index, members))
+            bucket = run.open(index, members)
             if not bucket.is_exchanged:
                 self._start(bucket, run)
         error = PeerFailure("compressing failed on this rank: " + "; ".join(told_once(run.errors)))
@@ -282,7 +282,7 @@ class Driver:
             # All ranks know by now.  The one that failed may have spoken in buckets that nobody
             # else has entered: meet it there in this step, or its words would meet the next.
             for index, members in enumerate(self.step.buckets):
-                run.buckets.setdefault(index, BucketRun(index, members))
+                run.open(index, members)
             self._finish(run)
         if failure is not None:
             raise failure

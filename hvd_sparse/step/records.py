@@ -82,6 +82,10 @@ class StepRun:
     failure: Exception | None = None
     began_s: float = field(default_factory=time.monotonic)
 
+    def open(self, index: int, members: tuple[int, ...]) -> BucketRun:
+        """Return a bucket of this step, begun if it was not."""
+        return self.buckets.setdefault(index, BucketRun(index, members))
+
 
 MOST_ERRORS = 3
 """Errors of one rank in one step that a message tells before it counts the rest."""

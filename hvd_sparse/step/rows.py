@@ -6,15 +6,14 @@ on from where the row has stopped; the results are the same, bit for bit.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from types import ModuleType
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 
 from hvd_sparse.exchanges.members import Begun, Outgoing
 from hvd_sparse.kernels.contract import Aim, Kernels, Taking
-from hvd_sparse.kernels.rows import SENT, RowKernels, address, rows_of
+from hvd_sparse.kernels.rows import SENT, address, rows_of
 from hvd_sparse.selectors._aim import margin_of
 from hvd_sparse.selectors.contract import Found
 from hvd_sparse.step.loss_scale import unscaled
@@ -52,21 +51,8 @@ class NotedPasses:
         return UNKNOWN
 
 
-class Row(NamedTuple):
-    """A tensor whose pass was noted.
-
-    Attributes
-    ----------
-    ticket : of its step
-    begun : the pass, with what the vectors lie in
-    """
-
-    ticket: TensorStep
-    begun: Begun
-
-
 class OutgoingRows:
-    """The tensors of one bucket that wait for the call.
+    """The rows of one bucket, of vectors of one dtype; others are left to the walk.
 
     Parameters
     ----------
@@ -74,93 +60,88 @@ class OutgoingRows:
     """
 
     def __init__(self, pipeline: Pipeline, world_size: int) -> None:
+        is_bounded = pipeline.configuration.max_gathered_bytes is not None
+        self._kernels = None if is_bounded else rows_of(pipeline.kernels)
         self._pipeline, self._world_size = pipeline, world_size
-        configuration = pipeline.configuration
-        self._kernels = rows_of(pipeline.kernels)
-        if configuration.max_gathered_bytes is not None:
-            self._kernels = None
         self._passes = NotedPasses(pipeline.kernels)
-        self._noting = cast(Kernels, self._passes)
-        self._rows: dict[np.dtype, list[Row]] = defaultdict(list)
-        self._told: dict[np.dtype, list[tuple[float, ...]]] = defaultdict(list)
-        self._room: dict[np.dtype, int] = defaultdict(int)
+        self._tickets: list[tuple[TensorStep, Begun]] = []
+        self._rows: list[tuple[float, ...]] = []
+        self._nbytes, self._codec, self._dtype = 0, 0, np.dtype(np.float32)
 
     def add(self, ticket: TensorStep) -> None:
         """Take a tensor in, if the call can do what its parts ask for; its pass has begun then."""
         state, parts, late = ticket.state, ticket.parts, ticket.late
-        if self._kernels is None or late is None:
+        if late is None or self._kernels is None or not parts.sends_plain or state.is_on_device:
             return
-        spec, memory = state.spec, state.memory
-        band = parts.selector.band(spec.numel) if parts.sends_plain else None
-        if band is None or state.is_on_device or state.selected_in != spec.key:
+        spec, selector, codec = state.spec, parts.selector, parts.codec.number
+        band = selector.band(spec.numel) if state.selected_in == spec.key else None
+        if band is None or codec is None or (self._rows and spec.accumulator != self._dtype):
             return
-        aim = parts.selector.aim(spec.numel, state.threshold, state.memo)
+        aim = selector.aim(spec.numel, state.threshold, state.memo)
         if aim is None:
             return
         gradient, passes = unscaled(late.array(), ticket.scale), self._passes
         passes.noted = None
-        accumulated = memory.compensate(gradient, self._noting, self._world_size, aim)
-        begun = Begun(gradient, accumulated)
-        ticket.late, ticket.outgoing = None, Outgoing(begun=begun)
+        kernels = cast(Kernels, passes)
+        begun = Begun(gradient, state.memory.compensate(gradient, kernels, self._world_size, aim))
+        ticket.late = None
         if passes.noted is None:  # the memory has made another pass
+            ticket.outgoing = Outgoing(begun=begun)
             return
         added, old, new = passes.noted
-        dtype = new.dtype
-        self._rows[dtype].append(Row(ticket, begun))
-        start = self._room[dtype]
-        self._told[dtype].append(
+        self._tickets.append((ticket, begun))
+        self._rows.append(
             (
                 address(added), address(old), address(new), spec.numel, aim.threshold, aim.capacity,
-                band.least, band.wanted, band.most, margin_of(state.memo), start, 0, 0, 0, 0, 0,
+                band.least, band.wanted, band.most, margin_of(state.memo), self._nbytes,
+                0, 0, 0, 0, 0,
             )
         )  # fmt: skip
-        nbytes = HEADER_BYTES + band.most * (4 + dtype.itemsize)
-        self._room[dtype] = start + -(-nbytes // WORD_BYTES) * WORD_BYTES
+        self._codec, self._dtype = codec, spec.accumulator
+        nbytes = HEADER_BYTES + band.most * (4 + self._dtype.itemsize)
+        self._nbytes += -(-nbytes // WORD_BYTES) * WORD_BYTES
 
     def send(self) -> None:
         """Walk all rows.  Those that are left to the walk have their passes behind them."""
-        for dtype, rows in self._rows.items():
-            assert self._kernels is not None
-            self._send(self._kernels, dtype, rows)
-
-    def _send(self, kernels: RowKernels, dtype: np.dtype, rows: list[Row]) -> None:
-        table, frames = np.array(self._told[dtype], SENT), np.empty(self._room[dtype], np.uint8)
-        codec = rows[0].ticket.parts.codec
-        assert codec.number is not None
-        head, first = frame_head(codec.number, dtype), 0
-        while first < len(rows):
-            left, indices, values = kernels.send_rows(table, first, head, frames, dtype)
-            if left < len(rows):
-                self._leave(rows[left], table[left], indices, values)
+        if self._kernels is None or not self._rows:
+            return
+        table, frames = np.array(self._rows, SENT), np.empty(self._nbytes, np.uint8)
+        head, first, size = frame_head(self._codec, self._dtype), 0, len(self._rows)
+        while first < size:
+            left, indices, values = self._kernels.send_rows(table, first, head, frames, self._dtype)
+            if left < size:
+                self._leave(*self._tickets[left], table[left], indices, values)
             first = left + 1
-        width = 4 + dtype.itemsize
-        for row, (start, count, threshold, margin) in zip(rows, table[DONE].tolist()):
+        width = 4 + self._dtype.itemsize
+        for (ticket, _), (start, count, *chosen) in zip(self._tickets, table[DONE].tolist()):
             if count >= 0:
                 frame = frames[start : start + HEADER_BYTES + count * width]
-                self._sent(row.ticket, frame, count, threshold, margin)
+                self._sent(ticket, frame, count, *chosen)
 
-    def _leave(self, row: Row, told: np.void, indices: np.ndarray, values: np.ndarray) -> None:
-        """Let a row be gone on with by the walk: give it what its pass took."""
-        taken, (ticket, begun) = int(told["taken"]), row
-        numel = ticket.state.spec.numel
-        entries = None
+    def _leave(
+        self,
+        ticket: TensorStep,
+        begun: Begun,
+        row: np.void,
+        indices: np.ndarray,
+        values: np.ndarray,
+    ) -> None:
+        """Let the walk go on with a row: give it what the pass took."""
+        taken, entries = int(row["taken"]), None
         if taken >= 0:
+            numel = ticket.state.spec.numel
             entries = Selection(indices[:taken].copy(), values[:taken].copy(), numel)
-        taking = Taking(float(told["abs_sum"]), int(told["nonfinite"]), entries)
+        taking = Taking(float(row["abs_sum"]), int(row["nonfinite"]), entries)
         accumulated = begun.accumulated._replace(taking=taking)
         ticket.outgoing = Outgoing(begun=begun._replace(accumulated=accumulated))
 
     def _sent(
         self, ticket: TensorStep, frame: np.ndarray, count: int, threshold: float, margin: float
     ) -> None:
-        """Note what the others will decode, as ``Pipeline.send_found`` does."""
-        state = ticket.state
-        split, spec = HEADER_BYTES + 4 * count, state.spec
-        indices, values = (
-            frame[HEADER_BYTES:split].view(np.uint32),
-            frame[split:].view(spec.accumulator),
-        )
-        sent = Selection(indices, values, spec.numel)
+        """Note what a frame sends, as ``Pipeline.send_found`` does."""
+        state, end = ticket.state, HEADER_BYTES + 4 * count
+        spec, indices = state.spec, frame[HEADER_BYTES:end].view(np.uint32)
+        sent = Selection(indices, frame[end:].view(self._dtype), spec.numel)
         state.note(threshold, margin, spec.key)
         if state.departures is not None:
             state.departures.note(state.steps, indices)

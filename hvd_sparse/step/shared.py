@@ -165,12 +165,10 @@ class Shared:
             memory.tune(**self.settings_of(position))
 
     def begin(self, position: int, state: TensorState) -> StepParts:
-        """Return the parts that a tensor's step is made with, at its density.
+        """Return the parts that a tensor's step is made with, where densities change.
 
         ``pace_of``, by position, is set where densities follow an optimizer's learning rate.
         """
-        if self.fixed_parts is not None:
-            return self.fixed_parts
         if self.pace_of is not None:
             state.pace = self.pace_of(position)
         return self.configuration.at_step(state.steps, state.spec, state.pace)
@@ -215,9 +213,12 @@ class Shared:
             }
         found = sent.found
         if found is not None:
-            counts["passes"] = found.passes
-            counts["one_pass"] = int(found.is_one_pass)
-            counts["fallbacks"] = int(found.is_fallback)
+            if found.passes:
+                counts["passes"] = found.passes
+            if found.is_one_pass:
+                counts["one_pass"] = 1
+            if found.is_fallback:
+                counts["fallbacks"] = 1
         self.stats.count_tensor(ticket.key, counts)
         ticket.run.counted.append((ticket.key, counts))
         if sent.observed is not None:

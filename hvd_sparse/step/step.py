@@ -29,7 +29,6 @@ from hvd_sparse.step.loss_scale import check_scale, unscaled
 from hvd_sparse.step.receiver import Receiver
 from hvd_sparse.step.records import BucketRun, StepRun, TensorStep, Ticket, in_words, told_once
 from hvd_sparse.step.shared import Shared
-from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.types import TensorSpec
 from hvd_sparse.wire.carrier import CHECKSUM_MASK, CarrierLayout, carrier_layout
 from hvd_sparse.wire.checksum import crc32
@@ -103,9 +102,13 @@ class Step(Shared):
         late : the gradient while it is on its way from a device; None where it is here
         stays : nobody writes to the gradient's memory before its bucket's message is made
         """
-        run, state, bucket = self._enter(position)
+        with self.transactions.lock:
+            run, state = self.transactions.enter(position)
+            index = self.bucket_of[position]
+            bucket = run.buckets.get(index) or run.open(index, self.buckets[index])
+            bucket.entered.add(position)
         # Asked once a step: what is sent now must be decoded by the same parts.
-        parts = self.begin(position, state)
+        parts = self.fixed_parts or self.begin(position, state)
         dense = everything or self.goes_dense(position, parts, state, world_size)
         # A dense step's carrier shares an array with the gradient, and so its dtype.
         layout = self.layout(state.spec.accumulator, world_size, alone=not dense)
@@ -138,16 +141,6 @@ class Step(Shared):
             if ticket.selects_later:
                 bucket.begun.append(ticket)
         return self._write_wire(ticket, rank, dense), ticket
-
-    def _enter(self, position: int) -> tuple[StepRun, TensorState, BucketRun]:
-        with self.transactions.lock:
-            run, state = self.transactions.enter(position)
-            index = self.bucket_of[position]
-            bucket = run.buckets.get(index)
-            if bucket is None:
-                bucket = run.buckets[index] = BucketRun(index, self.buckets[index])
-            bucket.entered.add(position)
-        return run, state, bucket
 
     def poison(
         self, error: Exception, key: str, dtype: np.dtype | type, rank: int, world_size: int

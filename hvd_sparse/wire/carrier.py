@@ -56,12 +56,6 @@ def drawn_for(rank: int) -> float:
 
 
 @lru_cache(maxsize=64)
-def _of_rank(rank: int) -> tuple[float, ...]:
-    """Return the entries in full scale of a rank's carrier."""
-    return 1.0, float(rank), float(rank * rank), drawn_for(rank)
-
-
-@lru_cache(maxsize=64)
 def _rank_sums(world_size: int) -> tuple[float, ...]:
     """Return the sums that the three entries of the rank must have."""
     ranks = range(world_size)
@@ -167,6 +161,11 @@ class CarrierLayout:
         """Return the factors of a word and of its square."""
         return SCALE * 2.0**-self.word_bits, SCALE * 2.0 ** (-2 * self.word_bits)
 
+    @cached_property
+    def _templates(self) -> dict[int, np.ndarray]:
+        """Return what all carriers of a rank have, by rank."""
+        return {}
+
     def write(
         self,
         rank: int,
@@ -190,20 +189,24 @@ class CarrierLayout:
         density : part of the entries sent
         norm : L2 norm of the residual, 0 without telemetry
         """
-        mask, (unit, squared) = self._mask, self._units
-        # Plain numbers, and one array in the end: for a dozen of them numpy's arithmetic is slower.
+        template = self._templates.get(rank)
+        if template is None:
+            template = self._templates[rank] = np.zeros(self.size, self.dtype)
+            template[:SHARED] = 1.0, rank, rank * rank, drawn_for(rank)
+        carrier = template.copy()
         # Words and their squares are scaled into [0, 1) like the rest, by powers of two: exactly.
-        carrier, squares = list(_of_rank(rank)), []
+        mask, (unit, squared), at, words = self._mask, self._units, SHARED, self.words
         for each in (checksum, replica) if self.has_replica else (checksum,):
             for place in self._places:
                 word = (each >> place) & mask
-                carrier.append(unit * word)
-                squares.append(squared * word * word)
-        # Bounded, so that no norm leaves the carrier's scale.
-        squeezed = norm / (1.0 + norm) if math.isfinite(norm) else 1.0
-        carrier += squares
-        carrier += (SCALE * failed, SCALE * (not is_finite), SCALE * density, SCALE * squeezed)
-        return np.array(carrier, self.dtype)
+                carrier[at], carrier[at + words] = unit * word, squared * word * word
+                at += 1
+        if failed or not is_finite:
+            carrier[-4], carrier[-3] = SCALE * failed, SCALE * (not is_finite)
+        carrier[-2] = SCALE * density
+        if norm:  # bounded, so that no norm leaves the carrier's scale
+            carrier[-1] = SCALE * (norm / (1.0 + norm) if math.isfinite(norm) else 1.0)
+        return carrier
 
     def read(
         self,

@@ -12,7 +12,7 @@ import numpy as np
 from hvd_sparse.errors import NonFiniteGradient, SparseError
 from hvd_sparse.step.devices.contract import Answer, Devices
 from hvd_sparse.step.loss_scale import unscaled
-from hvd_sparse.step.records import BucketRun, TensorStep, in_words
+from hvd_sparse.step.records import BucketRun, TensorStep
 from hvd_sparse.step.rows import OutgoingRows
 from hvd_sparse.step.shared import Shared
 
@@ -52,8 +52,8 @@ class DevicePasses:
         for ticket in bucket.begun:
             if ticket.late is not None:
                 continue
-            if self._why_left(ticket) is not None:  # the vectors are another step's by now
-                continue
+            if not self._shared.transactions.is_current(ticket.position, ticket.run):
+                continue  # the vectors are another step's by now
             begun = None if ticket.outgoing is None else ticket.outgoing.begun
             if begun is None:
                 continue
@@ -83,8 +83,9 @@ class DevicePasses:
         try:
             rows.send()
         except Exception as error:  # no memory for the frames
-            bucket.errors.append(in_words(error))
-            return
+            for ticket in begun:
+                if ticket.outgoing is None and ticket.error is None:
+                    self._note(bucket, ticket, error)
         walk = partial(self._select, rank, world_size)
         left = [
             partial(self._walk, bucket, ticket, walk) for ticket in begun if ticket.selects_later
@@ -104,19 +105,22 @@ class DevicePasses:
     ) -> None:
         """Take a tensor a part of its way; where that fails it is noted, for all ranks to learn."""
         try:
-            left = self._why_left(ticket)
-            if left is not None:
-                raise left
+            if not self._shared.transactions.is_current(ticket.position, ticket.run):
+                raise self._why_left(ticket)
             walk(ticket)
-            return
-        except NonFiniteGradient as error:
-            self._shared.note_nonfinite(ticket, error, dense=False)
-            if ticket.outgoing is not None:
-                ticket.outgoing.frame = None
         except Exception as error:
-            ticket.fail(error)
+            self._note(bucket, ticket, error)
+
+    def _note(self, bucket: BucketRun, ticket: TensorStep, error: Exception) -> None:
+        """Note why nothing can be sent of a tensor."""
         ticket.late = None
-        if ticket.error is not None:
+        if isinstance(error, NonFiniteGradient):
+            self._shared.note_nonfinite(ticket, error, dense=False)
+        else:
+            ticket.fail(error)
+        if ticket.outgoing is not None:
+            ticket.outgoing.frame = None
+        else:
             del bucket.sending[ticket.position]
 
     def _select(self, rank: int, world_size: int, ticket: TensorStep) -> None:
@@ -132,11 +136,7 @@ class DevicePasses:
             dense=False, parts=ticket.parts, begun=begun,
         )  # fmt: skip
 
-    def _why_left(self, ticket: TensorStep) -> Exception | None:
+    def _why_left(self, ticket: TensorStep) -> Exception:
         """Return why a tensor's step does not go on: it was taken back, or left behind."""
-        run = ticket.run
-        if run.failure is not None:
-            return run.failure
-        if not self._shared.transactions.is_current(ticket.position, run):
-            return SparseError(f"the next step of {ticket.key!r} began before this ended")
-        return None
+        left = SparseError(f"the next step of {ticket.key!r} began before this ended")
+        return ticket.run.failure or left
