@@ -1,4 +1,4 @@
-"""Exchanges: algorithms made of collectives, one exchange a file."""
+"""Exchanges: algorithms that combine the ranks' selections by collectives, one a file."""
 
 from hvd_sparse.registry import import_siblings
 

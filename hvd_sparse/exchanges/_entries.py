@@ -1,4 +1,4 @@
-"""Arithmetic of sparse vectors, and the frames that carry indices or values alone."""
+"""Arithmetic on sparse vectors, and frames that hold only indices or only values."""
 
 from __future__ import annotations
 
@@ -10,44 +10,41 @@ from hvd_sparse.types import Selection
 from hvd_sparse.wire.frame import AS_TYPE, Frame, need, need_size, read_frame, write_frame
 
 INDICES, VALUES = 240, 241
-"""Numbers of frames that no codec writes."""
+"""Frame numbers that no codec uses."""
 
 
 def merge(first: Selection, second: Selection) -> Selection:
-    """Return the sum of two selections, at the indices of both.
-
-    The values are added in this order.
-    """
+    """Return the sum of two selections over the union of their indices, ``first + second``."""
     indices = np.union1d(first.indices, second.indices)
     values = np.zeros(indices.size, first.values.dtype)
     values[np.searchsorted(indices, first.indices)] = first.values
-    with np.errstate(over="ignore"):  # the caller looks for Inf before passing it on
+    with np.errstate(over="ignore"):  # the caller checks for Inf
         values[np.searchsorted(indices, second.indices)] += second.values
     return Selection(indices, values, first.numel)
 
 
 def restrict(selection: Selection, indices: np.ndarray, *, outside: bool = False) -> Selection:
-    """Return the entries of a selection at these indices, or, with ``outside``, at all others."""
+    """Return the entries at ``indices``, or with ``outside=True`` those at all other indices."""
     kept = np.isin(selection.indices, indices, assume_unique=True, invert=outside)
     return Selection(selection.indices[kept], selection.values[kept], selection.numel)
 
 
 def subtract(selection: Selection, other: Selection) -> Selection:
-    """Return a selection without the values of another, which has some of its indices."""
+    """Return ``selection - other``, where the indices of ``other`` are a subset."""
     values = selection.values.copy()
     values[np.searchsorted(selection.indices, other.indices)] -= other.values
     return Selection(selection.indices, values, selection.numel)
 
 
 def region_of(selection: Selection, region: slice) -> Selection:
-    """Return the entries of a selection in a range, numbered from the range's beginning."""
+    """Return the entries in ``region``, with indices relative to its start."""
     first, last = np.searchsorted(selection.indices, [region.start, region.stop])
     indices = selection.indices[first:last] - np.uint32(region.start)
     return Selection(indices, selection.values[first:last], region.stop - region.start)
 
 
 def join(regions: list[tuple[slice, Selection]], numel: int, dtype: DTypeLike) -> Selection:
-    """Join the selections of ascending ranges: undo ``region_of``."""
+    """Join selections of ascending regions; the inverse of ``region_of``."""
     if not regions:
         return Selection.empty(numel, dtype)
     indices = np.concatenate([part.indices + np.uint32(region.start) for region, part in regions])
@@ -55,7 +52,7 @@ def join(regions: list[tuple[slice, Selection]], numel: int, dtype: DTypeLike) -
 
 
 def write_indices(selection: Selection) -> np.ndarray:
-    """Return uint8: a frame of a selection's indices, 4 bytes each."""
+    """Return the indices of a selection as a frame, uint8, with 4 bytes an index."""
     dtype = selection.values.dtype.newbyteorder("<")
     return write_frame(
         INDICES,
@@ -67,51 +64,51 @@ def write_indices(selection: Selection) -> np.ndarray:
 
 
 def read_indices(buffer: np.ndarray, numel: int) -> np.ndarray:
-    """Return the indices of a frame, uint32, ascending and unique.
+    """Read the indices of a frame: uint32, ascending, unique and below ``numel``.
 
     Raises
     ------
-    CorruptPayload : the frame is of another kind or tensor, or the indices do not ascend
+    CorruptPayload : the frame has another kind or tensor size, or the indices do not ascend
     """
     frame = _read(buffer, INDICES, numel)
     need_size(frame, 4 * frame.count)
     indices = frame.body.view("<u4").astype(np.uint32)
     if frame.count and (int(indices[-1]) >= numel or not np.all(indices[1:] > indices[:-1])):
-        raise CorruptPayload(f"indices do not ascend, or leave a tensor of {numel} entries")
+        raise CorruptPayload(
+            f"the indices do not ascend, or exceed the {numel} entries of the tensor"
+        )
     return indices
 
 
 def write_values(values: np.ndarray) -> np.ndarray:
-    """Return uint8: a frame of a whole vector."""
+    """Return a dense vector as a frame, uint8."""
     little = values.astype(values.dtype.newbyteorder("<"), copy=False)
     return write_frame(VALUES, little.dtype, values.size, values.size, [little])
 
 
 def read_values(buffer: np.ndarray, numel: int, dtype: DTypeLike) -> np.ndarray:
-    """Return the vector of a frame.
+    """Read a dense vector of ``numel`` values of ``dtype`` from a frame.
 
     Raises
     ------
-    CorruptPayload : the frame is of another kind, length or dtype
+    CorruptPayload : the frame has another kind, length or dtype
     """
     frame = _read(buffer, VALUES, numel)
-    need(frame.count == numel, f"{frame.count} values are not the whole of {numel} entries")
+    need(frame.count == numel, f"the payload has {frame.count} values for {numel} entries")
     need(
         frame.value_type == np.dtype(dtype),
-        f"a payload has values of {frame.value_type}, not of {np.dtype(dtype)}",
+        f"the payload has values of {frame.value_type} instead of {np.dtype(dtype)}",
     )
     need_size(frame, frame.count * frame.value_type.itemsize)
     return frame.body.view(frame.value_type).astype(dtype, copy=False)
 
 
 def _read(buffer: np.ndarray, number: int, numel: int) -> Frame:
-    """Return the one frame that fills a buffer; raise CorruptPayload if it is of another kind or
-    tensor."""
     frame = read_frame(buffer)
     is_whole = frame.total_bytes == buffer.size and frame.value_format == AS_TYPE
     if frame.codec != number or frame.numel != numel or not is_whole:
         raise CorruptPayload(
-            f"a payload of kind {frame.codec} with {frame.count} of {frame.numel} entries is not "
-            f"what a tensor of {numel} entries waits for"
+            f"a payload of kind {frame.codec} with {frame.count} of {frame.numel} entries does not "
+            f"fit a tensor of {numel} entries, which expects kind {number}"
         )
     return frame

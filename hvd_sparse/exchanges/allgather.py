@@ -1,4 +1,4 @@
-"""Allgather: every rank gets every rank's message."""
+"""Allgather: every rank receives the message of every rank."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from hvd_sparse.selectors.contract import Selector
 @EXCHANGES.register("allgather")
 @dataclass(frozen=True)
 class AllGatherExchange(Exchange):
-    """Gather all messages on all ranks, by one allgather of bytes a bucket.
+    """Gather the messages of all ranks on all ranks, with one allgather of bytes per bucket.
 
-        received a rank: (N - 1) * k entries
+        received per rank: (N - 1) * k entries
 
-    The bytes grow with the number of ranks N, and are fewer than a dense ring's while density < 1 /
-    N (at 8 bytes an entry).
+    The bytes grow with the number of ranks N. At 8 bytes an entry they are fewer than those of a
+    dense ring allreduce while density < 1 / N.
 
     Paper: aji2017sparse.
     """
@@ -51,7 +51,8 @@ class AllGatherExchange(Exchange):
                 frame = message.frame_of.get(position)
                 if frame is not None:
                     parts.append((whole, frame))
-            # A rank whose device finds NaN or Inf late has no frame: its carrier is long gone.
+            # A frame is missing where a rank's device found NaN or Inf only after the carrier had
+            # left.
             is_whole = len(parts) == len(messages)
             arrivals[position] = Arrival(tuple(parts)) if is_whole else BEYOND_RANGE
         return arrivals

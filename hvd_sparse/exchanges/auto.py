@@ -1,4 +1,4 @@
-"""Automatic exchange: the one that is quickest here."""
+"""Automatic choice of the exchange, by a model of the network."""
 
 from __future__ import annotations
 
@@ -18,25 +18,27 @@ from hvd_sparse.registry import EXCHANGES
 @EXCHANGES.register("auto")
 @dataclass(frozen=True)
 class Auto(Exchange):
-    """Choose the exchange that a model of the network says is quickest, before the first step.
+    """Choose the exchange with the shortest predicted time, before the first step.
 
         time of a step = phases * buckets * latency + bytes into a node / bandwidth
 
-    The choice rests on what all ranks share: these options, the density behind any warm-up, the
-    codec's bytes an entry, the tensors, the number of ranks and which of them share a node.
-    ``stats()["exchange"]`` says which it is.
+    The prediction uses only quantities that all ranks share, so that all choose alike: these
+    options, the density after warm-up, the codec's bytes per entry, the tensors, the number of
+    ranks and their nodes. ``stats()["exchange"]`` names the chosen exchange.
 
     Parameters
     ----------
-    latency_ms : time of a collective however little it moves; a cycle of Horovod's is 1 ms
-    bandwidth_gbit : of a node's network, Gbit/s
+    latency_ms : time of a collective with an empty message, in milliseconds; Horovod's default
+        cycle is 1 ms
+    bandwidth_gbit : bandwidth of a node's network, in Gbit/s
     ranks_per_node : as for ``hierarchical``; None asks Horovod, and counts every rank as a node
-        where it does not know
+        where Horovod does not know
 
     Notes
     -----
-    Exchanges whose result rests on an assumption about the gradients (``shared_index``, but for
-    selectors whose indices are common anyway) or that lose mass are not considered.
+    Two kinds of exchanges are not considered: those that lose mass, and ``shared_index``, whose
+    result depends on how alike the ranks' gradients are. With selectors that find the same indices
+    on all ranks, for example ``random_k`` with a shared seed, ``shared_index`` is considered.
     """
 
     latency_ms: float = 1.0
@@ -69,7 +71,7 @@ class Auto(Exchange):
     def costs(
         self, candidates: Sequence[Exchange], volume: StepVolume, placement: Placement
     ) -> dict[Exchange, float]:
-        """Return the milliseconds of a step, by exchange."""
+        """Return the predicted time of a step for each candidate, in milliseconds."""
         bits_per_ms = self.bandwidth_gbit * 1e6
         found = {}
         for exchange in candidates:
@@ -85,5 +87,5 @@ class Auto(Exchange):
 
     def run(self, context: ExchangeContext) -> Conversation:
         raise InvalidOption(
-            "exchange auto was not told where the ranks are: Step.place comes before the first step"
+            "exchange auto has not chosen an exchange yet: call Step.place before the first step"
         )

@@ -1,8 +1,8 @@
-"""The means of an exchange: one bucket in one step.
+"""The context of a running exchange: one bucket in one step.
 
-An exchange never raises between its phases, where the other ranks would wait for what this one does
-not submit. An error is kept (``guarded``), the remaining phases run with messages that tell of it,
-and ``read`` or ``finish`` raises at the end.
+An exchange never raises between its phases, because the other ranks would wait for a collective
+that this rank never submits. ``guarded`` keeps an error, the remaining phases run with messages
+that report it, and ``read`` or ``finish`` raises it at the end.
 """
 
 from __future__ import annotations
@@ -28,28 +28,29 @@ from hvd_sparse.wire.message import (
 )
 
 MOST_BYTES = 2**31 - 1
-"""Bytes that one collective can move: MPI and Horovod count with 32 bits."""
+"""Upper bound on the bytes of one collective, because MPI and Horovod count with 32 bits."""
 
 NO_BYTES = np.empty(0, np.uint8)
 
 
 @dataclass(eq=False)
 class ExchangeContext:
-    """The means of an exchange, on one rank.
+    """State and helpers of an exchange on one rank, for one bucket in one step.
 
     Attributes
     ----------
-    rank, world_size : in the process set
+    rank, world_size : this rank and the number of ranks, in the process set
     step : completed steps of the bucket's first tensor
-    configuration : its checksum
-    bucket : its number, for errors
-    members : the tensors that are sent sparse, by position
-    keys : names of all tensors, for errors
-    errors : failures of this rank, in words
-    kernels : of the engine
-    select : selects from the sum of a tensor, and returns the frame to send (``sums_first``)
-    selector : of the compressor, for its properties; members have theirs at the step's density
-    placement : the node of every rank, for exchanges to which it matters
+    configuration : checksum of the configuration
+    bucket : number of the bucket, for error messages
+    members : the bucket's sparse tensors, by position
+    keys : names of all tensors, for error messages
+    errors : failures of this rank, as text
+    kernels : the engine's kernels
+    select : function of a position and a tensor's summed gradient that selects from the sum and
+        returns the encoded frame; for exchanges that sum first
+    selector : the compressor's selector; members hold theirs at the density of the step
+    placement : the node of every rank; None for exchanges that do not use it
     failure : the first error that was kept
     """
 
@@ -69,34 +70,34 @@ class ExchangeContext:
 
     @property
     def is_lost(self) -> bool:
-        """Tell whether some rank failed: the remaining phases carry nothing then."""
+        """Whether a rank has failed, in which case the remaining phases carry no entries."""
         return bool(self.errors) or self.failure is not None
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
-        """Keep an error between two phases until the last one is over.
+        """Catch an error between two phases and keep it until the last phase is over.
 
-        Errors of this rank go into its messages.
+        An error of this rank is also sent to the others in place of its entries.
         """
         try:
             yield
         except Exception as error:
             self.failure = self.failure or error
-            if not isinstance(error, PeerFailure):  # the other ranks tell of their own failures
+            if not isinstance(error, PeerFailure):  # others report their own
                 self.errors.append(f"{type(error).__name__}: {error}")
 
     def write(self, frames: Mapping[int, np.ndarray] | None = None) -> np.ndarray:
-        """Return a message, uint8, with these frames or with this rank's errors.
+        """Return this rank's message, uint8: the frames, or its errors if it has any.
 
         Parameters
         ----------
-        frames : encoded selections by the member's position; None for a message without
+        frames : encoded selections by position; None for a message without frames
         """
-        if self.errors:  # in the place of entries, so that every rank learns of it
+        if self.errors:
             return write_error(self.rank, self.step, self.configuration, "; ".join(self.errors))
-        # Once some rank has failed nothing is worth sending, but every rank still takes part.
+        # After a failure of another rank the message is empty, but all ranks still take part.
         given = {} if frames is None or self.failure is not None else frames
-        # Counted before the message is put together: one that is too long need not be allocated.
+        # Count first, so that a message over the limit is never allocated.
         total = OVERHEAD_BYTES + 4 * len(self.members)
         for frame in given.values():
             total += frame.size
@@ -106,50 +107,48 @@ class ExchangeContext:
         return write_message(self.rank, self.step, self.configuration, given, members=self.members)
 
     def to_each(self, frames: Sequence[Mapping[int, np.ndarray] | None]) -> AllToAll:
-        """Return the request to send every rank a message of its own.
+        """Return the request for an alltoall that sends a separate message to each rank.
 
-        Where the messages are too long for one collective, all ranks are told so instead.
+        If the messages together exceed ``MOST_BYTES``, an error is sent in their place.
 
         Parameters
         ----------
-        frames : of the message to each rank; None where a rank gets none at all
+        frames : frames for each rank, by position; None for a rank that receives no message
         """
         messages = [NO_BYTES if each is None else self.write(each) for each in frames]
         total = sum(message.size for message in messages)
         if total > MOST_BYTES:
             self._note_length(total)
-        if self.errors:  # of some, or met while they were written: all are told the same
+        if self.errors:  # also those found while writing: every receiver gets the same errors
             messages = [NO_BYTES if each is None else self.write() for each in frames]
-        # The collective delivers message r to rank r by these lengths.
         splits = np.array([message.size for message in messages], np.int32)
         return AllToAll(np.concatenate(messages), splits)
 
     def _note_length(self, total: int) -> None:
-        """Note an error: these are more bytes than a count of 32 bits can hold."""
         keys = [self.keys[position] for position in self.members]
         more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
         self.errors.append(
             f"UnsupportedInput: the messages of {', '.join(map(repr, keys[:3]))}{more} come to "
             f"{total} bytes in one collective, which moves at most {MOST_BYTES}: send fewer "
-            "entries (density, max_gathered_bytes), fewer tensors together (groups), or split the "
-            "tensor; exchange hierarchical moves whole gradients inside a node"
+            "entries (density, max_gathered_bytes), put fewer tensors in a group (groups), or "
+            "split the tensor; exchange hierarchical sends whole gradients inside a node"
         )
 
     def read(self, joined: np.ndarray, senders: Sequence[int] | None = None) -> list[Message]:
-        """Return the messages of all ranks, or of those named, as one collective joined them.
+        """Split the result of a collective into messages, and check them.
 
         Parameters
         ----------
         joined : uint8, the result of the collective
-        senders : the ranks whose messages it holds, in order; None for all
+        senders : the ranks whose messages it holds, in order; None for all ranks
 
         Raises
         ------
-        PeerFailure : some rank tells of an error
-        RankMismatch : a rank runs another configuration or step, or sent other tensors
-        CorruptPayload : these are no messages
+        PeerFailure : a rank reports an error
+        RankMismatch : a rank has another configuration, step or set of tensors
+        CorruptPayload : the bytes are not valid messages
         """
-        # A failure comes before any mismatch: a rank that failed sends no members to compare.
+        # Check for failures first, because the message of a failed rank lists no members.
         messages = split_messages_of(joined, range(self.world_size) if senders is None else senders)
         failed = []
         for message in messages:
@@ -157,7 +156,7 @@ class ExchangeContext:
                 failed.append(f"rank {message.rank}: {message.error}")
         if failed:
             raise PeerFailure("compressing failed on " + "; on ".join(failed))
-        # Compared with this rank's own step, never with another message: old ones agree.
+        # Compare with this rank's own step: stale messages agree with each other.
         own = (self.configuration, self.step & 0xFFFFFFFF, tuple(sorted(self.members)))
         for message in messages:
             if (message.configuration, message.step, message.members) != own:
@@ -170,13 +169,13 @@ class ExchangeContext:
             f"bucket {self.bucket}: rank {message.rank} is at step {message.step} with tensors "
             f"{self._names(message.members)}, rank {self.rank} at step {step} with "
             f"{self._names(members)}; all ranks must compress the same tensors at every step, with "
-            "the same options, and what moves bytes must not deliver those of another step"
+            "the same options, and a collective must not deliver messages of another step"
         )
 
     def _names(self, members: Sequence[int]) -> list[str]:
         return [self.keys[i] if i < len(self.keys) else f"number {i}" for i in members]
 
     def finish(self) -> None:
-        """Raise, after the last phase, the error that was kept."""
+        """Raise the kept error, if any; call this after the last phase."""
         if self.failure is not None:
             raise self.failure

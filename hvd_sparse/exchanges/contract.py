@@ -1,4 +1,4 @@
-"""Contract of the exchanges, and the properties that each declares."""
+"""The contract of exchanges."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from hvd_sparse.exchanges.members import Arrival
 from hvd_sparse.selectors.contract import Selector
 
 Conversation = Generator[Request, np.ndarray, dict[int, Arrival]]
-"""A running exchange: yields requests, is sent their results, returns the arrivals by position."""
+"""A running exchange: it yields requests, receives their results, and returns the arrivals by
+position."""
 
 DENSE_BYTES = 4
-"""Bytes of an entry of a dense float32 allreduce."""
+"""Bytes per entry of a dense float32 allreduce."""
 
 ROUNDING = 1e-12
-"""Relative error of the comparison with dense, which must not depend on the last bit."""
+"""Relative tolerance of the comparison with dense, so that it does not depend on the last bit."""
 
 
 @dataclass(frozen=True)
 class StepVolume:
-    """The volume that a step is to move, behind any warm-up: the same on all ranks.
+    """The size of a step's communication after warm-up, the same on all ranks.
 
     Attributes
     ----------
-    selector : whose entries are sent
-    density : of the selections
-    entry_bytes : bytes of an entry, as the codec encodes it
-    numel, buckets : entries and buckets of all compressed tensors
+    selector : the selector
+    density : fraction of the entries that is selected
+    entry_bytes : bytes per selected entry, as encoded by the codec
+    numel, buckets : entries and buckets of all compressed tensors together
     """
 
     selector: Selector
@@ -45,30 +46,32 @@ class StepVolume:
 
 @dataclass(frozen=True)
 class Exchange:
-    """Base of the algorithms made of collectives: frozen dataclasses, registered in ``EXCHANGES``.
+    """Base class of exchanges: frozen dataclasses, registered in ``EXCHANGES``.
 
-    An exchange is a generator, so that its driver decides how to wait. The same code runs over
-    threads, mpi4py, Horovod's asynchronous handles and TensorFlow graphs. All ranks yield the same
-    kinds of requests in the same order, whatever they selected and whatever went wrong.
+    ``run`` is a generator, because its driver decides how to wait for a collective: the same code
+    runs over threads, mpi4py, Horovod's asynchronous handles and TensorFlow graphs. All ranks must
+    yield the same kinds of requests in the same order, whatever they selected and even after an
+    error.
 
     Attributes
     ----------
-    id : under which it is registered
-    conserves : law 1 holds over all ranks: applied and kept entries together are those accumulated
-    settles_later : the entries that leave a rank are known only when all have spoken: memories are
-        updated after the exchange
-    sums_first : gradients are summed before anything is selected, and residuals are kept where that
-        happens
-    shares_indices : all ranks send values at the same indices, so that they can be summed; the
-        codec is not used
-    sums_again : encodes sums of several ranks' entries, so the codec must take any values
-    needs_count : must be told k
-    needs_nodes : must be told which ranks share a node
-    is_one_allgather : consists of one allgather of what every rank has encoded
-    selects_everywhere : every rank selects when it is handed its gradient; else ``selects_on`` says
+    id : registered name
+    paper : key of the paper in ``papers.bib``, or None
+    conserves : whether applied and kept entries of all ranks add up to the accumulated ones
+    settles_later : memories are updated after the exchange, because only its result determines
+        which entries leave a rank
+    sums_first : gradients are summed before selection; residuals are kept where the sum is
+    shares_indices : all ranks send values at the same indices, which an allreduce sums; the codec
+        is not used
+    sums_again : sums of several ranks' entries are encoded, so the codec must accept any values
+    needs_count : needs a density, from which k is computed
+    needs_nodes : needs to know which ranks share a node
+    is_one_allgather : consists of a single allgather of every rank's frames
+    selects_everywhere : every rank selects from its gradient on every step; if False,
+        ``selects_on`` decides
     only_chooses : is replaced by another exchange before the first step
-    needs_host : why gradients on an accelerator are copied to the host with this part; empty where
-        it works on vectors that lie there
+    needs_host : the reason why this exchange needs gradients on the host; empty if it works with
+        gradients on an accelerator
     """
 
     id: ClassVar[str]
@@ -86,89 +89,85 @@ class Exchange:
 
     @property
     def conserves(self) -> bool:
-        """Tell whether nothing is lost."""
+        """Whether applied and kept entries of all ranks add up to the accumulated ones."""
         return True
 
     def phases(self, selector: Selector, world_size: int) -> tuple[str, ...]:
-        """Return the names of the requests in the order of ``run``; a graph is built from them.
+        """Return the kinds of the requests of ``run`` in order, to build a graph from.
 
         Each is "allgather", "alltoall" or "allreduce".
         """
         raise NotImplementedError
 
     def selects_on(self, rank: int, world_size: int, step: int, selector: Selector) -> bool:
-        """Tell whether a rank selects when it is given its gradient."""
+        """Return whether ``rank`` selects from its own gradient at ``step``."""
         return True
 
     def placement(
         self, rank: int, world_size: int, nodes: tuple[int, ...] | None
     ) -> Placement | None:
-        """Return the node of every rank, for exchanges to which it matters; else None.
+        """Return the node of every rank, or None for exchanges that do not use it.
 
         Parameters
         ----------
-        rank, world_size : in the process set
-        nodes : the node of every rank, as the collective found it; None where it is not known
+        rank, world_size : this rank and the number of ranks, in the process set
+        nodes : the node of every rank as the collective reports it; None if unknown
         """
         return None
 
     def resolve(
         self, candidates: Sequence[Exchange], volume: StepVolume, placement: Placement
     ) -> Exchange:
-        """Return the exchange to run: itself, or the one it chooses from what all ranks share.
+        """Return the exchange to run: itself, or its choice among the candidates.
 
         Parameters
         ----------
-        candidates : the exchanges that fit the compressor's parts and these ranks
+        candidates : the exchanges that are compatible with the compressor's parts and the ranks
         volume : the volume of a step
         placement : the node of every rank
         """
         return self
 
     def is_dense_cheaper(self, density: float, entry_bytes: float, placement: Placement) -> bool:
-        """Tell whether a dense ring allreduce moves no more bytes than this exchange.
+        """Return whether a dense ring allreduce moves no more bytes than this exchange.
 
-        The answer rests on shared quantities only, so that all ranks decide alike. By allgather, at
-        8 bytes an entry and with every rank on a node of its own: density >= 1 / world_size.
+        The arguments are the same on all ranks, so that all decide alike. For example, with an
+        allgather of 8 bytes an entry and one rank per node: density >= 1 / world_size.
         """
-        if placement.world_size == 1:  # nothing moves; a selection has to be small to be worth it
+        if placement.world_size == 1:  # nothing is sent; compare the sizes of the payloads
             return density * entry_bytes >= 2 * DENSE_BYTES
         inbound = self.inbound(density, entry_bytes, placement)
         return inbound >= dense_inbound(placement) * (1 - ROUNDING)
 
     def inbound(self, density: float, entry_bytes: float, placement: Placement) -> float:
-        """Return the bytes that a node receives in a step, for each entry of the tensor: the
-        formula.
+        """Return the bytes that a node of one or more ranks receives in a step, per tensor entry.
 
-        A node has one rank or several. Where ranks receive unequally, the number is that of the
-        rank that receives most.
+        If ranks receive unequal amounts, this is the largest.
         """
         raise NotImplementedError
 
     def inside(self, placement: Placement) -> float:
-        """Return the bytes that a rank receives from its own node before selecting, for each
-        entry."""
+        """Return the bytes per tensor entry that a rank receives from its node before selection."""
         return 0.0
 
     def run(self, context: ExchangeContext) -> Conversation:
-        """Exchange one bucket: yield a request, receive its result, return every member's arrival.
+        """Exchange one bucket: yield requests, receive their results, return the arrivals.
 
-        All ranks yield the same kinds of requests in the same order. Errors between two phases are
-        kept in the context and raised after the last.
+        The arrivals are keyed by position, one for each member of the context. Errors between two
+        phases are kept in the context and raised after the last phase.
         """
         raise NotImplementedError
 
 
 def dense_inbound(placement: Placement) -> float:
-    """Return the bytes that a dense ring allreduce brings into a node, for each entry of the
-    tensor.
+    """Return the bytes that a dense ring allreduce brings into a node, per tensor entry.
 
-    They are 2 * (N - 1) / N * 4 on N ranks of more than one node.
+    They are 2 * (N - 1) / N * 4 for N ranks on several nodes, and 0 on one node.
     """
     size = placement.world_size
     return 2 * DENSE_BYTES * (size - 1) / size if placement.node_count > 1 else 0.0
 
 
 def ring(placement: Placement) -> float:
-    """Return the part of a vector that a ring moves past every rank: (N - 1) / N."""
+    """Return (N - 1) / N, the fraction of a vector that each rank receives in a ring."""
     return float((placement.world_size - 1) / placement.world_size)

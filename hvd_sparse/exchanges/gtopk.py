@@ -1,4 +1,4 @@
-"""gTop-k: a tree of merges, each cut to k."""
+"""gTop-k: merge the ranks' entries along a tree, and cut each merge to k."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ class GTopK(Exchange):
     """Merge two ranks' entries at a time, and keep the k largest of each merge.
 
         round j: rank r + 2**j sends its k entries to rank r, where 2**(j + 1) divides r
-        received: ceil(log2 N) * k entries at the root, k entries everywhere else
+        received: ceil(log2 N) * k entries at the root, k entries on every other rank
 
-    All ranks get the entries that the root is left with. A rank keeps back the entries that it sent
-    at other indices.
+    The root's final entries go to all ranks. Entries at other indices stay in the residual of the
+    rank that selected them.
 
     Parameters
     ----------
-    conserving : also keep, at the rank that cut it, what was cut at an index that reached the root
-        by another way. The paper's rule (False) loses it: of 4 ranks that bring a:1, b:1.1, a:2 and
-        c:0.1 with k = 1, the first rank's 1.0 is cut in favour of b, and then taken for sent,
-        because the third rank's a wins.
+    conserving : keep a cut entry in the residual of the rank that cut it if another entry at the
+        same index reaches the root. The paper's rule (False) loses it. For example, 4 ranks select
+        a:1, b:1.1, a:2 and c:0.1 with k = 1: the first merge cuts the first rank's 1.0, but a is
+        applied because of the third rank's, so the first rank takes its entry for sent.
 
     Notes
     -----
     The result has at most k entries. It is the top k of the sum of all ranks' entries for N = 2,
-    and for any N where no two ranks selected the same index.
+    and for any N if no two ranks selected the same index.
 
-    Every round is an alltoall in which each rank sends to one other or to none; the result travels
-    by an allgather to which only the root brings entries.
+    Every round is an alltoall in which each rank sends to at most one other. The result is sent by
+    an allgather in which only the root's message has entries.
 
     Paper: shi2019gtopk.  Departs: any number of ranks, not powers of two alone; ``conserving``.
     """
@@ -85,8 +85,7 @@ class GTopK(Exchange):
                 place == distance,
                 place == 0 and context.rank + distance < context.world_size,
             )
-            # All ranks take part in every round, even those that send nothing in it: a rank that
-            # left a collective out would keep the others waiting.
+            # All ranks take part in every round, because a collective waits for all of them.
             frames: list[dict[int, np.ndarray] | None] = [None] * context.world_size
             if sends:
                 frames[context.rank - distance] = _encode(context, tree)
@@ -110,12 +109,12 @@ class GTopK(Exchange):
 
 
 def _distances(world_size: int) -> list[int]:
-    """Return the distances between the ranks of a merge, one a round."""
+    """Return the distance between the ranks of a merge, for each round."""
     return [2**j for j in range((world_size - 1).bit_length())]
 
 
 def _encode(context: ExchangeContext, tree: dict[int, _Branch]) -> dict[int, np.ndarray]:
-    """Return the frames to pass on; none for a tensor whose sum floats cannot hold."""
+    """Return the frames to send, without tensors whose sum has overflowed."""
     frames: dict[int, np.ndarray] = {}
     with context.guarded():
         frames = {
@@ -125,11 +124,11 @@ def _encode(context: ExchangeContext, tree: dict[int, _Branch]) -> dict[int, np.
 
 
 class _Branch:
-    """One tensor at one rank: the entries held after the merges so far, and those that were cut.
+    """One tensor on one rank: the entries held after the merges so far, and those cut.
 
     Attributes
     ----------
-    is_finite : False from the merge on whose sum leaves the range of floats: nothing is passed on
+    is_finite : False once a merge has overflowed; then no frame is sent
     """
 
     def __init__(self, context: ExchangeContext, member: Member) -> None:
@@ -141,17 +140,17 @@ class _Branch:
 
     def _hold(self, total: Selection) -> None:
         self._held = largest_of(total, self._member.count, self._kernels)
-        # If a cut entry's index is applied after all, its sender takes it for sent: only this rank
-        # still has it.
+        # If another entry at the same index is applied, the sender of a cut entry takes it for
+        # sent, and only this rank still has its value.
         self._cut = merge(self._cut, restrict(total, self._held.indices, outside=True))
         self.is_finite = is_finite(self._cut.values)
 
     def take_in(self, frame: np.ndarray | None) -> None:
-        """Merge with another rank's entries: this rank's, the lower, first.
+        """Add the entries of a higher rank to those held.
 
         Parameters
         ----------
-        frame : None where theirs are beyond range
+        frame : the other rank's frame; None if its sum has overflowed
         """
         total = (
             merge(self._held, self._decode(frame)) if frame is not None and self.is_finite else None
@@ -162,19 +161,19 @@ class _Branch:
             self._hold(total)
 
     def encode(self) -> np.ndarray:
-        """Return the frame to pass on; keep what it rounds away."""
+        """Encode the entries held, and keep the codec's rounding errors among the cut entries."""
         frame: np.ndarray = self._codec.encode(self._held, self._kernels)
         if not self._codec.is_exact:
-            # The others see the rounded values: the difference is cut here like any other entry.
+            # Hold the rounded values that the others decode.
             passed = self._codec.decode(frame, self._kernels)
             self._cut, self._held = merge(self._cut, subtract(self._held, passed)), passed
         return frame
 
     def finish(self, frame: np.ndarray, conserving: bool) -> Arrival:
-        """Return what becomes of this rank's entries, given the root's frame."""
+        """Return the arrival of this tensor, given the root's frame."""
         applied = self._decode(frame)
-        # Entries at other indices never leave their senders' residuals, so what was cut there must
-        # not be kept here as well.
+        # At other indices the entries stay in their senders' residuals, so a cut entry must not be
+        # kept here as well.
         left = restrict(self._member.selection, applied.indices)
         returned = restrict(self._cut, applied.indices) if conserving else None
         return Arrival(((slice(0, applied.numel), applied),), left, returned)

@@ -23,31 +23,30 @@ from hvd_sparse.selectors.contract import Selector
 @EXCHANGES.register("hierarchical")
 @dataclass(frozen=True)
 class Hierarchical(Exchange):
-    """Sum a node's gradients, dense, then select from the sums and exchange those.
+    """Sum gradients densely inside a node, then select from the sums and exchange the selections.
 
-        alltoall    inside a node, every rank gets its part of all gradients and adds them up, in
-                    rank order
-        allgather   every rank selects from its part's sum, and all get all selections
+        alltoall    inside a node, every rank receives its part of all gradients and adds them up,
+                    in rank order
+        allgather   every rank selects from the sum of its part; all ranks receive all selections
         received:   inside the node numel (L - 1) / L values a rank; into a node, by a ring,
                     (M - 1 / L) * k entries, with L ranks on each of M nodes
 
-    A tensor is divided evenly among a node's ranks, and each keeps the residual of its part alone:
-    a residual takes 1 / L of the memory, a selection 1 / L of the time, and k is divided like the
-    tensor.
+    A tensor is divided evenly among the L ranks of a node, and each keeps the residual of its part
+    only. A rank's residual memory, selection time and k are therefore 1 / L of those of the tensor.
 
     Parameters
     ----------
-    ranks_per_node : consecutive ranks that share a node; None asks Horovod, which wants as many on
-        every node
+    ranks_per_node : number of consecutive ranks that share a node; None asks Horovod, and needs
+        equally many on every node
 
     Notes
     -----
-    On one node all steps run dense (unless ``allow_dense=False``), which is said once. On a dense
-    step every rank's residual of its part goes along. Not for elastic runs: residuals lie where
-    ranks were when they were written.
+    On one node all steps run dense (unless ``allow_dense=False``), with one warning. On a dense
+    step every rank also sends the residual of its part. Elastic runs are refused, because a
+    restart moves ranks away from the residuals of their parts.
 
-    Departs from two-level schemes with a leader and process sets: no rank does more than another,
-    and the collectives are those of all ranks, in which other nodes' ranks exchange nothing.
+    Departs from two-level schemes with a leader and process sets: all ranks of a node do equal
+    work, and the collectives include all ranks, with empty messages between nodes in the alltoall.
     """
 
     ranks_per_node: int | None = None
@@ -65,16 +64,16 @@ class Hierarchical(Exchange):
     ) -> Placement | None:
         if is_elastic():
             raise InvalidOption(
-                "exchange hierarchical keeps residuals where ranks are, and an elastic run moves "
-                "them: use another exchange"
+                "exchange hierarchical divides residuals among the ranks of a node, and an elastic "
+                "run changes these ranks: use another exchange"
             )
         if self.ranks_per_node is not None:
             return in_nodes_of(self.ranks_per_node, rank, world_size)
         if nodes is None:
             raise InvalidOption(
-                "which ranks share a node is not known here (as many on every node, numbered node "
-                "by node, would be): "
-                "say how many with exchange={'id': 'hierarchical', 'ranks_per_node': ...}"
+                "exchange hierarchical does not know which ranks share a node (it needs equally "
+                "many on every node, numbered node by node): "
+                "set exchange={'id': 'hierarchical', 'ranks_per_node': ...}"
             )
         return Placement(rank, nodes)
 
@@ -97,7 +96,7 @@ class Hierarchical(Exchange):
         placement = context.placement
         assert placement is not None
         mates = placement.mates(context.rank)
-        # An alltoall of all ranks, in which nothing passes between nodes: no process set is needed.
+        # An alltoall of all ranks with empty messages between nodes needs no process set.
         received = yield context.to_each(
             [
                 _part(context, placement, r) if r in mates else None
@@ -109,12 +108,12 @@ class Hierarchical(Exchange):
             arrived = context.read(received, mates)
             for position, member in context.members.items():
                 part = member.part
-                # In rank order, so that a run can be repeated bit for bit.
+                # Add in rank order, so that runs are reproducible bit for bit.
                 total = np.zeros(part.stop - part.start, member.spec.accumulator)
                 for message in arrived:
-                    with np.errstate(over="ignore", invalid="ignore"):  # is_finite looks
+                    with np.errstate(over="ignore", invalid="ignore"):  # checked below
                         total += read_values(message.frame(position), total.size, total.dtype)
-                if is_finite(total):  # else this rank sends no frame, which tells all ranks
+                if is_finite(total):  # all ranks notice a missing frame
                     frames[position] = context.select(position, total)
         gathered = yield AllGather(context.write(frames))
         arrived = context.read(gathered)
@@ -133,7 +132,7 @@ class Hierarchical(Exchange):
 
 
 def _part(context: ExchangeContext, placement: Placement, rank: int) -> dict[int, np.ndarray]:
-    """Return the frames that a rank of this node is to add up."""
+    """Return this rank's gradients in the part of another rank of its node, as frames."""
     frames = {}
     for position, member in context.members.items():
         gradient = member.outgoing.accumulated

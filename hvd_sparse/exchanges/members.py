@@ -1,4 +1,4 @@
-"""Values that an exchange is given and gives back, of one tensor in one step."""
+"""Inputs and outputs of an exchange for one tensor in one step."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from hvd_sparse.types import Memo, Selection, TensorSpec
 from hvd_sparse.wire.frame import decode_for
 
 Part = tuple[slice, Union[np.ndarray, Selection]]
-"""A piece of a tensor, and the selection to add there, encoded or not."""
+"""A range of a tensor, and the selection to add there, encoded or not."""
 
 
 class Observed(NamedTuple):
-    """Norms and waiting times that telemetry takes of one tensor's step.
+    """Telemetry's measurements of one tensor in one step.
 
     Attributes
     ----------
-    kept_squared, accumulated_squared : squared L2 norms of what was not sent, and of what there was
-        to send
-    waited : steps since they were last sent, or since the first one, added up over the entries that
-        are sent
+    kept_squared : squared L2 norm of the entries that were not sent
+    accumulated_squared : squared L2 norm of the accumulated vector
+    waited : sum over the sent entries of the steps since each was last sent, or since the first
+        step
     """
 
     kept_squared: float
@@ -36,12 +36,12 @@ class Observed(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """A pass that a device was given, before the host knows what it finds.
+    """A pass that was launched on a device and whose result the host has not read yet.
 
     Attributes
     ----------
-    gradient : that is added, unscaled
-    accumulated : what the pass makes; reading what it found waits for the device
+    gradient : the gradient that the pass adds, unscaled
+    accumulated : the result of the pass; reading its entries waits for the device
     """
 
     gradient: np.ndarray
@@ -50,26 +50,29 @@ class Begun(NamedTuple):
 
 @dataclass(eq=False)
 class Outgoing:
-    """The content that one tensor sends in one step: a frame, or everything.
+    """One tensor's contribution to one step: an encoded selection, or the whole vector.
 
     Attributes
     ----------
     frame : uint8, the encoded selection; None on a dense step, and where the exchange encodes
-    dense : everything accumulated, flat; None on a sparse step
-    entries : how many entries are sent
-    norm : L2 norm of the residual, 0 unless telemetry is on; before anything leaves, where that is
-        known only later
+    dense : the whole accumulated vector, flat; None on a sparse step
+    entries : number of entries sent
+    norm : L2 norm of the residual, 0 unless telemetry is on; measured before the sent entries are
+        removed if they are known only after the exchange
     found : the selection and its cost; None on a dense step, and where another rank selects
-    accumulated : the vector to select from, until that and the exchange are over; or, where the
-        exchange sums first, the gradient
-    moments : of the accumulated vector, where the selection waits for the group's other tensors
-        and its pass had no aim
-    observed : telemetry's finds; None without it, and where what leaves is not known yet
-    begun : the pass on a device; nothing else is known then.  None on the host
+    accumulated : the vector to select from, until the exchange is over; for exchanges that sum
+        first, the gradient
+    moments : of the accumulated vector, if the selection waits for the group's other tensors and
+        the pass had no aim
+    observed : telemetry's measurements; None without telemetry, and until the sent entries are
+        known
+    begun : the pass on a device, until its result is read; then the other fields are unset. None
+        on the host
     aim, taken : the group's aim while the selection waits, and the entries that the pass took out
-        of ``accumulated``; None where it had no aim, or they were too many
-    surplus : on a device, the vector of what is kept back and entries that the pass took too much,
-        which go back to it with the bucket's sums; None where there are none, or they went at once
+        of ``accumulated``; None if it had no aim, or there were too many entries
+    surplus : on a device, the residual and the entries that the pass took beyond the selection,
+        which are added back with the bucket's sums; None if there are none, or they were added
+        back at once
     """
 
     frame: np.ndarray | None = None
@@ -91,14 +94,14 @@ class Arrival(NamedTuple):
 
     Attributes
     ----------
-    parts : pieces to add up, in this order, which is the same on all ranks
-    left : the entries of this rank that are accounted for, and no longer kept back; None where
-        sending settled it
-    returned : entries that this rank keeps back, of those it was sent or could not pass on; added
-        to the residual
-    memo : state for this tensor's next exchange, the same on all ranks, JSON-able
-    is_finite : False where a sum on the way left the range of floats, which all ranks learn; then
-        there is nothing else
+    parts : selections to add up in this order, which is the same on all ranks
+    left : the entries of this rank to remove from its residual; None if they were removed when the
+        selection was sent
+    returned : entries to add to this rank's residual: those that it received or merged but that
+        were not applied
+    memo : state for this tensor's next exchange, the same on all ranks, JSON-serializable
+    is_finite : False if a partial sum has overflowed, which is known to all ranks; then the other
+        fields are empty
     """
 
     parts: tuple[Part, ...]
@@ -109,9 +112,9 @@ class Arrival(NamedTuple):
 
 
 BEYOND_RANGE = Arrival((), is_finite=False)
-"""The arrival of a tensor of which some rank could pass nothing on, as it is not finite there.
+"""The arrival of a tensor whose sum is not finite on some rank.
 
-That rank's message of the last phase has no frame for it."""
+That rank's message in the last phase has no frame for the tensor."""
 
 
 @dataclass(eq=False)
@@ -120,14 +123,14 @@ class Member:
 
     Attributes
     ----------
-    position : among the registered tensors
-    spec : of the whole tensor
-    part : the entries that this rank keeps back for
+    position : index among the registered tensors
+    spec : size and dtypes of the whole tensor
+    part : the range of entries whose residual this rank keeps
     steps : completed steps
-    selector, codec : at the density of this step
-    density : asked for at this step, or None
-    outgoing : the content that this rank sends
-    memo : state that the tensor's last exchange left, the same on all ranks
+    selector, codec : the parts at the density of this step
+    density : the density of this step, or None
+    outgoing : this rank's contribution
+    memo : state left by the tensor's last exchange, the same on all ranks
     """
 
     position: int
@@ -142,21 +145,21 @@ class Member:
 
     @property
     def selection(self) -> Selection:
-        """Return the entries that this rank has selected."""
+        """The entries that this rank selected."""
         assert self.outgoing.found is not None
         return self.outgoing.found.selection
 
     @property
     def count(self) -> int:
-        """Return k, of the whole tensor."""
+        """k of the whole tensor."""
         assert self.density is not None
         return count_from_density(self.spec.numel, self.density)
 
     def decode(self, frame: np.ndarray, numel: int, kernels: Kernels) -> Selection:
-        """Return the selection of a frame that a rank sent.
+        """Decode a frame that a rank sent for ``numel`` entries of this tensor.
 
         Raises
         ------
-        CorruptPayload : the frame is not of ``numel`` entries of this tensor
+        CorruptPayload : the frame does not fit ``numel`` entries of this tensor
         """
         return decode_for(self.spec.key, numel, self.spec.accumulator, self.codec, frame, kernels)

@@ -1,4 +1,4 @@
-"""Ok-Topk: every rank sums a region of the tensor, and passes on the large sums in it."""
+"""Ok-Topk: every rank sums one region of the tensor and sends its largest sums to all."""
 
 from __future__ import annotations
 
@@ -24,45 +24,44 @@ from hvd_sparse.types import Selection
 from hvd_sparse.wire.message import Message
 
 HIGH, LOW = 4 / 3, 2 / 3
-"""Bounds on count / k outside which the reused threshold drifts."""
+"""Bounds on count / k outside which the reused threshold is adjusted."""
 
 
 @EXCHANGES.register("oktopk")
 @dataclass(frozen=True)
 class OkTopK(Exchange):
-    """Sum region by region, then share the k largest sums.
+    """Sum each region on one rank, its owner, then gather the k largest sums on all ranks.
 
-        alltoall    every rank's entries go to the owners of their regions, who add them up in rank
-                    order
-        allgather   the owners' largest sums go to all
+        alltoall    every rank's entries go to the owners of their regions, which add them up in
+                    rank order
+        allgather   the owners' largest sums go to all ranks
         received:   about k (N - 1) / N entries, then at most slack * k: less than 3 k entries,
                     6 k words, for any N
 
-    Only applied entries leave a rank: those at indices that are among the k stay applied, all
-    others are kept back.
+    A rank's entries leave its residual only at the indices that are applied.
 
     Parameters
     ----------
     period : steps between exact evaluations of the k-th largest sum; 1 makes every step exact
-    drift : factor, 1 or more, by which the threshold moves in between when it lets through more
-        than 4/3 k or less than 2/3 k
-    slack : an owner passes on at most slack * k / regions entries, 1 or more, which bounds what is
-        received
-    least_entries : a tensor is divided into so few regions that each can expect this many of its k
-        entries
+    drift : factor, 1 or more, that multiplies the threshold on other steps if more than 4/3 k sums
+        reach it, and divides it if fewer than 2/3 k do
+    slack : factor, 1 or more; an owner sends at most slack * k / regions entries, which bounds the
+        bytes received
+    least_entries : least number of the k entries that a region should have on average; bounds the
+        number of regions of a small tensor
 
     Notes
     -----
-    Regions begin at equal lengths and follow the entries that were applied last: each then held
-    equally many. All ranks know these, so that no collective is spent on it. Which rank owns a
-    region turns with the tensor's position.
+    Regions have equal lengths on the first step. Afterwards each holds equally many of the entries
+    applied last; all ranks know these entries, so that no collective is needed to agree. The owner
+    of the first region depends on the tensor's position, which spreads the work over the ranks.
 
-    Threshold and regions are the same on all ranks, and part of their state.
+    The threshold and the regions are the same on all ranks, and part of their state.
 
-    Paper: li2022oktopk.  Departs: regions follow the applied entries rather than an allreduce of
-    the ranks' own; ``slack`` takes the place of the paper's balancing; an exact step is exact when
-    no owner has more of the k than its slack; ``>=`` keeps the k-th entry; indices travel as
-    integers; the local threshold is the selector's business.
+    Paper: li2022oktopk.  Departs: regions follow the applied entries instead of an allreduce of the
+    ranks' own; ``slack`` replaces the paper's balancing; an exact step is exact if no owner has
+    more of the k entries than ``slack`` allows; ``>=`` keeps the k-th entry; indices are sent as
+    integers; the local threshold is left to the selector.
     """
 
     period: int = 32
@@ -119,14 +118,14 @@ class OkTopK(Exchange):
 
 
 class _Agreed(TypedDict):
-    """State that all ranks share after a step, JSON-able.
+    """The memo of a tensor: state after a step, the same on all ranks.
 
     Attributes
     ----------
-    threshold : magnitude that the sums of a step must reach
-    count : the k that it was found for
+    threshold : magnitude that a sum must reach to be sent
+    count : k when the threshold was evaluated
     age : steps since the last exact evaluation
-    edges : where the regions begin, and the end of the last one
+    edges : the regions' first indices, and the end of the last region
     """
 
     threshold: float
@@ -136,7 +135,7 @@ class _Agreed(TypedDict):
 
 
 class _Plan:
-    """One tensor in one step: its regions, its threshold, and this rank's part in them."""
+    """One tensor in one step: its regions, their owners and the threshold."""
 
     def __init__(
         self, options: OkTopK, context: ExchangeContext, position: int, member: Member
@@ -144,11 +143,10 @@ class _Plan:
         self._options, self._member, self._rank = options, member, context.rank
         self._kernels, self._codec = context.kernels, member.codec
         numel = member.spec.numel
-        memo = cast("_Agreed | None", member.memo)  # all ranks have the same
-        # So few regions that chance alone seldom leaves one without any of the k entries.
+        memo = cast("_Agreed | None", member.memo)
         regions = max(1, min(context.world_size, member.count // options.least_entries))
         sends_all = member.count == numel
-        # Exact too where k has changed: the threshold was found for another.
+        # Exact also after k has changed, because the threshold belongs to the old k.
         self.is_exact_step = (
             sends_all
             or memo is None
@@ -160,31 +158,30 @@ class _Plan:
             self.edges = memo["edges"]
         self._threshold: float = 0.0 if memo is None else memo["threshold"]
         self._age: int = 0 if memo is None else memo["age"]
-        # The first region's owner turns with the tensor, so that no rank owns most of all tensors.
+        # A small tensor has few regions: start at another rank for each tensor to spread the work.
         self._owners = {(position + j) % context.world_size: j for j in range(regions)}
         self._most = numel if sends_all else math.ceil(options.slack * member.count / regions)
         self._rounding = Selection.empty(numel, member.spec.accumulator)
 
     def owns(self, rank: int) -> bool:
-        """Tell whether a rank owns a region."""
+        """Return whether ``rank`` owns a region."""
         return rank in self._owners
 
     def region(self, rank: int) -> slice:
-        """Return the region that a rank sums."""
+        """Return the region that ``rank`` owns."""
         number = self._owners[rank]
         return slice(self.edges[number], self.edges[number + 1])
 
     def encode(self, rank: int) -> np.ndarray:
-        """Return a frame of this rank's entries in another's region."""
+        """Return this rank's entries in the region of ``rank``, as a frame."""
         return self._pass_on(
             region_of(self._member.selection, self.region(rank)), self.region(rank)
         )
 
     def _pass_on(self, selection: Selection, region: slice) -> np.ndarray:
-        """Encode entries of a region, and note what the codec rounds away."""
+        """Encode entries of a region, and add the codec's rounding errors to those of the step."""
         frame: np.ndarray = self._codec.encode(selection, self._kernels)
         if not self._codec.is_exact:
-            # What a lossy codec rounds away, of own entries or of sums, this rank keeps.
             lost = subtract(selection, self._codec.decode(frame, self._kernels))
             self._rounding = merge(
                 self._rounding, join([(region, lost)], self._member.spec.numel, lost.values.dtype)
@@ -192,15 +189,15 @@ class _Plan:
         return frame
 
     def reduce(self, messages: list[Message]) -> np.ndarray | None:
-        """Add up this rank's region, in rank order, and return a frame of the large sums.
+        """Add up this rank's region in rank order, and return its largest sums as a frame.
 
-        None where a sum leaves the range of floats.
+        None if a sum has overflowed.
         """
         position, region = self._member.position, self.region(self._rank)
         total = np.zeros(region.stop - region.start, self._member.spec.accumulator)
         for message in messages:
             entries = self._member.decode(message.frame(position), total.size, self._kernels)
-            with np.errstate(over="ignore"):  # is_finite looks below
+            with np.errstate(over="ignore"):  # checked below
                 self._kernels.scatter_add(total, entries.indices, entries.values)
         if not is_finite(total):
             return None
@@ -212,13 +209,12 @@ class _Plan:
         return self._pass_on(kept, region)
 
     def finish(self, messages: list[Message]) -> Arrival:
-        """Return the applied entries, those that leave this rank with them, and the next step's
-        state."""
+        """Return the arrival of this tensor, given the messages of the last phase."""
         numel, position = self._member.spec.numel, self._member.position
         if any(position not in messages[owner].framed for owner in self._owners):
             return BEYOND_RANGE
         applied = join(list(self._regions(messages)), numel, self._member.spec.accumulator)
-        if self.is_exact_step:  # owners may have passed on more than k in all
+        if self.is_exact_step:  # the owners may have sent more than k in total
             applied = largest_of(applied, self._member.count, self._kernels)
         left = restrict(self._member.selection, applied.indices)
         returned = None if self._codec.is_exact else restrict(self._rounding, applied.indices)
@@ -242,9 +238,8 @@ class _Plan:
         elif applied.count < LOW * count:
             threshold /= drift
         regions = len(self.edges) - 1
-        # Edges at equal counts of applied entries, as the next step's are about as spread.
+        # Cut at equal counts of applied entries: those of the next step lie about alike.
         edges = self.edges
-        # Every rank has the same applied entries: new edges need no collective of their own.
         if applied.count >= regions:
             inner = [int(applied.indices[j * applied.count // regions]) for j in range(1, regions)]
             edges = [0, *inner, self._member.spec.numel]

@@ -1,4 +1,4 @@
-"""Shared indices (ScaleCom): one rank's indices, every rank's values."""
+"""Shared indices (ScaleCom): one rank's indices, the sum of all ranks' values."""
 
 from __future__ import annotations
 
@@ -21,33 +21,34 @@ from hvd_sparse.wire.message import Message
 
 INDEX_BYTES, VALUE_BYTES = 4, 4
 NOTHING = np.zeros(1, np.float32)
-"""The array for a sum when some rank has failed and all ranks know."""
+"""Operand of the allreduce after a failure that is known to all ranks."""
 STEPS = 4093
-"""Steps after which the mark of a sum, its last entry, repeats."""
+"""Period, in steps, of the mark that ends every operand of an allreduce."""
 
 
 @EXCHANGES.register("shared_index")
 @dataclass(frozen=True)
 class SharedIndex(Exchange):
-    """Let one rank select, and sum the values that all ranks have there.
+    """Select on one rank, the leader, and allreduce the values of all ranks at its indices.
 
-        leader of a step: step mod N
-        received a rank:  4 k bytes of indices, but by the leader, and 2 (N - 1) / N * 4 k bytes of
-                          values: 12 k (N - 1) / N on average, whatever the number of ranks N
+        leader of a step:   step mod N
+        received per rank:  4 k bytes of indices, except by the leader, and 2 (N - 1) / N * 4 k
+                            bytes of values: 12 k (N - 1) / N on average, for any number of ranks N
 
-    Selectors whose indices all ranks find alike need no leader and send no index: ``random_k`` with
-    ``shared_seed`` draws them, ``chunked`` finds them from norms that are summed over the ranks
-    first.
+    Selectors that find the same indices on all ranks need no leader and send no indices. For
+    example, ``random_k`` with ``shared_seed`` draws them, and ``chunked`` computes them from norms
+    that are first summed over the ranks.
 
     Notes
     -----
-    Compressing commutes with averaging: the sum of what is sent is what would be sent of the sum.
-    That the leader's indices are good for the others is an assumption, about how alike the ranks'
-    accumulated gradients are.
+    Compression commutes with averaging: the sum of the ranks' selections is the selection of their
+    sum. The method assumes that accumulated gradients are similar enough for the leader's indices
+    to suit the other ranks.
 
-    Horovod's broadcast cannot change its root inside a TensorFlow graph, so the indices travel by
-    an allgather to which the leader alone brings any; the others' headers (36 bytes and 4 a tensor)
-    tell of failures. Values are summed by an allreduce, as float32 or float64: codecs are not used.
+    The indices are sent by an allgather in which only the leader's message has any, because the
+    root of Horovod's broadcast is fixed in a TensorFlow graph. The other ranks' headers (36 bytes
+    and 4 a tensor) report failures. Values are summed by an allreduce in float32 or float64;
+    codecs are not used.
 
     Paper: chen2020scalecom.
     """
@@ -78,7 +79,7 @@ class SharedIndex(Exchange):
             for p, leader in leaders.items()
             if has_leader and leader == context.rank and not context.is_lost
         ]
-        # Also where no rank has indices to send: the headers tell all ranks of failures.
+        # Needed even without indices to send, because the headers report failures.
         gathered = yield AllGather(
             context.write({p: write_indices(context.members[p].selection) for p in mine})
         )
@@ -97,14 +98,14 @@ class SharedIndex(Exchange):
         if not has_leader and not context.is_lost:
             chosen = {p: member.selection.indices for p, member in context.members.items()}
         summed = yield AllReduce(_values(context, chosen))
-        # This rank's own error first: after one the sum is of no step on any rank.
+        # Raise an error of this rank first: after one, the sum's mark is wrong on all ranks.
         context.finish()
         _check_step(context, summed)
         return _arrivals(context, chosen, summed)
 
 
 def _is_common(selector: Selector) -> bool:
-    """Tell whether all ranks find the same indices by themselves."""
+    """Return whether all ranks find the same indices without a leader."""
     return selector.has_shared_indices or selector.sums_statistics
 
 
@@ -113,19 +114,16 @@ def _indices(context: ExchangeContext, message: Message, position: int) -> np.nd
 
 
 def _joined(context: ExchangeContext, arrays: list[np.ndarray], lengths: list[int]) -> np.ndarray:
-    """Return one array for a sum, of a dtype that holds them all, with the mark of the step at its
-    end.
+    """Return the operand of an allreduce: the arrays in their widest dtype, then the step's mark.
 
-    An error of this rank alone is told by zeros, of the expected lengths and for the mark: the
-    others find that their sum is of no step. Where a length is another, Horovod says so. A sum of
-    nothing is still a sum.
+    A rank that failed contributes zeros, so that the other ranks find a wrong mark in the sum.
 
     Parameters
     ----------
-    lengths : of the arrays that the other ranks bring, as far as this rank can tell
+    lengths : lengths of the other ranks' arrays, as far as this rank can know them
     """
-    # After a PeerFailure every rank knows, and brings the same one entry; a failure of this rank
-    # alone must keep the length that the others bring, or the sum itself would be refused.
+    # A PeerFailure is known to all ranks, so all contribute the same single entry. After a failure
+    # of this rank alone the length must match the other ranks', or the allreduce itself fails.
     if isinstance(context.failure, PeerFailure) or not context.members:
         return NOTHING
     dtypes = [member.spec.accumulator for member in context.members.values()]
@@ -136,24 +134,22 @@ def _joined(context: ExchangeContext, arrays: list[np.ndarray], lengths: list[in
 
 
 def _mark(context: ExchangeContext) -> int:
-    """Return a number that tells one step's sums from another's.
-
-    It is small, so that its sum over the ranks is exact.
-    """
+    """Return a number that identifies the step; small, so that its sum over the ranks is exact."""
     return 1 + context.step % STEPS
 
 
 def _check_step(context: ExchangeContext, summed: np.ndarray) -> None:
-    """Raise RankMismatch where a sum is of another step: it has no header that could say so."""
+    """Raise RankMismatch if the mark of a sum is not that of this step on all ranks."""
     if (
         not context.is_lost
         and context.members
         and summed[-1] != context.world_size * _mark(context)
     ):
         raise RankMismatch(
-            f"bucket {context.bucket}: a sum for step {context.step} over {context.world_size} "
-            "ranks is not of this step on all of them: on one of them something went wrong, which "
-            "it says itself, or bytes of another step were delivered"
+            f"bucket {context.bucket}: the allreduce of step {context.step} over "
+            f"{context.world_size} ranks has parts of another step or of a failed rank: look for "
+            "the first error of the other ranks; without one, the collective has delivered data of "
+            "another step"
         )
 
 
@@ -178,7 +174,7 @@ def _choose_by(context: ExchangeContext, statistics: np.ndarray) -> None:
     for position, member in context.members.items():
         accumulated = _accumulated(context, position)
         size = member.selector.measures(accumulated.size)
-        # A sum of several dtypes travels in the widest of them.
+        # The operand has the widest dtype of the bucket.
         part = statistics[offset : offset + size].astype(accumulated.dtype, copy=False)
         found = member.selector.find_by(part, accumulated, context.kernels)
         member.outgoing.found = found
@@ -208,12 +204,11 @@ def _values(context: ExchangeContext, chosen: dict[int, np.ndarray]) -> np.ndarr
 def _arrivals(
     context: ExchangeContext, chosen: dict[int, np.ndarray], summed: np.ndarray
 ) -> dict[int, Arrival]:
-    """Return every member's summed entries, in whose place this rank's own leave it."""
+    """Return every member's summed entries; this rank's own values there leave its residual."""
     arrivals, offset = {}, 0
     for position, indices in chosen.items():
         member, accumulated = context.members[position], _accumulated(context, position)
         sums = summed[offset : offset + indices.size].astype(accumulated.dtype, copy=False)
-        # This rank has sent its own values, whatever the sum is: these leave its residual.
         left = Selection(indices, accumulated[indices], accumulated.size)
         whole = slice(0, member.spec.numel)
         arrivals[position] = Arrival(((whole, Selection(indices, sums, accumulated.size)),), left)
