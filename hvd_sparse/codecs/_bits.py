@@ -1,4 +1,4 @@
-"""Numbers of a few bits, packed into bytes and back."""
+"""Packing of numbers of a few bits into bytes, and unpacking."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def pack(numbers: np.ndarray, width: int, kernels: Packers = packing) -> np.ndar
 
 
 def unpack(packed: np.ndarray, width: int, count: int, kernels: Packers = packing) -> np.ndarray:
-    """Undo ``pack``: return uint8 or uint16 [count].
+    """Unpack ``count`` numbers of ``width`` bits into uint8, or uint16 for 16 bits.
 
     Raises
     ------
-    CorruptPayload : the bits that pad the last byte are not zero
+    CorruptPayload : the padding bits of the last byte are not zero
     """
     if width == 16:
         return packed.view("<u2")
@@ -37,5 +37,5 @@ def unpack(packed: np.ndarray, width: int, count: int, kernels: Packers = packin
     else:
         numbers = kernels.unpack_few(packed, width, count)
     if numbers is None:
-        raise CorruptPayload("bits that pad a byte are not zero")
+        raise CorruptPayload("the padding bits of a payload's last byte are not zero")
     return numbers

@@ -1,7 +1,7 @@
-"""Golomb-coded gaps: indices within 1.1 % of their entropy, for random ones at densities below 0.1.
+"""Golomb code of the gaps between indices.
 
-With gaps g_i = index_i - index_(i-1) - 1 and a modulus M = 2^b or 3 * 2^b that count and numel
-decide:
+Random indices at densities below 0.1 need at most 1.1 % more bits than their entropy. With gaps
+g_i = index_i - index_(i-1) - 1 and a modulus M = 2^b or 3 * 2^b, computed from count and numel:
 
     planes   the low b bits of all gaps, split into planes of 16, 8, 4, 2 and 1 bits (b in binary),
              the lowest bits in the first plane
@@ -9,8 +9,8 @@ decide:
              entry, a bit that is 1 if it is 2
     unary    for every gap g // M zeros and a one
 
-Each part is padded with zeros to a whole byte; earlier entries stand in lower bits. These are the
-bits of Golomb's code, in an order in which arrays can be worked on as a whole.
+Each part is padded with zeros to a whole byte; earlier entries occupy lower bits. These are the
+bits of a Golomb code, reordered so that array operations can process them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.wire.frame import need
 
 WIDTHS = (16, 8, 4, 2, 1)
-# Fixed point, as floats may differ in their last bit between machines.
+# Fixed point, because floats may differ in the last bit between machines.
 _ONE = 1 << 62
 _ONE_BEATS_TWO, _TWO_BEATS_THREE, _THREE_BEATS_FOUR = (
     n * _ONE // 10**6 for n in (618_034, 754_878, 819_173)
@@ -42,24 +42,23 @@ class Modulus:
 
     @property
     def value(self) -> int:
-        """Return the modulus as a number."""
+        """The modulus as a number."""
         return (3 if self.has_thirds else 1) << self.shift
 
     @property
     def widths(self) -> list[int]:
-        """Return the widths of the planes, in bits."""
+        """The widths of the planes, in bits."""
         return [width for width in WIDTHS if self.shift & width]
 
 
 def modulus_for(count: int, numel: int) -> Modulus:
-    """Return the modulus that needs the fewest bits for geometric gaps, of 1, 2, 3, 4, 6, 8, 12,
-    ...
+    """Return the modulus, one of 1, 2, 3, 4, 6, 8, 12, ..., with the shortest code.
 
-    With y = (1 - count / numel)^u, modulus u beats 2u for y < 0.618034, 2u beats 3u for y <
-    0.754878, and 3u beats 4u for y < 0.819173. The arithmetic is in whole numbers, so that the
-    modulus is the same on every machine.
+    The gaps are taken to be geometrically distributed. With y = (1 - count / numel)^u, modulus u is
+    shorter than 2u for y < 0.618034, 2u than 3u for y < 0.754878, and 3u than 4u for y < 0.819173.
+    Integer arithmetic makes the modulus the same on every machine.
     """
-    # Doubling the modulus squares the chance of a miss: so u is found by squaring.
+    # Doubling u squares y.
     chance, shift = (numel - count) * _ONE // numel if count else 0, 0
     if chance < _ONE_BEATS_TWO:
         return Modulus(0, False)
@@ -69,7 +68,7 @@ def modulus_for(count: int, numel: int) -> Modulus:
 
 
 def gaps_bytes(count: int, numel: int) -> float:
-    """Return the expected bytes of indices at random places."""
+    """Return the expected bytes of ``count`` random indices below ``numel``."""
     if count == 0:
         return 0.0
     modulus = modulus_for(count, numel)
@@ -82,14 +81,13 @@ def gaps_bytes(count: int, numel: int) -> float:
 
 
 def encode_gaps(indices: np.ndarray, numel: int, kernels: Packers = packing) -> list[np.ndarray]:
-    """Return the encoded gaps as uint8 arrays, to be written one after the other."""
+    """Return the encoded gaps as uint8 arrays, to be concatenated."""
     if indices.size == 0:
         return []
     modulus = modulus_for(indices.size, numel)
     rests, quotients = kernels.split_gaps(indices, modulus.shift, modulus.has_thirds)
     parts, shift = [], 0
     for width in modulus.widths:
-        # More than eight bits are the lowest: those planes come first.
         low = rests.astype(np.uint16) if width > 8 else kernels.bytes_from(rests, shift)
         parts.append(pack(low & np.uint8(1) if width == 1 else low, width, kernels))
         shift += width
@@ -100,38 +98,36 @@ def encode_gaps(indices: np.ndarray, numel: int, kernels: Packers = packing) -> 
 
 
 def decode_gaps(body: np.ndarray, count: int, numel: int, kernels: Packers = packing) -> np.ndarray:
-    """Return the ascending indices as uint32 [count].
+    """Decode ascending indices, uint32 [count].
 
     Raises
     ------
-    CorruptPayload : the indices do not fill the body exactly, or leave the tensor
+    CorruptPayload : the indices do not fill the body exactly, or exceed the tensor
     """
     if count == 0:
-        need(body.size == 0, f"{body.size} bytes stand where no entry has an index")
+        need(body.size == 0, f"a payload without entries has {body.size} bytes of indices")
         return np.empty(0, np.uint32)
-    # Before anything is allocated: every entry has at least one bit, so that a short body cannot
-    # ask for much memory.
+    # Every entry takes at least one bit: check first, to bound the memory by the body's length.
     need(count <= 8 * body.size, f"{count} indices cannot fill {body.size} bytes")
     modulus = modulus_for(count, numel)
     rests, offset = _rests(body, modulus, count, numel, kernels)
     unary = body[offset:]
     most = (count + numel // modulus.value + 7) // 8
-    # The quotients of all gaps together are at most numel // M: zeros beyond that are none of ours.
+    # The quotients add up to at most numel // M.
     need(0 < unary.size <= most, f"{count} indices below {numel} cannot fill {body.size} bytes")
     quotients = kernels.unpack_unary(unary, count)
     if quotients is None or not unary[-1]:
-        raise CorruptPayload("gaps are fewer or more than entries")
+        raise CorruptPayload(f"the number of gaps differs from that of the {count} entries")
     indices = kernels.join_gaps(rests, quotients, modulus.value, numel)
     if indices is None:
-        raise CorruptPayload(f"an index leaves a tensor of {numel} entries")
+        raise CorruptPayload(f"an index exceeds the {numel} entries of the tensor")
     return indices
 
 
 def _rests(
     body: np.ndarray, modulus: Modulus, count: int, numel: int, kernels: Packers
 ) -> tuple[np.ndarray, int]:
-    """Return every gap modulo the modulus, uint32 [count], and the bytes that these take in the
-    body."""
+    """Return the gaps modulo M, uint32 [count], and the number of bytes read from the body."""
     rests = np.zeros(count, np.uint32)
     offset = shift = 0
 

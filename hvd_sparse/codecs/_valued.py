@@ -1,4 +1,4 @@
-"""Base of the codecs that send an encoding of the indices, and then values in a chosen format."""
+"""Base class of codecs that send encoded indices, then values in a format of choice."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from hvd_sparse.wire.frame import (
 
 @dataclass(frozen=True)
 class ValuedCodec(Codec):
-    """Base of the codecs that keep all indices and take an option for the values.
+    """Base class of codecs that keep all indices and have an option for the values.
 
     Parameters
     ----------
     values : "float32", exact, 4 bytes (8 for float64 gradients); "float16" or "bfloat16", 2 bytes;
-        "int8", 1 byte; "int4" and "int2", 4 and 2 bits, where ``formats`` has them
+        "int8", 1 byte; "int4" and "int2", 4 and 2 bits, if ``formats`` has them
 
     Attributes
     ----------
-    formats : the values that the codec takes
+    formats : the accepted ``values``
     """
 
     values: str = "float32"
@@ -82,7 +82,7 @@ class ValuedCodec(Codec):
     def decode(self, buffer: np.ndarray, kernels: Packers = packing) -> Selection:
         frame = open_frame(buffer, self, format_number(self.values))
         offset = frame.body.size - values_bytes(frame.count, self.values, frame.value_type.itemsize)
-        need(offset >= 0, f"{frame.count} values cannot stand in {frame.body.size} bytes")
+        need(offset >= 0, f"a body of {frame.body.size} bytes cannot hold {frame.count} values")
         indices = self.decode_indices(frame.body[:offset], frame.count, frame.numel, kernels)
         return selection_from(frame, indices, self.read_values(frame, offset, kernels))
 
@@ -90,18 +90,18 @@ class ValuedCodec(Codec):
         return self.index_bytes(count, numel) + values_bytes(count, self.values, value_bytes)
 
     def read_values(self, frame: Frame, offset: int, kernels: Packers) -> np.ndarray:
-        """Return the values that stand in a body from an offset on; its length has been checked."""
+        """Decode the values from ``offset`` in the body, whose length the caller has checked."""
         prefix, codes = value_codes(frame, offset, frame.count, self.values, kernels)
         return decode_values(prefix, codes, self.values, frame, kernels)
 
     def encode_indices(self, selection: Selection, kernels: Packers) -> list[np.ndarray]:
-        """Return the indices as arrays, to be written one after the other."""
+        """Return the encoded indices as arrays, to be concatenated."""
         raise NotImplementedError
 
     def decode_indices(
         self, body: np.ndarray, count: int, numel: int, kernels: Packers
     ) -> np.ndarray:
-        """Return the indices as uint32 [count], ascending.
+        """Decode the indices, uint32 [count], ascending.
 
         Raises
         ------
@@ -110,5 +110,5 @@ class ValuedCodec(Codec):
         raise NotImplementedError
 
     def index_bytes(self, count: int, numel: int) -> float:
-        """Return the bytes of the body without the values, as ``body_bytes`` does with them."""
+        """Return the bytes of the body without the values; see ``body_bytes``."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Automatic codec: the one that needs the fewest bytes at the density asked for."""
+"""Automatic choice of the codec with the fewest bytes at a density."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from hvd_sparse.types import Selection
 from hvd_sparse.wire.frame import peek_frame
 
 CANDIDATES: tuple[type[ValuedCodec], ...] = (Dense, Bitmap, Block16, Golomb)
-"""Codecs that keep all indices, the fastest first."""
+"""Candidate codecs, fastest first; all of them keep all indices."""
 
 NEAR = 1.01
-"""The fastest codec is taken of those within this factor of the fewest bytes."""
+"""The fastest codec within this factor of the fewest bytes is chosen."""
 
 
 @CODECS.register("auto")
 @dataclass(frozen=True)
 class Auto(Codec):
-    """Write the frames of the codec that is expected to need the fewest bytes.
+    """Use the codec with the fewest expected bytes.
 
         golomb below a density of about a half, then bitmap, dense at 1
 
@@ -43,16 +43,15 @@ class Auto(Codec):
     ----------
     values : "bfloat16" or "float16", 2 bytes; "int8", 1 byte; "float32", exact, 4 bytes (8 for
         float64)
-    density : part of the entries that is sent, in (0, 1]; None takes the schedule's, and "golomb"
-        where a method has none
+    density : fraction of the entries that is sent, in (0, 1]; None uses the schedule's density, or
+        ``golomb`` if the method has no density
 
     Notes
     -----
-    The choice rests on density, numel and dtype, which all ranks share, and not on what a rank
-    selected. A frame names the codec that wrote it; a frame of another codec than all ranks chose
-    is refused.
+    The choice depends only on density, numel and dtype, so that all ranks choose alike. Frames of
+    any other codec are refused.
 
-    Cost: that of the codec chosen.
+    Cost: that of the chosen codec.
     """
 
     values: str = "bfloat16"
@@ -76,12 +75,12 @@ class Auto(Codec):
         return self if self.density is not None else dataclasses.replace(self, density=density)
 
     def chosen(self, numel: int, value_bytes: int = 4) -> ValuedCodec:
-        """Return the codec for a tensor of ``numel`` entries.
+        """Return the codec for a tensor.
 
         Parameters
         ----------
         numel : entries of the tensor
-        value_bytes : of the accumulator's dtype
+        value_bytes : itemsize of the accumulator's dtype
         """
         return _chosen(self.values, self.density, numel, value_bytes)
 
@@ -91,7 +90,7 @@ class Auto(Codec):
         )
 
     def decode(self, buffer: np.ndarray, kernels: Packers = packing) -> Selection:
-        # The choice again, and not the frame's own word: a payload of another codec is refused.
+        # Repeat the choice instead of trusting the frame's codec number.
         frame = peek_frame(buffer)
         return self.chosen(frame.numel, frame.value_type.itemsize).decode(buffer, kernels)
 

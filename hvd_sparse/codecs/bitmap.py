@@ -1,4 +1,4 @@
-"""Bitmap: one bit for every entry of the tensor, and the values of those sent."""
+"""Bitmap: one bit for every entry of the tensor, and the values of the selected ones."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from hvd_sparse.wire.frame import need
 @CODECS.register("bitmap")
 @dataclass(frozen=True)
 class Bitmap(ValuedCodec):
-    """Send a bit an entry of the tensor: 1 / density bits an entry sent, so for high densities.
+    """Send one bit per entry of the tensor, and the selected values; for high densities.
 
         body: ceil(numel / 8) bytes, the first entry in the lowest bit, padded with zeros; values
         (``values``)
+
+    The bitmap costs 1 / density bits per selected entry.
 
     Parameters
     ----------
@@ -30,7 +32,7 @@ class Bitmap(ValuedCodec):
 
     Notes
     -----
-    Cost: one pass over a byte an entry of the tensor, each way.
+    Cost: one pass over one byte per entry of the tensor, for encoding and for decoding.
 
     Paper: xu2021deepreduce.
     """
@@ -47,7 +49,7 @@ class Bitmap(ValuedCodec):
     ) -> np.ndarray:
         need(
             body.size == presence_bytes(numel),
-            f"a bitmap of {numel} entries cannot fill {body.size} bytes",
+            f"a body of {body.size} bytes is no bitmap of {numel} entries",
         )
         return decode_presence(body, count, numel)
 
@@ -56,24 +58,24 @@ class Bitmap(ValuedCodec):
 
 
 def presence_bytes(numel: int) -> int:
-    """Return the bytes of one bit an entry of the tensor."""
+    """Return the bytes of a bitmap."""
     return -(-numel // 8)
 
 
 def encode_presence(indices: np.ndarray, numel: int) -> np.ndarray:
-    """Return uint8 [ceil(numel / 8)]: a one for every index, the first entry in the lowest bit."""
+    """Return the bitmap of the indices, uint8 [ceil(numel / 8)], first entry in the lowest bit."""
     is_sent = np.zeros(numel, np.uint8)
     is_sent[indices] = 1
     return np.packbits(is_sent, bitorder="little")
 
 
 def decode_presence(packed: np.ndarray, count: int, numel: int) -> np.ndarray:
-    """Return the indices whose bits are set, as uint32 [count].
+    """Return the indices of the set bits, uint32 [count].
 
     Raises
     ------
-    CorruptPayload : there are fewer or more than ``count``
+    CorruptPayload : the number of set bits is not ``count``
     """
     indices = np.flatnonzero(unpack(packed, 1, numel).view(np.bool_))
-    need(indices.size == count, f"a bitmap has {indices.size} entries, and {count} are announced")
+    need(indices.size == count, f"the bitmap has {indices.size} entries, and the header {count}")
     return indices.astype(np.uint32)

@@ -21,8 +21,7 @@ POSITION, WIDE_COUNT = np.dtype("<u2"), np.dtype("<u4")
 @CODECS.register("block16")
 @dataclass(frozen=True)
 class Block16(ValuedCodec):
-    """Send the low 16 bits of every index, and the count of every block of 65,536: 4 bytes an
-    entry.
+    """Send 16-bit positions inside blocks of 65,536 entries, and the count of every block.
 
         body: counts of the blocks [ceil(numel / 65536)], uint16, or uint32 if some block is full;
               uint16 positions [count]; values (``values``)
@@ -34,11 +33,11 @@ class Block16(ValuedCodec):
 
     Notes
     -----
-    The counts are 2 bytes a block: a third of a byte an entry at density 1e-4, nothing at higher
-    ones.
+    An entry costs 4 bytes with 16-bit values. The counts add 2 bytes per block: a third of a byte
+    per entry at density 1e-4, and negligible at higher densities.
 
-    Cost: a copy of the positions and the conversion of the values, each way, all on 16-bit numbers;
-    CRC-32 over half of ``index_value``'s bytes.
+    Cost: a copy of the positions and a conversion of the values, for encoding and for decoding, in
+    16-bit arithmetic; CRC-32 over half of the bytes of ``index_value``.
     """
 
     values: str = "bfloat16"
@@ -57,11 +56,14 @@ class Block16(ValuedCodec):
         self, body: np.ndarray, count: int, numel: int, kernels: Packers
     ) -> np.ndarray:
         counts, positions = _split(body, count, numel)
-        need(int(counts.sum()) == count, "the blocks have another number of entries than announced")
+        need(int(counts.sum()) == count, f"the counts of the blocks do not add up to {count}")
         indices = kernels.join_blocks(counts, positions)
         if indices is None:
-            raise CorruptPayload("positions do not ascend in their block")
-        need(count == 0 or int(indices[-1]) < numel, f"an index leaves a tensor of {numel} entries")
+            raise CorruptPayload("the positions in a block do not ascend")
+        need(
+            count == 0 or int(indices[-1]) < numel,
+            f"an index exceeds the {numel} entries of the tensor",
+        )
         return indices
 
     def index_bytes(self, count: int, numel: int) -> float:
@@ -80,6 +82,6 @@ def _split(body: np.ndarray, count: int, numel: int) -> tuple[np.ndarray, np.nda
     counts = body[:counts_bytes].view(f"<u{width}")
     need(
         width == 2 or int(counts.max()) == BLOCK,
-        "counts of blocks are wide, though no block is full",
+        "the counts of the blocks have 32 bits though no block is full",
     )
     return counts, body[counts_bytes:].view("<u2")

@@ -23,8 +23,7 @@ COUNT = np.dtype("<u2")
 @CODECS.register("chunk12")
 @dataclass(frozen=True)
 class Chunk12(ValuedCodec):
-    """Send the low 12 bits of every index, and the count of every chunk of 4,096: SparseLoCo's
-    wire, 14 bits an entry.
+    """Send 12-bit positions inside chunks of 4,096 entries, and the count of every chunk.
 
         body: counts of the chunks [ceil(numel / 4096)], uint16; the low 8 bits of every index
               [count]; the next 4 bits, two entries a byte, the first lower; values (``values``)
@@ -36,11 +35,14 @@ class Chunk12(ValuedCodec):
 
     Notes
     -----
-    Departs: the paper sends 64 entries of every chunk; here a chunk may have any number of them,
-    which costs 2 bytes a chunk: 0.03 bytes an entry at density 1/64, half a byte at 0.001, where
-    ``golomb`` with the same values needs less.
+    An entry costs 14 bits with 2-bit values, as in SparseLoCo.
 
-    Cost: two copies of the positions, one of them packed, and the codes of the values, each way.
+    Departs: the paper sends exactly 64 entries of every chunk. Here a chunk may have any number,
+    and the counts add 2 bytes a chunk: 0.03 bytes an entry at density 1/64, half a byte at 0.001,
+    where ``golomb`` with the same values needs fewer bytes.
+
+    Cost: two copies of the positions, one of them packed, and the codes of the values, for encoding
+    and for decoding.
 
     Paper: sarfi2025sparseloco.
     """
@@ -67,15 +69,18 @@ class Chunk12(ValuedCodec):
             f"{count} indices below {numel} cannot fill {body.size} bytes",
         )
         counts = body[: 2 * chunks].view(COUNT)
-        need(int(counts.sum()) == count, "the chunks have another number of entries than announced")
+        need(int(counts.sum()) == count, f"the counts of the chunks do not add up to {count}")
         low = body[2 * chunks : 2 * chunks + count]
         positions = unpack(body[2 * chunks + count :], 4, count, kernels).astype(np.uint16)
         positions <<= np.uint16(8)
         positions |= low
         indices = kernels.join_blocks(counts, positions, CHUNK_BITS)
         if indices is None:
-            raise CorruptPayload("positions do not ascend in their chunk")
-        need(count == 0 or int(indices[-1]) < numel, f"an index leaves a tensor of {numel} entries")
+            raise CorruptPayload("the positions in a chunk do not ascend")
+        need(
+            count == 0 or int(indices[-1]) < numel,
+            f"an index exceeds the {numel} entries of the tensor",
+        )
         return indices
 
     def index_bytes(self, count: int, numel: int) -> float:

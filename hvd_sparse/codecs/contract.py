@@ -1,4 +1,4 @@
-"""Contract of the codecs, and the properties that each declares."""
+"""The contract of codecs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ Self = TypeVar("Self", bound="Codec")
 
 @dataclass(frozen=True)
 class Codec:
-    """Base of the encodings of a selection: frozen dataclasses, registered in ``CODECS``.
+    """Base class of codecs, which encode selections as bytes.
 
-    Values are finite: a NaN or Inf that is encoded all the same is refused by every decoder.
+    Codecs are frozen dataclasses, registered in ``CODECS``. Values must be finite; decoders refuse
+    NaN and Inf.
 
     Attributes
     ----------
@@ -47,21 +48,21 @@ class Codec:
 
     @property
     def is_exact(self) -> bool:
-        """Tell whether selections come back bit for bit."""
+        """Whether decoding returns the encoded selection bit for bit."""
         return True
 
     @property
     def sends_zeros(self) -> bool:
-        """Tell whether entries that are exactly zero come back; else they are left out."""
+        """Whether entries that are exactly zero are sent."""
         return True
 
     def encode(self, selection: Selection, kernels: Packers = packing) -> np.ndarray:
-        """Return the selection as a whole frame, uint8 [bytes].
+        """Encode a selection as one frame, uint8 [bytes].
 
         Parameters
         ----------
-        selection : the entries to send; their values are finite
-        kernels : of the engine; they decide how fast, never what
+        selection : the entries to send, with finite values
+        kernels : the engine's packers, which all produce the same bytes
 
         Examples
         --------
@@ -79,43 +80,40 @@ class Codec:
         raise NotImplementedError
 
     def decode(self, buffer: np.ndarray, kernels: Packers = packing) -> Selection:
-        """Return the selection of the one frame that fills the buffer.
+        """Decode a buffer that consists of one frame.
 
-        Whatever is accepted encodes back to the same bytes; whatever is allocated is bounded by the
-        buffer's length.
+        Decoding is strict: an accepted frame encodes back to the same bytes. The memory allocated
+        is bounded by the buffer's length.
 
         Parameters
         ----------
         buffer : uint8 [bytes]
-        kernels : of the engine
+        kernels : the engine's packers
 
         Raises
         ------
-        CorruptPayload : the bytes are no whole frame of this codec
+        CorruptPayload : the buffer is not exactly one valid frame of this codec
         """
         raise NotImplementedError
 
     def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:
-        """Return the bytes behind the frame's header, exact if ``has_fixed_size``.
+        """Return the bytes of a frame's body, exactly if ``has_fixed_size``.
 
-        Otherwise they are those expected for entries at random places.
+        Otherwise it is the expectation for entries at random positions.
 
         Parameters
         ----------
         count : entries sent
         numel : entries of the tensor
-        value_bytes : of the accumulator's dtype
+        value_bytes : itemsize of the accumulator's dtype
         """
         raise NotImplementedError
 
     def entry_bytes(self, numel: int, density: float) -> float:
-        """Return about how many bytes an entry costs, from quantities that all ranks share."""
+        """Return the approximate bytes per entry at a density, the same on all ranks."""
         count = max(1, count_from_density(numel, density))
         return self.body_bytes(count, max(1, numel)) / count
 
     def at_density(self: Self, density: float) -> Self:
-        """Return this codec at the density that a schedule asks for.
-
-        Codecs that do not depend on a density return themselves.
-        """
+        """Return this codec for another density; itself if it does not depend on the density."""
         return self

@@ -1,4 +1,4 @@
-"""Dense codec: the value of every entry of the tensor, sent or not."""
+"""Dense codec: one code for every entry of the tensor."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from hvd_sparse.wire.frame import need, need_size, open_frame, selection_from, w
 @CODECS.register("dense")
 @dataclass(frozen=True)
 class Dense(ValuedCodec):
-    """Send no indices at all, but a value for every entry of the tensor: the cheapest at density 1.
+    """Send a code for every entry of the tensor and no indices; the cheapest codec at density 1.
 
-        body: values [numel] (``values``); an entry that is not sent has the code with all bits set
-        (0x80 for int8)
+        body: values [numel] (``values``); entries outside the selection have the code with all bits
+        set (0x80 for int8)
 
     Parameters
     ----------
@@ -38,15 +38,15 @@ class Dense(ValuedCodec):
 
     Notes
     -----
-    All bits set is a NaN, and values are finite: so what was sent and what was not stay apart, and
-    a zero that was sent comes back.
+    The code with all bits set is a NaN, and values are finite, so selected zeros are distinguished
+    from entries outside the selection.
 
-    Cost: one pass over the tensor, each way.
+    Cost: one pass over the tensor, for encoding and for decoding.
     """
 
     number: ClassVar[int | None] = 6
     needs_host: ClassVar[str] = (
-        "sends a value for every entry, so that the whole tensor would travel"
+        "sends a value for every entry, so that the whole tensor is copied anyway"
     )
 
     def encode(self, selection: Selection, kernels: Packers = packing) -> np.ndarray:
@@ -70,7 +70,7 @@ class Dense(ValuedCodec):
             indices = np.flatnonzero(codes != missing_code(codes.itemsize)).astype(np.uint32)
             need(
                 indices.size == frame.count,
-                f"{indices.size} entries have values, and {frame.count} are announced",
+                f"{indices.size} entries have values, and the header has a count of {frame.count}",
             )
             codes = codes[indices]
         return selection_from(

@@ -18,7 +18,7 @@ from hvd_sparse.types import Selection
 @CODECS.register("golomb")
 @dataclass(frozen=True)
 class Golomb(ValuedCodec):
-    """Send the gaps between indices in Golomb's code: 11.44 bits an index at density 0.001.
+    """Send the gaps between indices in a Golomb code: 11.44 bits an index at density 0.001.
 
         body: the gaps (``_gaps``: planes of low bits, then unary quotients); values (``values``)
 
@@ -29,12 +29,12 @@ class Golomb(ValuedCodec):
 
     Notes
     -----
-    Entropy asks for 11.41 bits at density 0.001. The modulus, 2^b or 3 * 2^b, follows from count
-    and numel, so nothing about it is sent. Random indices cost within 1.1 % of their entropy at
-    every density below 0.1; with powers of two alone it would be 2.1.
+    The entropy is 11.41 bits at density 0.001. The modulus, 2^b or 3 * 2^b, is computed from count
+    and numel and not sent. Random indices cost at most 1.1 % more than their entropy at densities
+    below 0.1; with powers of two only, 2.1 %.
 
-    Cost: a chain of one addition an entry, as bits of variable length have it, and about ten
-    operations on vectors, each way.
+    Cost: one dependent addition per entry, because the codes have variable length, and about ten
+    vector operations, for encoding and for decoding.
 
     Paper: golomb1966run; for gradients, sattler2019stc.
     """

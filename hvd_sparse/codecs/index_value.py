@@ -1,4 +1,4 @@
-"""Index and value of every entry, unchanged."""
+"""Index and value of every selected entry, unchanged."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class IndexValue(Codec):
 
         body: uint32 indices [count], float32 or float64 values [count], little-endian
 
-    Exact: ``decode(encode(selection))`` is the selection, bit for bit.
-    Cost: one copy of the entries and one CRC-32 of them, each way.
+    Exact: ``decode(encode(selection))`` equals the selection bit for bit.
+    Cost: one copy and one CRC-32 of the entries, for encoding and for decoding.
 
     Paper: aji2017sparse.
     """
@@ -58,9 +58,9 @@ class IndexValue(Codec):
         indices = body[:end].view(INDEX)
         need_ascending(indices, frame.numel)
         values = body[end:].view(frame.value_type)
-        # The sum of squares tells in one pass, unless it leaves the range itself.
+        # The sum of squares checks all values in one pass; if it overflows, check one by one.
         if not (values.dot(values) < math.inf or np.isfinite(values).all()):
-            raise CorruptPayload("a payload has values that are NaN or Inf")
+            raise CorruptPayload("a payload has NaN or Inf among its values")
         return selection_from(frame, indices, values)
 
     def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:

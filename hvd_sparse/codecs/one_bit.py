@@ -1,4 +1,4 @@
-"""EF-sign's codec: one bit an entry of the tensor."""
+"""EF-sign's codec: one bit for every entry of the tensor."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from hvd_sparse.wire.frame import Frame, need_size
 @CODECS.register("one_bit")
 @dataclass(frozen=True)
 class OneBit(SignCodec):
-    """Send the sign of every entry of the tensor, and one magnitude: 1 bit an entry.
+    """Send the sign of every entry of the tensor, 1 bit each, and one magnitude.
 
-        body: float32 or float64 magnitude; unless all entries are sent, a bit an entry of the
-              tensor, 1 if it is; a bit an entry that is sent, 1 if negative
+        body: float32 or float64 magnitude; unless all entries are sent, a bitmap of the sent
+              entries; for every sent entry a bit, 1 if negative
 
     Notes
     -----
-    An entry that is exactly zero has no sign. Where there are such entries, a second bit tells
-    which, so that they stay zero.
+    Exact zeros have no sign and are not sent. If there are any, the bitmap adds a second bit per
+    entry of the tensor.
 
-    Cost: one pass over a byte an entry of the tensor, each way; two where some are not sent.
+    Cost: one pass over one byte per entry of the tensor, for encoding and for decoding; two passes
+    if there is a bitmap.
 
     Paper: karimireddy2019error.
     """
@@ -35,7 +36,7 @@ class OneBit(SignCodec):
     paper: ClassVar[str | None] = "karimireddy2019error"
     number: ClassVar[int | None] = 10
     needs_host: ClassVar[str] = (
-        "sends a value for every entry, so that the whole tensor would travel"
+        "sends a value for every entry, so that the whole tensor is copied anyway"
     )
 
     def encode_signs(

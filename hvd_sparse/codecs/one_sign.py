@@ -21,14 +21,13 @@ MIXED, PLUS, MINUS = 0, 1, 2
 class OneSign(SignCodec):
     """Send the Golomb-coded gaps between indices, and the mean magnitude with one sign for all.
 
-        body: float32 or float64 magnitude; a byte: 1 all plus, 2 all minus, 0 neither (and 1 where
-              nothing is sent); the gaps (as in ``golomb``); where the byte is 0 a bit an entry, 1
-              if negative
+        body: float32 or float64 magnitude; a byte: 1 all plus or no entries, 2 all minus, 0 mixed;
+              the gaps (as in ``golomb``); if the byte is 0, a bit for every entry, 1 if negative
 
     Notes
     -----
-    An entry costs 11.4 bits at density 0.001, one fewer than with ``sign_mean``, as long as all
-    that is sent has one sign, as ``sbc`` chooses.
+    An entry costs 11.4 bits at density 0.001, one fewer than with ``sign_mean``, if all entries
+    have the same sign, as those of selector ``sbc`` do.
 
     Cost: that of ``golomb``, and one pass over the values for their mean.
 
@@ -50,16 +49,16 @@ class OneSign(SignCodec):
     def decode_signs(
         self, body: np.ndarray, frame: Frame, kernels: Packers
     ) -> tuple[np.ndarray, np.ndarray]:
-        need(body.size > 0 and body[0] <= MINUS, "signs are of no kind")
+        need(body.size > 0 and body[0] <= MINUS, "the byte for the kind of signs is not 0, 1 or 2")
         kind, count = int(body[0]), frame.count
         offset = body.size - (-(-count // 8) if kind == MIXED else 0)
-        need(offset >= 1, f"{count} signs cannot stand in {body.size} bytes")
+        need(offset >= 1, f"a body of {body.size} bytes cannot hold {count} signs")
         indices = decode_gaps(body[1:offset], count, frame.numel, kernels)
         if kind != MIXED:
-            need(count > 0 or kind == PLUS, "nothing has no sign")
+            need(count > 0 or kind == PLUS, "a payload without entries is marked as all minus")
             return indices, np.full(count, kind == MINUS)
         is_negative = decode_bits(body[offset:], count)
-        need(_kind_of(is_negative) == MIXED, "signs that are all alike are sent one by one")
+        need(_kind_of(is_negative) == MIXED, "equal signs are marked as mixed")
         return indices, is_negative
 
     def signs_bytes(self, count: int, numel: int) -> float:
@@ -67,6 +66,6 @@ class OneSign(SignCodec):
 
 
 def _kind_of(is_negative: np.ndarray) -> int:
-    """Return how the signs are sent."""
+    """Return PLUS or MINUS if all signs are equal, else MIXED."""
     minus = int(np.count_nonzero(is_negative))
     return PLUS if minus == 0 else MINUS if minus == is_negative.size else MIXED

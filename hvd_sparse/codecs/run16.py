@@ -1,4 +1,4 @@
-"""DGC's codec: 16-bit runs of zeros, and the values."""
+"""DGC's codec: 16-bit run lengths of zeros, and values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONGEST = 65_535
 @CODECS.register("run16")
 @dataclass(frozen=True)
 class Run16(Codec):
-    """Send the run of zeros before every entry, in 16 bits, and its value: 6 bytes an entry.
+    """Send the number of zeros before every entry, in 16 bits, and its value: 6 bytes an entry.
 
         body: uint16 runs [words], float32 or float64 values [words]
 
@@ -29,12 +29,12 @@ class Run16(Codec):
 
     Notes
     -----
-    The paper does not say what becomes of 65,536 zeros and more. Here a word (65535, +0.0) steps
-    over 65,535 zeros and one more, and is no entry. An entry that would look the same, a +0.0 after
-    65,535 zeros, has the value with all bits set instead, a NaN, which no other entry has. So
-    selections come back bit for bit.
+    The paper does not define runs of 65,536 zeros and more. Here a word (65535, +0.0) is a filler
+    that skips 65,536 entries. A selected +0.0 after 65,535 zeros would look the same; its value is
+    sent with all bits set, a NaN, which is unambiguous because values are finite. Decoding is
+    therefore exact.
 
-    Cost: one running sum and about six array operations, each way.
+    Cost: one cumulative sum and about six array operations, for encoding and for decoding.
 
     Paper: lin2018dgc.
     """
@@ -50,7 +50,7 @@ class Run16(Codec):
         looks_filled = (runs == LONGEST) & (codes == 0)
         if looks_filled.any():
             codes = np.where(looks_filled, codes.dtype.type(missing_code(codes.itemsize)), codes)
-        if fillers.any():  # words that only step over zeros stand before their entry's own
+        if fillers.any():  # fillers precede the word of their entry
             places = np.cumsum(fillers + 1) - 1
             words = int(places[-1]) + 1
             all_runs, all_codes = np.full(words, LONGEST, "<u2"), np.zeros(words, codes.dtype)
@@ -66,7 +66,7 @@ class Run16(Codec):
         words = frame.body.size // (2 + width)
         need(
             words * (2 + width) == frame.body.size,
-            f"{frame.body.size} bytes are no whole number of words",
+            f"a body of {frame.body.size} bytes is no whole number of words of {2 + width} bytes",
         )
         runs, codes = (
             frame.body[: 2 * words].view("<u2"),
@@ -75,16 +75,16 @@ class Run16(Codec):
         is_entry = (runs != LONGEST) | (codes != 0)
         need(
             np.count_nonzero(is_entry) == frame.count,
-            "there are fewer or more entries than announced",
+            f"the payload does not have the {frame.count} entries of its header",
         )
-        need(words == 0 or is_entry[-1], "a run of zeros ends in no entry")
+        need(words == 0 or is_entry[-1], "the last run of zeros is not followed by an entry")
         ends = np.cumsum(runs, dtype=np.int64)
         ends += np.arange(words)
-        if words != frame.count:  # fillers have moved what follows them on, and are done
+        if words != frame.count:  # drop the fillers, which are in the sum now
             ends, runs, codes = ends[is_entry], runs[is_entry], codes[is_entry]
         need(
             frame.count == 0 or int(ends[-1]) < frame.numel,
-            f"an index leaves a tensor of {frame.numel} entries",
+            f"an index exceeds the {frame.numel} entries of the tensor",
         )
         is_zero = (codes == missing_code(width)) & (runs == LONGEST)
         if is_zero.any():
@@ -98,13 +98,13 @@ class Run16(Codec):
 
 
 def _runs(indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the runs, uint16 [count], and the words of 65,536 zeros that stand before each."""
+    """Return the runs, uint16 [count], and the number of fillers before each."""
     gaps = np.diff(indices.astype(np.int64), prepend=-1) - 1
     return (gaps & LONGEST).astype("<u2"), gaps >> 16
 
 
 def expected_fillers(count: int, numel: int) -> float:
-    """Return the expected words an entry, at a random place, that only step over zeros.
+    """Return the expected fillers per entry at random positions.
 
     They are q + q^2 + ... for q = P(gap >= 65,536).
     """

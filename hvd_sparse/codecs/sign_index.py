@@ -1,4 +1,4 @@
-"""Strom's codec: 31 bits of index and a sign."""
+"""Strom's codec: a 31-bit index and a sign."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from hvd_sparse.wire.frame import Frame, need, need_ascending, need_size
 @CODECS.register("sign_index")
 @dataclass(frozen=True)
 class SignIndex(SignCodec):
-    """Send 2 * index + (1 if negative) of every entry, in 32 bits, and the smallest magnitude.
+    """Send 2 * index + (1 if negative) for every entry, in 32 bits, and the smallest magnitude.
 
         body: float32 or float64 magnitude; uint32 words [count]
 
     Notes
     -----
-    The smallest magnitude is the threshold that was passed, as in the paper: what exceeds it stays
-    in the residual and is sent again. Tensors have at most 2^31 entries.
+    The smallest magnitude stands for the paper's threshold; the excess of larger values stays in
+    the residual. Tensors have at most 2^31 entries.
 
-    Cost: a copy of the indices, each way.
+    Cost: a copy of the indices, for encoding and for decoding.
 
     Paper: strom2015scalable.
     """
@@ -44,8 +44,8 @@ class SignIndex(SignCodec):
     ) -> list[np.ndarray]:
         if numel >= self.numel_limit:
             raise UnsupportedInput(
-                f"sign_index has 31 bits for an index, and the tensor has {numel} entries: use "
-                "codec='sign_mean', or split the tensor"
+                f"codec sign_index has 31 bits for an index, and the tensor has {numel} entries: "
+                "use codec='sign_mean', or split the tensor"
             )
         words = indices << np.uint32(1)
         words |= is_negative
@@ -59,7 +59,7 @@ class SignIndex(SignCodec):
         indices = words >> np.uint32(1)
         need(
             frame.numel < self.numel_limit,
-            f"a tensor of {frame.numel} entries is too long for 31 bits",
+            f"a tensor of {frame.numel} entries is too long for 31-bit indices",
         )
         need_ascending(indices, frame.numel)
         return indices, (words & np.uint32(1)).astype(np.bool_)

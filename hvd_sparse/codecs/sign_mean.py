@@ -17,10 +17,10 @@ from hvd_sparse.wire.frame import Frame, need
 @CODECS.register("sign_mean")
 @dataclass(frozen=True)
 class SignMean(SignCodec):
-    """Send the Golomb-coded gaps between indices, a sign bit each, and the mean magnitude.
+    """Send the Golomb-coded gaps between indices, a sign bit per entry, and the mean magnitude.
 
         body: float32 or float64 magnitude; the gaps (as in ``golomb``);
-              a bit an entry, 1 if negative
+              a bit for every entry, 1 if negative
 
     Notes
     -----
@@ -45,7 +45,7 @@ class SignMean(SignCodec):
         self, body: np.ndarray, frame: Frame, kernels: Packers
     ) -> tuple[np.ndarray, np.ndarray]:
         offset = body.size - -(-frame.count // 8)
-        need(offset >= 0, f"{frame.count} signs cannot stand in {body.size} bytes")
+        need(offset >= 0, f"a body of {body.size} bytes cannot hold {frame.count} signs")
         is_negative = decode_bits(body[offset:], frame.count)
         return decode_gaps(body[:offset], frame.count, frame.numel, kernels), is_negative
 

@@ -1,4 +1,4 @@
-"""AdaComp's codec: words of 8 or 16 bits, each a place in a bin and a sign."""
+"""AdaComp's codec: words of 8 or 16 bits, each a position in a bin and a sign."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class Ternary(SignCodec):
         body: float32 or float64 magnitude; uint8 or uint16 counts of the bins;
               uint8 or uint16 words [count]: 4 * (index within the bin) + 1 for plus, 2 for minus
 
-    Words have 8 bits for bins of 64 entries, or 16 bits for bins of 16,384. The narrow words are
-    taken where they need no more bytes, which count and numel tell.
+    Words have 8 bits with bins of 64 entries, or 16 bits with bins of 16,384. The layout with fewer
+    bytes is used; it is computed from count and numel.
 
     Notes
     -----
-    The paper gives the words (6 or 14 bits of index, 2 of sign) and not how a bin's end is told;
-    here it is a count a bin. Departs: the bins are as long as a word can reach, not the selector's
-    50 or 500 entries, which saves counts.
+    The paper defines the words (6 or 14 bits of index, 2 of sign) but not how bins are delimited;
+    here every bin has a count. Departs: bins are as long as a word can address, instead of the
+    selector's 50 or 500 entries, to save counts.
 
-    Cost: one count an entry and about six array operations, each way.
+    Cost: one count per entry and about six array operations, for encoding and for decoding.
 
     Paper: chen2018adacomp.
     """
@@ -47,7 +47,7 @@ class Ternary(SignCodec):
         width, bits, bins = _layout(indices.size, numel)
         counts = np.bincount(indices >> np.uint32(bits), minlength=bins)
         words = (indices & np.uint32((1 << bits) - 1)) << np.uint32(2)
-        words += is_negative  # MINUS is PLUS and one
+        words += is_negative  # MINUS is PLUS + 1
         words += np.uint32(PLUS)
         return [counts.astype(f"<u{width}"), words.astype(f"<u{width}")]
 
@@ -57,7 +57,7 @@ class Ternary(SignCodec):
         width, bits, bins = _layout(frame.count, frame.numel)
         need(
             body.size == width * (bins + frame.count),
-            f"{frame.count} words and {bins} bins cannot fill {body.size} bytes",
+            f"{frame.count} words and {bins} bins do not fill {body.size} bytes",
         )
         counts, words = (
             body[: width * bins].view(f"<u{width}"),
@@ -65,10 +65,10 @@ class Ternary(SignCodec):
         )
         need(
             int(counts.sum(dtype=np.int64)) == frame.count,
-            "the bins have another number of entries than announced",
+            f"the counts of the bins do not add up to {frame.count}",
         )
         signs = words & words.dtype.type(3)
-        need(bool(np.all((signs == PLUS) | (signs == MINUS))), "a word is neither plus nor minus")
+        need(bool(np.all((signs == PLUS) | (signs == MINUS))), "a word has no valid sign")
         indices = np.repeat(np.arange(bins, dtype=np.uint32) << np.uint32(bits), counts)
         indices += words >> words.dtype.type(2)
         need_ascending(indices, frame.numel)
@@ -80,7 +80,6 @@ class Ternary(SignCodec):
 
 
 def _layout(count: int, numel: int) -> tuple[int, int, int]:
-    """Return the bytes of a word, the bits of index in it, and the bins: the smaller of two
-    layouts."""
+    """Return the bytes of a word, its bits of index and the number of bins."""
     narrow, wide = -(-numel // 64), -(-numel // 16_384)
     return (1, 6, narrow) if count + narrow <= 2 * (count + wide) else (2, 14, wide)

@@ -1,4 +1,4 @@
-"""TernGrad's codec: two bits an entry of the tensor."""
+"""TernGrad's codec: two bits for every entry of the tensor."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from hvd_sparse.wire.frame import Frame, need, need_ascending, need_size
 @CODECS.register("two_bit")
 @dataclass(frozen=True)
 class TwoBit(SignCodec):
-    """Send 0, plus or minus for every entry of the tensor, and one magnitude: 2 bits an entry.
+    """Send 0, plus or minus for every entry of the tensor, 2 bits each, and one magnitude.
 
-        body: float32 or float64 magnitude; two bits an entry of the tensor, the first lowest: 0 not
-        sent, 1 plus, 2 minus
+        body: float32 or float64 magnitude; two bits per entry of the tensor, the first entry
+        lowest: 0 not sent, 1 plus, 2 minus
 
     Notes
     -----
-    Cost: one pass over a byte an entry of the tensor, each way.
+    Cost: one pass over two bytes per entry of the tensor, for encoding and for decoding.
 
     Paper: wen2017terngrad.
     """
@@ -32,7 +32,7 @@ class TwoBit(SignCodec):
     paper: ClassVar[str | None] = "wen2017terngrad"
     number: ClassVar[int | None] = 11
     needs_host: ClassVar[str] = (
-        "sends a value for every entry, so that the whole tensor would travel"
+        "sends a value for every entry, so that the whole tensor is copied anyway"
     )
 
     def encode_signs(
@@ -51,10 +51,10 @@ class TwoBit(SignCodec):
         places = np.flatnonzero(unpack(body, 1, 2 * frame.numel).view(np.bool_))
         need(
             places.size == frame.count,
-            f"{places.size} entries have signs, and {frame.count} are announced",
+            f"{places.size} entries have signs, and the header has a count of {frame.count}",
         )
         indices = (places >> 1).astype(np.uint32)
-        need_ascending(indices, frame.numel)  # or one is both plus and minus
+        need_ascending(indices, frame.numel)  # else an entry is both plus and minus
         return indices, (places & 1).astype(np.bool_)
 
     def signs_bytes(self, count: int, numel: int) -> float:
