@@ -1,1 +1,1 @@
-"""Collectives of ``collectives.contract`` over the libraries that move bytes, one a file."""
+"""Implementations of ``collectives.contract`` over communication libraries, one a file."""

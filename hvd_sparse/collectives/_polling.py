@@ -1,4 +1,4 @@
-"""Waiting with a limit for what can only be asked whether it is done."""
+"""Polling with a time limit."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ SHORTEST_SLEEP_S, LONGEST_SLEEP_S = 2e-5, 5e-4
 
 
 def sleep_until(is_done: Callable[[], bool], limit_s: float | None) -> bool:
-    """Ask, with sleep in between, until it is done; tell whether it was in time.
+    """Poll ``is_done`` until it returns True; return False if the time limit passes first.
 
     Parameters
     ----------
-    is_done : the question
-    limit_s : seconds; None waits for ever
+    is_done : function to poll
+    limit_s : time limit in seconds; None for no limit
     """
     deadline = None if limit_s is None else time.monotonic() + limit_s
     sleep_s = SHORTEST_SLEEP_S
@@ -22,6 +22,6 @@ def sleep_until(is_done: Callable[[], bool], limit_s: float | None) -> bool:
         if deadline is not None and time.monotonic() > deadline:
             return False
         time.sleep(sleep_s)
-        # Short sleeps first: most results come soon, and the others need not be asked for often.
+        # Sleep briefly at first, because most results arrive soon.
         sleep_s = min(2 * sleep_s, LONGEST_SLEEP_S)
     return True

@@ -1,4 +1,4 @@
-"""Facts about Horovod's process sets, the same for every framework."""
+"""Horovod's process sets, independent of the framework."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ class ProcessSet(Protocol):
     ranks: list[int] | None
 
     def rank(self) -> int:
-        """Return this process's rank in the set; raise ValueError outside of it."""
+        """Return this process's rank in the set; raise ValueError if it is not a member."""
 
     def size(self) -> int:
         """Return the number of ranks in the set."""
 
 
 class ProcessSetRanks:
-    """Base of the collectives over one of Horovod's process sets: rank, size, nodes and root.
+    """Base class of collectives over a Horovod process set: rank, size, nodes and root.
 
     Attributes
     ----------
-    horovod : the module of the framework
-    process_set : the one that collectives run in
+    horovod : Horovod's module for the framework
+    process_set : the process set in which collectives run
     """
 
     horovod: ClassVar[ModuleType]
@@ -34,20 +34,20 @@ class ProcessSetRanks:
 
     @property
     def rank(self) -> int:
-        """Return this process's rank in the process set."""
+        """This process's rank in the process set."""
         return int(self.process_set.rank())
 
     @property
     def world_size(self) -> int:
-        """Return the number of ranks in the process set."""
+        """The number of ranks in the process set."""
         return int(self.process_set.size())
 
     @property
     def nodes(self) -> tuple[int, ...] | None:
-        """Return the node of every rank; None where nodes have unequally many ranks.
+        """The node of every rank; None if nodes have unequal numbers of ranks.
 
-        Horovod tells every process its own place only. A process whose place does not fit ranks
-        numbered node by node gives other nodes than the others do, which the handshake finds.
+        Horovod gives each process only its own local and cross rank, so the other ranks' nodes are
+        computed from its numbering. If processes disagree, the handshake raises an error.
         """
         hvd = self.horovod
         if not hvd.is_homogeneous():
@@ -59,14 +59,14 @@ class ProcessSetRanks:
         return tuple(nodes if ranks is None else [nodes[rank] for rank in ranks])
 
     def global_rank(self, rank: int) -> int:
-        """Return the rank among all processes, by which Horovod names the root of a broadcast."""
+        """Return a rank's number among all processes, as Horovod needs for a broadcast's root."""
         ranks = self.process_set.ranks
         return rank if ranks is None else int(ranks[rank])
 
 
 def rank_in(process_set: ProcessSet) -> int:
-    """Return this rank's number in a process set; -1 outside of it."""
+    """Return this process's rank in a process set, or -1 if it is not a member."""
     try:
         return int(process_set.rank())
-    except ValueError:  # Horovod's, for ranks that are not in it
+    except ValueError:  # not a member
         return -1

@@ -1,6 +1,7 @@
-"""Contract of the collectives that exchanges are made of: four calls, a rank and a size.
+"""The contract of collectives, and the requests for them that exchanges yield.
 
-``hvd_sparse.collectives`` implements it over Horovod, torch.distributed, mpi4py and threads.
+``hvd_sparse.collectives`` implements the contract over Horovod, torch.distributed, mpi4py and
+threads.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ import numpy as np
 
 
 class Pending(Protocol):
-    """A collective that was started."""
+    """A collective that has been started."""
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
-        """Return the result.
+        """Wait for the result and return it.
 
         Parameters
         ----------
-        timeout_s : seconds to wait; None waits for ever
+        timeout_s : time limit in seconds; None for no limit
 
         Raises
         ------
@@ -27,48 +28,51 @@ class Pending(Protocol):
         """
 
     def is_done(self) -> bool:
-        """Tell whether ``wait`` would return at once."""
+        """Return whether ``wait`` would return at once."""
 
 
 class Collective(Protocol):
-    """The calls that run between ranks.  Every rank makes the same calls with the same names.
+    """Asynchronous collectives.
 
-    Submitted arrays must stay untouched until the result is there.
+    All ranks must make the same calls with the same names. Arrays must not be modified between the
+    call and its result.
     """
 
     @property
     def rank(self) -> int:
-        """Return this process's rank in the process set."""
+        """This process's rank in the process set."""
 
     @property
     def world_size(self) -> int:
-        """Return the number of ranks in the process set, now."""
+        """The current number of ranks in the process set."""
 
     @property
     def nodes(self) -> tuple[int, ...] | None:
-        """Return the node of every rank, as any number, the same on all ranks; None if unknown."""
+        """A number for the node of every rank, the same on all ranks; None if unknown."""
 
     def allgather(self, array: np.ndarray, name: str) -> Pending:
-        """Join the 1-D arrays of all ranks in rank order; lengths may differ."""
+        """Concatenate the 1-D arrays of all ranks in rank order; lengths may differ."""
 
     def allreduce(self, array: np.ndarray, name: str) -> Pending:
-        """Sum arrays of one shape over all ranks."""
+        """Sum arrays of equal shape over all ranks."""
 
     def broadcast(self, array: np.ndarray, root: int, name: str) -> Pending:
-        """Return the array of rank ``root`` on all ranks, which give one shape."""
+        """Send the array of rank ``root`` to all ranks, whose arrays have the same shape."""
 
     def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> Pending:
-        """Send ``splits[r]`` entries of a 1-D array to rank r, and join those that arrive in rank
-        order."""
+        """Send ``splits[r]`` entries of a 1-D array to each rank r, in order.
+
+        The result concatenates the received parts in rank order.
+        """
 
 
 @dataclass(frozen=True)
 class AllGather:
-    """A request of an exchange for an allgather.
+    """A request for an allgather.
 
     Attributes
     ----------
-    array : 1-D, this rank's part
+    array : this rank's 1-D array
     """
 
     array: np.ndarray
@@ -80,7 +84,7 @@ class AllGather:
 
 @dataclass(frozen=True)
 class AllReduce:
-    """A request of an exchange for a sum.
+    """A request for a sum over all ranks.
 
     Attributes
     ----------
@@ -90,18 +94,18 @@ class AllReduce:
     array: np.ndarray
 
     def start(self, collective: Collective, name: str) -> Pending:
-        """Start the sum under this name."""
+        """Start the allreduce under this name."""
         return collective.allreduce(self.array, name)
 
 
 @dataclass(frozen=True)
 class Broadcast:
-    """A request of an exchange for one rank's array.
+    """A request for a broadcast.
 
     Attributes
     ----------
-    array : of the result's shape; its entries count on the root alone
-    root : rank whose array all get
+    array : the array to send on the root; elsewhere an array of the same shape
+    root : the rank that sends
     """
 
     array: np.ndarray
@@ -114,12 +118,12 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class AllToAll:
-    """A request of an exchange for a part of every rank's array.
+    """A request for an alltoall.
 
     Attributes
     ----------
-    array : 1-D, the parts for ranks 0, 1, ... one after the other
-    splits : int32 [world_size], entries of each part
+    array : 1-D, the concatenated parts for ranks 0, 1, ...
+    splits : int32 [world_size], number of entries of each part
     """
 
     array: np.ndarray

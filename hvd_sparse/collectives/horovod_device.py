@@ -1,14 +1,16 @@
-"""Collectives over Horovod's PyTorch operations on a device: what NCCL carries.
+"""Collectives over Horovod's PyTorch operations on a device, for example with NCCL.
 
-Arrays are uploaded from pinned memory, and results fetched to it, on a stream of the wire's own, so
-that neither waits for what a program has queued on another one.
+Arrays are copied from and to pinned memory on a separate stream, the wire's stream, so that the
+copies do not wait for work that the program has queued on other streams.
 
-* Horovod awaits the submitting thread's current stream, which is the wire's then: the upload.
-* Horovod's result is there when its handle is done.  With ``HOROVOD_ENABLE_ASYNC_COMPLETION`` a
-  handle is done earlier, and only the device's default stream waits for the result: the wire's
-  stream waits for that one before it fetches, and what was sent is kept until then.
-* Its result lies in memory of the default stream.  The host has the bytes before it lets go of
-  them, so nothing has to be recorded for the allocator.
+* Horovod waits for the submitting thread's current stream, which is the wire's stream during
+  submission, and thereby for the upload.
+* Normally Horovod's result is ready when its handle is done.  With
+  ``HOROVOD_ENABLE_ASYNC_COMPLETION`` the handle is done earlier, and only the device's default
+  stream waits for the result.  The wire's stream then waits for the default stream before it copies
+  the result, and the sent tensor is kept alive until then.
+* The result is allocated on the default stream.  It is freed after the host has received its
+  bytes, so the allocator needs no ``record_stream``.
 """
 
 from __future__ import annotations
@@ -34,16 +36,16 @@ from hvd_sparse.kernels.torch.vector import fetch, upload
 
 
 class HorovodDeviceCollective(HorovodTorchCollective):
-    """Asynchronous collectives over a process set, by way of a device's memory.
+    """Asynchronous collectives over a process set, through the memory of a device.
 
-    Implements ``collectives.contract.Collective``: arrays of the host go in and come out.  Gathered
-    arrays, and the parts of an alltoall, travel as ``padding``'s blocks.
+    Implements ``collectives.contract.Collective`` for arrays on the host.  Gathered arrays and the
+    parts of an alltoall are sent as blocks (see ``padding``).
 
     Parameters
     ----------
-    process_set : of Horovod's
-    device : where Horovod gets its tensors
-    count : is told of the bytes that padding costs
+    process_set : Horovod's process set
+    device : device on which Horovod receives its tensors
+    count : called with the bytes that padding adds
     """
 
     def __init__(self, process_set: ProcessSet, device: torch.device, count: Count) -> None:
@@ -61,7 +63,7 @@ class HorovodDeviceCollective(HorovodTorchCollective):
 
         def take(joined: Synchronized) -> torch.Tensor:
             contents = self._read(joined, sent, name, block.size - array.nbytes)
-            # All ranks see all lengths, so all make the same room for the next step.
+            # All ranks see all lengths, so all compute the same room.
             room.note(max(map(needed, contents)))
             return _joined(contents, array.dtype)
 
@@ -85,7 +87,7 @@ class HorovodDeviceCollective(HorovodTorchCollective):
         parts = np.split(np.ascontiguousarray(array), np.cumsum(splits)[:-1])
         total = sum(map(needed, parts))
         room.note(total)
-        # A length needs to stay this rank's own alone, and its part for itself travels nowhere.
+        # Only the total length of this rank matters, so pad the part that it sends to itself.
         blocks = [
             write_block(part, needed(part) + (room.nbytes - total) * (to == self.rank))
             for to, part in enumerate(parts)
@@ -106,9 +108,9 @@ class HorovodDeviceCollective(HorovodTorchCollective):
     def _read(
         self, joined: Synchronized, sent: torch.Tensor, name: str, more: int
     ) -> list[np.ndarray]:
-        """Return the contents of joined blocks, and count what they cost.
+        """Return the contents of the received blocks, and count the bytes of padding.
 
-        more : bytes that were sent besides the array's own
+        more : bytes sent in addition to the array's own
         """
         fetched = self._fetch(joined, sent).numpy()
         contents = read_blocks(fetched, name)
@@ -116,9 +118,9 @@ class HorovodDeviceCollective(HorovodTorchCollective):
         return contents
 
     def _fetch(self, result: Synchronized, sent: torch.Tensor) -> torch.Tensor:
-        """Return Horovod's result on the host.
+        """Copy Horovod's result to the host.
 
-        sent : which Horovod may read until then
+        sent : the operand, kept alive because Horovod may read it until the result is ready
         """
         assert isinstance(result, torch.Tensor)
         with self._on_stream():
@@ -129,7 +131,7 @@ class HorovodDeviceCollective(HorovodTorchCollective):
 
     @contextmanager
     def _on_stream(self) -> Iterator[None]:
-        """Let this thread's current stream be the wire's."""
+        """Make the wire's stream this thread's current stream."""
         before = torch.accelerator.current_stream(self.device)
         torch.accelerator.set_stream(self._stream)
         try:
@@ -139,15 +141,14 @@ class HorovodDeviceCollective(HorovodTorchCollective):
 
 
 def catch_up(device: torch.device) -> None:
-    """Let this thread's current stream wait for Horovod's results, where they are not there yet
-    when Horovod says so."""
+    """Let the current stream wait for Horovod's results if async completion is enabled."""
     if os.environ.get("HOROVOD_ENABLE_ASYNC_COMPLETION", "0") not in ("", "0"):
         default = torch.get_device_module(device).default_stream(device)
         torch.accelerator.current_stream(device).wait_stream(default)
 
 
 def why_not_on(device: torch.device) -> str | None:
-    """Return why Horovod cannot carry a device's tensors, in words; None where it can."""
+    """Return the reason why Horovod cannot send tensors of a device, or None if it can."""
     if not hvd.nccl_built():
         return (
             "Horovod was built without NCCL: build it with HOROVOD_GPU_OPERATIONS=NCCL, as "

@@ -1,4 +1,4 @@
-"""Collectives over Horovod's TensorFlow operations: eager ones for numpy arrays, and a graph's."""
+"""Collectives over Horovod's TensorFlow operations, eager for numpy arrays and in graphs."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ except ImportError as error:
 
 
 class _ThreadPending:
-    """An eager operation in a thread of its own, as it blocks and has no time limit.
+    """An eager operation in a separate thread, because it blocks and has no time limit.
 
-    A thread also leaves behind whatever graph is being traced where the collective is started.
+    The thread also isolates it from a graph that is being traced in the calling thread.
     """
 
     def __init__(self, call: Callable[[], tf.Tensor], name: str) -> None:
@@ -37,15 +37,15 @@ class _ThreadPending:
         try:
             self._outcome.append(np.asarray(call()))
         except Exception as error:
-            # Raised where the result is waited for, not in a thread that nobody watches.
+            # ``wait`` raises it, in the thread that needs the result.
             self._outcome.append(error)
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
         self._thread.join(timeout_s)
         if not self._outcome:
             raise ExchangeTimeout(
-                f"Horovod's {self._name!r} did not finish in {timeout_s} s: some rank did not "
-                "submit it, or is stopped; look at the ranks' output, or raise timeout_s"
+                f"Horovod's {self._name!r} did not finish in {timeout_s} s: some rank has not "
+                "submitted it or has stopped; look at the ranks' output, or raise timeout_s"
             )
         outcome = self._outcome[0]
         if isinstance(outcome, Exception):
@@ -57,15 +57,15 @@ class _ThreadPending:
 
 
 NAME = re.compile(r"[A-Za-z0-9_./-]*")
-"""Characters that TensorFlow takes in an operation's name, after the first."""
+"""Characters that TensorFlow accepts in an operation's name, after the first."""
 
 
 def check_name(name: str | None) -> None:
-    """Raise InvalidOption for a name that no operation of TensorFlow's can bear."""
+    """Raise InvalidOption for a name that is not valid in TensorFlow operations."""
     if name is not None and not NAME.fullmatch(name):
         raise InvalidOption(
-            f"name is {name!r}: TensorFlow's operations bear it, so letters, digits and _ . / - "
-            "alone, as in 'model.a-2'"
+            f"name is {name!r}: TensorFlow's operations get this name, so use only letters, digits "
+            "and _ . / -, as in 'model.a-2'"
         )
 
 
@@ -80,7 +80,7 @@ class HorovodTensorflowCollective(ProcessSetRanks):
         )
 
     def allreduce(self, array: np.ndarray, name: str) -> _ThreadPending:
-        # Without the name scope: ranks may start the collective inside different ones.
+        # Ignore the name scope, because ranks may start the collective in different ones.
         def call() -> tf.Tensor:
             return hvd.allreduce(
                 tf.constant(array),
@@ -123,14 +123,13 @@ class HorovodTensorflowCollective(ProcessSetRanks):
 def graph_allgather(
     array: tf.Tensor, splits: tf.Tensor, name: str, process_set: ProcessSet
 ) -> tf.Tensor:
-    """Return an allgather of 1-D tensors as an operation of the graph that is being built.
+    """Add an allgather of 1-D tensors to the graph, and return its result.
 
-    The graph's name scopes become part of the collective's name, as they do for Horovod's own
-    operations: a trace that runs twice in one graph would otherwise submit one name twice at a
-    time.
+    The graph's name scopes become part of the collective's name, as with Horovod's own operations,
+    because code that is traced twice in one graph would otherwise submit the same name twice.
 
-    The operation's own name begins as Horovod's do: Horovod's elastic run looks for that in an
-    error, and takes others for the end.
+    The operation's name starts with "HorovodAllgather", because Horovod's elastic run only recovers
+    from errors that contain this name.
     """
     return hvd.allgather(array, name=f"HorovodAllgather_{name}", process_set=process_set)
 
@@ -138,29 +137,29 @@ def graph_allgather(
 def graph_alltoall(
     array: tf.Tensor, splits: tf.Tensor, name: str, process_set: ProcessSet
 ) -> tf.Tensor:
-    """Return an alltoall of 1-D tensors, in the graph."""
+    """Add an alltoall of 1-D tensors to the graph, and return its result."""
     return hvd.alltoall(array, splits, name=name, process_set=process_set)[0]
 
 
 def graph_allreduce(
     array: tf.Tensor, splits: tf.Tensor, name: str, process_set: ProcessSet
 ) -> tf.Tensor:
-    """Return a sum, in the graph."""
+    """Add a sum over all ranks to the graph, and return its result."""
     return hvd.allreduce(array, op=hvd.Sum, name=name, process_set=process_set)
 
 
 def graph_reduce(
     array: tf.Tensor, op: object, scales: tuple[float, float], name: str, process_set: ProcessSet
 ) -> tf.Tensor:
-    """Return Horovod's reduction of an array, in the graph.
+    """Add a Horovod allreduce to the graph, and return its result.
 
     Parameters
     ----------
-    array : this rank's part
-    op : Horovod's name for the reduction, such as ``hvd.Average``
-    scales : factors that Horovod multiplies with before and after
-    name : of the collective
-    process_set : the ranks that take part
+    array : this rank's tensor
+    op : Horovod's constant for the reduction, for example ``hvd.Average``
+    scales : Horovod's prescale and postscale factors
+    name : name of the collective
+    process_set : the participating ranks
     """
     return hvd.allreduce(
         array,
@@ -177,4 +176,4 @@ GRAPH_PHASES: dict[str, Callable[[tf.Tensor, tf.Tensor, str, ProcessSet], tf.Ten
     "alltoall": graph_alltoall,
     "allreduce": graph_allreduce,
 }
-"""Operations of a graph, by the phase of an exchange that they do."""
+"""Graph operations, by the kind of an exchange's phase."""

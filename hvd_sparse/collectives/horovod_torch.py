@@ -19,21 +19,21 @@ try:
 except ImportError as error:
     raise ImportError(
         f"hvd_sparse.torch needs Horovod built for PyTorch ({error}); build it with "
-        "HOROVOD_WITH_PYTORCH=1, as scripts/setup does; hvd_sparse.ddp needs none"
+        "HOROVOD_WITH_PYTORCH=1, as scripts/setup does; hvd_sparse.ddp works without Horovod"
     ) from error
 
 Synchronized = Union[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]
-"""Results of Horovod's: a tensor, or, of alltoall, a tensor and the lengths received."""
+"""Horovod's results: a tensor, or for an alltoall a tensor and the received lengths."""
 
 
 @dataclass(eq=False)
 class _HorovodPending:
-    """A collective of Horovod's that was started.
+    """A Horovod collective that has been started.
 
     Attributes
     ----------
-    handle, name : Horovod's
-    take : picks the tensor out of what Horovod returns; None where that is the tensor
+    handle, name : Horovod's handle and name of the collective
+    take : converts Horovod's result to the tensor to return; None to return it unchanged
     """
 
     handle: int
@@ -41,18 +41,18 @@ class _HorovodPending:
     take: Callable[[Synchronized], torch.Tensor] | None = None
 
     def is_done(self) -> bool:
-        """Tell whether ``wait`` would return at once."""
+        """Return whether ``wait`` would return at once."""
         return bool(hvd.poll(self.handle))
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
-        """Poll until the result is there, as Horovod's own wait has no limit.
+        """Wait for the result by polling, because Horovod's ``synchronize`` has no time limit.
 
-        HorovodInternalError passes through.
+        HorovodInternalError propagates.
         """
         if not (self.is_done() or sleep_until(self.is_done, timeout_s)):
             raise ExchangeTimeout(
-                f"Horovod's {self.name!r} did not finish in {timeout_s} s: some rank did not "
-                "submit it, or is stopped; look at the ranks' output, or raise timeout_s"
+                f"Horovod's {self.name!r} did not finish in {timeout_s} s: some rank has not "
+                "submitted it or has stopped; look at the ranks' output, or raise timeout_s"
             )
         result = hvd.synchronize(self.handle)
         gathered: np.ndarray = (result if self.take is None else self.take(result)).numpy()
@@ -60,8 +60,10 @@ class _HorovodPending:
 
 
 class HorovodTorchCollective(ProcessSetRanks):
-    """Asynchronous collectives over a process set.  Implements
-    ``collectives.contract.Collective``."""
+    """Asynchronous collectives over a process set.
+
+    Implements ``collectives.contract.Collective``.
+    """
 
     horovod = mpi_ops
 
@@ -93,5 +95,5 @@ class HorovodTorchCollective(ProcessSetRanks):
 
 
 def _as_tensor(array: np.ndarray) -> torch.Tensor:
-    # torch warns of arrays that it must not write to, though Horovod only reads them.
+    # Copy read-only arrays to avoid torch's warning, though Horovod does not write to them.
     return torch.from_numpy(array if array.flags.writeable else array.copy())

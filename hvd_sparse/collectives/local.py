@@ -1,4 +1,4 @@
-"""N ranks in one process: threads that meet, for tests and simulation, without MPI."""
+"""Collectives between threads of one process, for tests and simulation without MPI."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Part = TypeVar("Part")
 
 
 class _Meeting:
-    """One collective under one name: the arrays that ranks have brought."""
+    """One running collective: the operands submitted so far, by rank."""
 
     def __init__(self, world_size: int) -> None:
         self.brought: dict[int, object] = {}
@@ -26,7 +26,7 @@ class _Meeting:
 
 
 class LocalWorld:
-    """A world of ranks that are threads of this process.
+    """A world whose ranks are threads of this process.
 
     >>> LocalWorld(3).run(lambda c: int(c.allreduce(np.ones(1), "one").wait(1.0)[0]))
     [3, 3, 3]
@@ -34,15 +34,14 @@ class LocalWorld:
     Parameters
     ----------
     world_size : number of ranks
-    timeout_s : seconds after which a collective, or a run, is given up
-    ranks_per_node : how many consecutive ranks are said to share a node
+    timeout_s : time limit of a collective and of a run, in seconds
+    ranks_per_node : number of consecutive ranks that share a node, as reported by ``nodes``
 
     Attributes
     ----------
-    sent, received : bytes by rank, as each collective's definition moves them (not a ring's)
-    wire_sent, wire_received : bytes by rank and by the collective's name, as they pass a rank's
-        network: allgather and allreduce in a ring, broadcast handed on from rank to rank, alltoall
-        straight to where it goes
+    sent, received : bytes by rank: the operand that the rank submits and the result that it gets
+    wire_sent, wire_received : bytes through the network of each rank, by the collective's name:
+        allgather and allreduce in a ring, broadcast along a chain of ranks, alltoall directly
     """
 
     def __init__(self, world_size: int, timeout_s: float = 60.0, ranks_per_node: int = 1) -> None:
@@ -57,10 +56,9 @@ class LocalWorld:
         self._lock = threading.Lock()
 
     def run(self, function: Callable[..., Result], *arguments: object) -> list[Result]:
-        """Call ``function(collective, *arguments)`` on every rank, and return the results in rank
-        order.
+        """Call ``function(collective, *arguments)`` on every rank; return the results by rank.
 
-        The first rank's error is raised, if there is one.
+        Raises the error of the lowest rank that failed.
         """
         results = []
         for result in self.run_all(function, *arguments):
@@ -72,8 +70,7 @@ class LocalWorld:
     def run_all(
         self, function: Callable[..., Result], *arguments: object
     ) -> list[Result | BaseException]:
-        """Call a function as ``run`` does, and return a rank's exception in the place of its
-        result."""
+        """Call a function like ``run``, but return a failed rank's exception as its result."""
         results: list[Result | BaseException] = [
             ExchangeTimeout(f"no result after {self.timeout_s} s")
         ] * self.world_size
@@ -82,7 +79,6 @@ class LocalWorld:
             try:
                 results[rank] = function(LocalCollective(self, rank), *arguments)
             except BaseException as error:
-                # An error is a result: the other ranks' threads go on, as processes would.
                 results[rank] = error
 
         threads = [
@@ -97,19 +93,22 @@ class LocalWorld:
         return results
 
     def meet(self, rank: int, name: str, brought: object) -> _Meeting:
-        """Note that a rank brings something to a collective, and return the meeting.
+        """Submit a rank's operand to a collective, and return the collective's state.
 
         Raises
         ------
-        RankMismatch : the rank has brought something already
+        RankMismatch : the rank has already submitted this name
         """
         with self._lock:
             meeting = self._meetings.setdefault(name, _Meeting(self.world_size))
             if rank in meeting.brought:
-                raise RankMismatch(f"rank {rank} submits {name!r} twice before it is done")
+                raise RankMismatch(
+                    f"rank {rank} submits {name!r} twice before it is done: wait for its result "
+                    "first, or use another name"
+                )
             meeting.brought[rank] = brought
             if len(meeting.brought) == self.world_size:
-                del self._meetings[name]  # the name may be used again at once
+                del self._meetings[name]  # the name is free again
                 meeting.is_complete.set()
             return meeting
 
@@ -134,14 +133,17 @@ class _LocalPending(Generic[Part]):
                 f"{self._name!r} did not finish in {limit} s: ranks {missing} did not submit it"
             )
         parts = [self._meeting.brought[rank] for rank in range(self._world.world_size)]
-        return self._finish(cast("list[Part]", parts))  # all ranks bring the same kind of thing
+        return self._finish(cast("list[Part]", parts))  # all ranks make the same call
 
     def is_done(self) -> bool:
         return self._meeting.is_complete.is_set()
 
 
 class LocalCollective:
-    """One rank's end of a ``LocalWorld``.  Implements ``collectives.contract.Collective``."""
+    """The collectives of one rank of a ``LocalWorld``.
+
+    Implements ``collectives.contract.Collective``.
+    """
 
     def __init__(self, world: LocalWorld, rank: int) -> None:
         self._world = world
@@ -167,11 +169,12 @@ class LocalCollective:
 
         Parameters
         ----------
-        name : of the collective
-        brought : this rank's part
-        sent : bytes that this rank sends by definition
-        finish : makes the result of all ranks' parts
-        passing : gives the bytes that leave and enter this rank's network, from all ranks' parts
+        name : name of the collective
+        brought : this rank's operand
+        sent : bytes of the operand
+        finish : function that computes the result from all ranks' operands
+        passing : function that computes the bytes through this rank's network, out and in, from
+            all ranks' operands
         """
         world, rank = self._world, self.rank
         world.sent[rank] += sent
@@ -188,25 +191,26 @@ class LocalCollective:
 
     def allgather(self, array: np.ndarray, name: str) -> _LocalPending:
         def passing(arrays: list[np.ndarray]) -> tuple[float, float]:
-            # In a ring a rank passes on all parts but the one of the rank after it.
+            # In a ring a rank forwards all parts except that of the next rank.
             total, following = sum(a.nbytes for a in arrays), arrays[(self.rank + 1) % len(arrays)]
             return total - following.nbytes, total - array.nbytes
 
-        # A copy: another rank may fetch its result when this one has long overwritten its array.
+        # Copy, because this rank may overwrite its array before another fetches the result.
         return self._submit(
             f"allgather.{name}", array.copy(), array.nbytes, np.concatenate, passing
         )
 
     def allreduce(self, array: np.ndarray, name: str) -> _LocalPending:
         def in_rank_order(arrays: list[np.ndarray]) -> np.ndarray:
-            # In rank order on every rank, so that all get the same bits.
+            # Add in rank order on every rank, so that all get the same bits.
             total = arrays[0].copy()
             for other in arrays[1:]:
                 if other.shape != total.shape:
                     raise RankMismatch(
-                        f"{name!r}: ranks bring {total.shape} and {other.shape} to one sum"
+                        f"allreduce {name!r}: ranks have arrays of shapes {total.shape} and "
+                        f"{other.shape}; give the same shape on all ranks"
                     )
-                with np.errstate(over="ignore", invalid="ignore"):  # as MPI and Gloo add
+                with np.errstate(over="ignore", invalid="ignore"):  # like MPI and Gloo
                     total += other
             return total
 

@@ -10,9 +10,9 @@ from mpi4py.util.dtlib import from_numpy_dtype
 
 
 class _LazyPending:
-    """A collective that runs when it is waited for.
+    """A collective that runs in ``wait``.
 
-    MPI matches collectives by order alone, and exchanges are waited for in one order.
+    MPI matches collectives by order, and all ranks wait for exchanges in the same order.
     """
 
     def __init__(self, call: Callable[[], np.ndarray]) -> None:
@@ -22,13 +22,14 @@ class _LazyPending:
         return self._call()
 
     def is_done(self) -> bool:
-        return True  # it begins when it is waited for
+        return True  # nothing to poll: it runs in ``wait``
 
 
 class MpiCollective:
-    """Blocking collectives over a communicator.  Implements ``collectives.contract.Collective``.
+    """Blocking collectives over an mpi4py communicator.
 
-    They have no time limit of their own: run them under one.
+    Implements ``collectives.contract.Collective``. The time limit of ``wait`` is ignored: run the
+    program under one of its own, for example ``timeout``.
 
     Parameters
     ----------
@@ -55,7 +56,7 @@ class MpiCollective:
         return _LazyPending(lambda: self._allgather(array))
 
     def _allgather(self, array: np.ndarray) -> np.ndarray:
-        # Lengths may differ between ranks, and MPI must be told them before.
+        # Lengths may differ between ranks, and MPI needs them in advance.
         counts = np.array(self._comm.allgather(array.size))
         gathered = np.empty(counts.sum(), array.dtype)
         self._comm.Allgatherv(array, [gathered, counts, None, from_numpy_dtype(array.dtype)])

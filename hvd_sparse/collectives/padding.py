@@ -1,13 +1,13 @@
-"""Padding: arrays travel as blocks whose lengths stay the same from step to step.
+"""Padding of arrays to blocks whose lengths stay the same from step to step.
 
     offset  bytes  content of a block (little-endian)
-    0       8      bytes of the block, this head and the padding included
+    0       8      bytes of the block, with this header and the padding
     8       8      bytes of the content
     16      ...    the content, then zeros
 
-Horovod remembers what a name stood for in the last step.  Where a length has changed, all ranks ask
-each other anew, which takes longer than a short message.  NCCL joins blocks of one length by one
-operation, those of unequal lengths by one operation a rank.
+Horovod caches the shape of every name.  If a length changes, the ranks negotiate again, which takes
+longer than a short message.  NCCL gathers blocks of equal lengths by one operation, and blocks of
+unequal lengths by one operation per rank.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ from hvd_sparse.errors import CorruptPayload
 
 Result = TypeVar("Result")
 Count = Callable[[int, int], None]
-"""Is told how many bytes more than the arrays' own were sent, and how many came."""
+"""Called with the bytes of padding and headers that were sent, and that were received."""
 
 HEAD = struct.Struct("<QQ")
 GRAIN = 64
-"""A room is a multiple of it."""
+"""A room is a multiple of this many bytes."""
 SPARE = 8
-"""A part of what was needed, one in so many, is added: messages of warm steps differ by little."""
+"""A room exceeds the longest block by one part in this many, since lengths vary a little."""
 LARGE = 2
-"""A room that is so many times as large as what is needed is too large ..."""
+"""A room is too large if it exceeds the longest block by more than this factor ..."""
 PATIENCE = 8
-"""... if it is for so many collectives in a row."""
+"""... in this many collectives in a row."""
 MOST_PADDED = 32_768
-"""Bytes of a longer array are worth more than the time that ranks take to ask each other."""
+"""Rooms above this many bytes are not used: sending the padding would cost more than it saves."""
 
 
 class Room:
-    """Length of the blocks of one name.
+    """The room of one name: the length to which its blocks are padded.
 
-    Ranks that note the same lengths have the same room.
+    It depends only on the noted lengths, so that ranks which note the same have the same room.
 
     Attributes
     ----------
-    nbytes : that a block has at least; 0 before the first one
+    nbytes : least bytes of a block; 0 before the first
     """
 
     def __init__(self) -> None:
         self.nbytes = self._lately = self._times_too_large = 0
 
     def note(self, longest: int) -> None:
-        """Take in what was needed, and make more room, or less, for what follows.
+        """Adapt the room to the last collective.
 
         Parameters
         ----------
@@ -75,17 +75,17 @@ class Room:
 
 
 def needed(content: np.ndarray) -> int:
-    """Return the bytes of a block without padding."""
+    """Return the bytes of a block without its padding."""
     return HEAD.size + content.nbytes
 
 
 def write_block(content: np.ndarray, least: int = 0) -> np.ndarray:
-    """Return an array's bytes as a block.
+    """Return an array as a block, uint8.
 
     Parameters
     ----------
     content : 1-D, contiguous, of any dtype
-    least : bytes that the block has at least
+    least : least bytes of the block
     """
     block = np.zeros(max(least, needed(content)), np.uint8)
     HEAD.pack_into(block, 0, block.size, content.nbytes)  # type: ignore[arg-type]
@@ -94,16 +94,16 @@ def write_block(content: np.ndarray, least: int = 0) -> np.ndarray:
 
 
 def read_blocks(joined: np.ndarray, name: str) -> list[np.ndarray]:
-    """Return the contents of blocks that a collective joined, as views.
+    """Return the contents of concatenated blocks, as views.
 
     Parameters
     ----------
-    joined : uint8, the blocks one behind the other
-    name : of the collective, for errors
+    joined : uint8, the concatenated blocks
+    name : name of the collective, for errors
 
     Raises
     ------
-    CorruptPayload : these are no whole blocks
+    CorruptPayload : the bytes are not a sequence of whole blocks
     """
     contents, offset = [], 0
     while offset < joined.size:
@@ -113,8 +113,8 @@ def read_blocks(joined: np.ndarray, name: str) -> list[np.ndarray]:
             length, size = HEAD.unpack_from(joined[offset : offset + HEAD.size].tobytes())
         if not HEAD.size + size <= length <= left:
             raise CorruptPayload(
-                f"the collective {name!r} brought a block that says it has {length} bytes with "
-                f"{size} of content, where {left} are left: altered on its way"
+                f"the collective {name!r} brought a block with a header of {length} bytes, "
+                f"{size} of them content, where {left} bytes are left: altered on its way"
             )
         start = offset + HEAD.size
         contents.append(joined[start : start + size])
@@ -123,11 +123,11 @@ def read_blocks(joined: np.ndarray, name: str) -> list[np.ndarray]:
 
 
 class Padding:
-    """Padding of what a compressor's exchanges gather.
+    """Padding of the allgathers of a compressor's exchanges.
 
     Parameters
     ----------
-    count : is told of the bytes that it costs
+    count : called with the bytes that padding adds
     """
 
     def __init__(self, count: Count) -> None:
@@ -137,12 +137,12 @@ class Padding:
     def carry(
         self, conversation: Generator[Request, np.ndarray, Result], bucket: int
     ) -> Generator[Request, np.ndarray, Result]:
-        """Return an exchange whose gathered arrays travel as blocks.
+        """Run an exchange with its allgathers padded to blocks.
 
         Parameters
         ----------
         conversation : the exchange
-        bucket : its number, the same on every rank and at every step
+        bucket : number of the bucket, the same on every rank and at every step
         """
         phase, received = 0, None
         while True:
@@ -163,8 +163,8 @@ class Padding:
         try:
             contents = read_blocks(joined, "gather")
         except CorruptPayload:
-            return joined  # the exchange refuses it at the place where it may raise
-        # All ranks see all lengths, so all make the same room for the next step.
+            return joined  # the exchange raises it, after its last phase
+        # All ranks see all lengths, so all compute the same room.
         room.note(max(map(needed, contents)))
         brought: np.ndarray = np.concatenate(contents).view(array.dtype)
         self._count(block.nbytes - array.nbytes, joined.nbytes - brought.nbytes)

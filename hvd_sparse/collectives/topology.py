@@ -1,4 +1,4 @@
-"""Topology: the node of every rank."""
+"""Placement of ranks on nodes."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 
 def is_elastic() -> bool:
-    """Tell whether Horovod may start ranks anew, in other places."""
+    """Return whether this is an elastic run, in which Horovod may add, remove and move ranks."""
     return os.environ.get("HOROVOD_ELASTIC") == "1"
 
 
 @dataclass(frozen=True)
 class Placement:
-    """The node of every rank, and this rank.
+    """The node of every rank.
 
     Attributes
     ----------
-    rank : of this process
-    nodes : the node of every rank, as any number; equal where ranks share a machine
+    rank : rank of this process
+    nodes : a number for the node of every rank, equal for ranks that share a machine
     """
 
     rank: int
@@ -26,22 +26,22 @@ class Placement:
 
     @property
     def world_size(self) -> int:
-        """Return the number of ranks."""
+        """The number of ranks."""
         return len(self.nodes)
 
     @property
     def node_count(self) -> int:
-        """Return the number of nodes."""
+        """The number of nodes."""
         return len(set(self.nodes))
 
     def mates(self, rank: int) -> list[int]:
-        """Return the ranks of a rank's node, itself among them, ascending."""
+        """Return the ranks that share a node with ``rank``, itself included, ascending."""
         return [other for other, node in enumerate(self.nodes) if node == self.nodes[rank]]
 
     def part(self, rank: int, numel: int) -> slice:
-        """Return a rank's part of a vector that its node's ranks divide evenly.
+        """Return a rank's part of a vector that is divided evenly among the ranks of its node.
 
-        Parts differ by at most one entry.
+        Lengths of parts differ by at most one entry.
         """
         mates = self.mates(rank)
         number, size = mates.index(rank), len(mates)
@@ -49,5 +49,5 @@ class Placement:
 
 
 def in_nodes_of(ranks_per_node: int, rank: int, world_size: int) -> Placement:
-    """Return a placement with consecutive ranks on each node, the last node with what is left."""
+    """Return a placement of consecutive ranks on nodes; the last node may have fewer."""
     return Placement(rank, tuple(other // ranks_per_node for other in range(world_size)))

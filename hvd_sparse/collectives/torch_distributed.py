@@ -1,7 +1,7 @@
 """Collectives over a process group of ``torch.distributed``: Gloo, MPI or NCCL, without Horovod.
 
-A process group matches collectives by the order in which they are submitted, so every rank submits
-the same in one order.  Allgathers prove that they do: a message begins with its length and a
+A process group matches collectives by the order of submission, so all ranks must submit the same
+collectives in the same order.  Allgathers check this: a message starts with its length and a
 checksum of the collective's name.
 """
 
@@ -21,47 +21,48 @@ from hvd_sparse.kernels.torch.vector import fetch, upload
 from hvd_sparse.wire.checksum import crc32
 
 HEADER_BYTES = 16
-"""Of a gathered message: its length and its name's checksum, as int64."""
+"""Bytes before a gathered message: its length and its name's checksum, as int64."""
 REMEMBERED = 8
-"""Past allgathers of a name whose longest message says how much room the next one gets."""
+"""The room of an allgather is computed from the last allgathers of its name, this many."""
 SPARE = 16
-"""A part of that much, one in so many, is added to the room."""
+"""The room exceeds the longest of these messages by one part in this many."""
 STEADY = 2
-"""Lengths that differ by more than this factor, as a checkpoint's arrays, get no room at all: it
-would be sent in vain."""
+"""There is no room if their lengths differ by more than this factor, as those of a checkpoint's
+arrays do, because most of it would be padding."""
 
 
 class _Started:
-    """A collective of torch's that was started.
+    """A collective of torch.distributed that has been started.
 
     Parameters
     ----------
-    work : torch's
-    output : where the result will be
-    name : for errors
+    work : torch's handle
+    output : tensor that receives the result
+    name : name of the collective, for errors
     """
 
     def __init__(self, work: dist.Work, output: torch.Tensor, name: str) -> None:
         self._work, self._output, self._name = work, output, name
 
     def is_done(self) -> bool:
-        """Tell whether ``wait`` would return at once."""
+        """Return whether ``wait`` would return at once."""
         return bool(self._work.is_completed())
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
-        """Return the result; torch's own wait would end the process group at its limit."""
+        """Wait for the result by polling, because a timeout of torch's ends the process group."""
         if not (self.is_done() or sleep_until(self.is_done, timeout_s)):
             raise ExchangeTimeout(
                 f"torch.distributed's {self._name!r} did not finish in {timeout_s} s: some rank "
-                "did not submit it, or is stopped; look at the ranks' output, or raise timeout_s"
+                "has not submitted it or has stopped; look at the ranks' output, or raise "
+                "timeout_s"
             )
         try:
             self._work.wait()
         except RuntimeError as error:
             words = str(error).partition("\n")[0]
             raise ExchangeTimeout(
-                f"torch.distributed gave {self._name!r} up ({words}): some rank has ended, or is "
-                "stopped; look at the ranks' output, and start all of them again"
+                f"torch.distributed aborted {self._name!r} ({words}): some rank has ended or has "
+                "stopped; look at the ranks' output, and restart all of them"
             ) from error
         return fetch(self._output)
 
@@ -69,16 +70,16 @@ class _Started:
 class _Gathering:
     """An allgather of messages of unequal lengths.
 
-    What fits the room that the last allgathers of this name needed travels in one collective, which
-    is under way while the program goes on.  What does not fit follows in a second one, when the
-    result is waited for: the first tells all ranks alike of it.
+    The first collective gathers the beginning of every message, up to a room computed from the last
+    allgathers of this name.  It runs in the background.  If a message is longer, ``wait`` gathers
+    the rests in a second collective; all ranks know the lengths from the first.
 
     Parameters
     ----------
     array : this rank's message, 1-D
-    name : of the collective
-    lengths : of the longest messages under this name so far, the same on all ranks
-    gather : starts an allgather of bytes, as many on every rank
+    name : name of the collective
+    lengths : the longest length of each of the last allgathers of this name, equal on all ranks
+    gather : function that starts an allgather of bytes of equal length
     """
 
     def __init__(
@@ -91,8 +92,7 @@ class _Gathering:
         self._message, self._dtype = array.view(np.uint8), array.dtype
         self._name, self._lengths, self._gather = name, lengths, gather
         longest = max(lengths, default=0)
-        # All ranks remember the same lengths, of results and not of their own messages, so all
-        # find the same room without asking.
+        # All ranks have the same ``lengths``, and so the same room.
         is_steady = longest <= STEADY * min(lengths, default=0)
         self._room = longest + longest // SPARE if is_steady else 0
         first = np.zeros(HEADER_BYTES + self._room, np.uint8)
@@ -104,8 +104,10 @@ class _Gathering:
         self._result: np.ndarray | None = None
 
     def is_done(self) -> bool:
-        """Tell whether ``wait`` would return at once.  It starts nothing: ranks ask at different
-        times."""
+        """Return whether ``wait`` would return at once.
+
+        It starts no collective, because ranks call it at different times.
+        """
         if self._result is not None:
             return True
         if not self._first.is_done():
@@ -113,12 +115,12 @@ class _Gathering:
         return (
             self._rest.is_done()
             if self._rest is not None
-            # done without a second collective
+            # no second collective is needed
             else bool(self._read(0.0)[1].max() <= self._room)
         )
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
-        """Return the ranks' messages, one behind the other."""
+        """Return the concatenated messages of all ranks."""
         if self._result is not None:
             return self._result
         rows, sizes = self._read(timeout_s)
@@ -129,19 +131,19 @@ class _Gathering:
             beyond = np.maximum(sizes - self._room, 0)
             pairs = zip(parts, rests, beyond)
             parts = [np.concatenate([part, rest[:size]]) for part, rest, size in pairs]
-        # Behind all waits: one that timed out is begun again.
+        # After all waits, because a wait that timed out is repeated.
         self._lengths.append(longest)
         self._result = np.concatenate(parts).view(self._dtype)
         return self._result
 
     def _read(self, timeout_s: float | None) -> tuple[np.ndarray, np.ndarray]:
-        """Return what the first collective brought, a row a rank, and the messages' lengths."""
+        """Return the result of the first collective, a row per rank, and the messages' lengths."""
         rows = self._first.wait(timeout_s)
         told = np.ascontiguousarray(rows[:, :HEADER_BYTES]).view(np.int64)
         if (told[:, 1] != told[0, 1]).any():
             raise RankMismatch(
-                f"this rank is at the collective {self._name!r}, and not all others are: make the "
-                "same calls on all ranks, with the same options"
+                f"this rank runs the collective {self._name!r}, and another rank a different one: "
+                "make the same calls in the same order on all ranks, with the same options"
             )
         return rows, told[:, 0]
 
@@ -155,14 +157,14 @@ class _Gathering:
 
 
 class _Alltoall:
-    """An alltoall, whose second collective is started when it is waited for.
+    """An alltoall: a first collective of the parts' lengths, and in ``wait`` that of the parts.
 
     Parameters
     ----------
-    array : 1-D, the parts for ranks 0, 1, ... one after the other
+    array : 1-D, the concatenated parts for ranks 0, 1, ...
     leaving : bytes of each part
-    arriving : the collective that brings the bytes of the parts for this rank
-    start : starts a collective that fills a tensor
+    arriving : the first collective, of the bytes that each rank sends to this one
+    start : function that starts a collective into a tensor
     """
 
     def __init__(
@@ -176,11 +178,11 @@ class _Alltoall:
         self._parts: _Started | None = None
 
     def is_done(self) -> bool:
-        """Tell whether ``wait`` would return at once."""
+        """Return whether ``wait`` would return at once."""
         return self._parts is not None and self._parts.is_done()
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
-        """Return the parts for this rank, in rank order."""
+        """Return the concatenated parts for this rank, in rank order."""
         if self._parts is None:
             arriving = [int(size) for size in self._arriving.wait(timeout_s)]
             output = torch.empty(sum(arriving), dtype=torch.uint8)
@@ -189,35 +191,36 @@ class _Alltoall:
 
 
 class TorchDistributedCollective:
-    """Asynchronous collectives over a process group.  Implements
-    ``collectives.contract.Collective``.
+    """Asynchronous collectives over a process group.
+
+    Implements ``collectives.contract.Collective``.
 
     Parameters
     ----------
-    group : of torch.distributed; this process is in it
-    device : where the group's backend wants tensors, if it takes none on the CPU, as NCCL
+    group : process group of torch.distributed that includes this process
+    device : device for the tensors of backends without CPU support, for example NCCL
     """
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
         self.group = group
-        # "cpu:gloo,cuda:nccl" takes both, "cuda:nccl" none on the host
+        # For example "cpu:gloo,cuda:nccl" supports the CPU, and "cuda:nccl" does not.
         takes_host = "cpu:" in dist.get_backend_config(group)
         self._device = torch.device("cpu") if takes_host else device
         self._lengths: dict[str, deque[int]] = {}
 
     @property
     def rank(self) -> int:
-        """Return this process's rank in the group."""
+        """This process's rank in the group."""
         return int(dist.get_rank(self.group))
 
     @property
     def world_size(self) -> int:
-        """Return the number of ranks in the group."""
+        """The number of ranks in the group."""
         return int(dist.get_world_size(self.group))
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """Return the node of every rank, by the names of their hosts.  Collective."""
+        """The node of every rank, found by an allgather of host names.  Collective."""
         own = np.array([crc32(socket.gethostname().encode())], np.int64)
         hosts = self.allgather(own, "hvd_sparse.nodes").wait(None).tolist()
         return tuple(hosts.index(host) for host in hosts)
@@ -260,5 +263,5 @@ class TorchDistributedCollective:
         return _Alltoall(np.ascontiguousarray(array), leaving, told, start)
 
     def _there(self, array: np.ndarray) -> torch.Tensor:
-        """Return a tensor of its own with an array's entries, where the backend wants it."""
+        """Copy an array to a tensor on the backend's device."""
         return upload(array.copy(), self._device)
