@@ -1,1 +1,1 @@
-"""Saving and moving state: checkpoints, and elastic runs."""
+"""Checkpoints, and states of elastic runs."""

@@ -1,16 +1,16 @@
-"""The file of compressors' states: one file holds the states of any number of ranks.
+"""Checkpoint files: one file holds the states of any number of ranks.
 
     bytes     content (little-endian)
     8         b"HVDSPRS" and the version of this layout
     ...       the arrays, one after the other
-    ...       JSON: the states, with type, length and place of every array where the array is
+    ...       JSON: the states, with dtype, length and place in the file of every array
     8         length of the JSON
     32        SHA-256 of everything before
 
-A file is written under another name, flushed to the disk and renamed, so that there is a whole file
-or none.  A killed writer leaves an unlocked file under that other name, and the next writer removes
-it.  Reading a file runs no code: it can hold numbers, texts and plain arrays alone.  The digest
-finds a file that was truncated or altered; it is no signature.
+Writing is atomic: a file is written under a temporary name, flushed to the disk and renamed.  If a
+writer is killed, its temporary file stays behind unlocked, and the next writer removes it.  Reading
+a file runs no code, because it holds only numbers, strings and plain arrays.  The digest detects
+truncated and altered files; it does not authenticate them.
 """
 
 from __future__ import annotations
@@ -38,16 +38,15 @@ SHORTEST = len(MAGIC) + LENGTH_BYTES + DIGEST_BYTES
 CHUNK_BYTES = 1 << 22
 DTYPES = ("float32", "float64")
 PARTIAL, RANDOM_LETTERS = ".partial", 8
-"""Suffix of a file that is being written, and the number of letters that ``tempfile`` puts before
-it."""
+"""Suffix of a temporary file, and the number of random letters that ``tempfile`` adds before it."""
 
 
 class Writer:
-    """Write a file from front to back, so that only one array need be in memory.
+    """Writer of a checkpoint, array by array, so that only one needs to be in memory.
 
     Parameters
     ----------
-    stream : binary, at its beginning
+    stream : binary stream, at its beginning
     """
 
     def __init__(self, stream: IO[bytes]) -> None:
@@ -62,14 +61,13 @@ class Writer:
         self._place += len(data)
 
     def add(self, array: np.ndarray) -> dict[str, str | int]:
-        """Write an array, and return the JSON-able description that stands for it in a state."""
+        """Write an array, and return its JSON-serializable description for use in a state."""
         told = {"dtype": array.dtype.name, "length": array.size, "place": self._place}
         self._write(np.ascontiguousarray(array).view(np.uint8).data if array.size else b"")
         return told
 
     def finish(self, states: Sequence[State]) -> None:
-        """Write the states, in which descriptions by ``add`` stand for the arrays, and the
-        digest."""
+        """Write the states, with arrays replaced by descriptions from ``add``, and the digest."""
         text = json.dumps({"states": states}).encode()
         self._write(text)
         self._write(len(text).to_bytes(LENGTH_BYTES, "little"))
@@ -78,10 +76,9 @@ class Writer:
 
 @contextlib.contextmanager
 def atomic(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Open a stream whose content is at ``path`` once the block has ended without an error.
+    """Open a stream whose content replaces ``path`` when the block ends without an error.
 
-    After an error the old content is still there.  Files that killed writers have left are removed
-    first.
+    After an error the old file is unchanged.  Temporary files of killed writers are removed first.
 
     Raises
     ------
@@ -96,8 +93,8 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-            # while the lock is held: without it another writer would take this file for a killed
-            # writer's, and remove it
+            # Rename under the lock: another writer would take an unlocked file for that of a killed
+            # writer, and remove it.
             os.replace(partial, target)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -111,12 +108,12 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 
 def _create(target: Path) -> tuple[int, str]:
-    """Create a file beside the target, which stays locked as long as its writer lives."""
+    """Create a temporary file beside the target, locked as long as its writer lives."""
     while True:
         handle, partial = tempfile.mkstemp(
             suffix=PARTIAL, prefix=f".{target.name}.", dir=target.parent
         )
-        # on a file system without locks this fails, and nobody's sweep removes files there either
+        # Without support for locks in the file system, ``_sweep`` removes no files either.
         with contextlib.suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX)
         if os.fstat(handle).st_nlink:
@@ -125,12 +122,11 @@ def _create(target: Path) -> tuple[int, str]:
 
 
 def _sweep(target: Path) -> None:
-    """Remove the partial files of this target that no process writes any more."""
+    """Remove the temporary files of killed writers of this target."""
     with os.scandir(target.parent) as entries:
         left = [entry.path for entry in entries if _is_partial(entry.name, target.name)]
     for partial in left:
-        # an error means that its writer lives, on this host or another, or that another writer has
-        # removed it
+        # An error means that the file's writer lives, or that another writer has removed the file.
         with contextlib.suppress(OSError):
             handle = os.open(partial, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
@@ -146,11 +142,11 @@ def _is_partial(name: str, target: str) -> bool:
 
 
 def write(path: str | os.PathLike[str], states: Sequence[State]) -> None:
-    """Write the states of some or all ranks into one file.
+    """Write the states of some or all ranks to one file.
 
     Parameters
     ----------
-    path : of the file
+    path : path of the file
     states : ``Compressor.state_dict()`` of each rank
 
     Raises
@@ -163,7 +159,7 @@ def write(path: str | os.PathLike[str], states: Sequence[State]) -> None:
 
 
 def to_bytes(state: State) -> bytes:
-    """Return one state as the content of a file."""
+    """Return one state as the bytes of a checkpoint file."""
     stream = io.BytesIO()
     _write_states(stream, [state])
     return stream.getvalue()
@@ -177,7 +173,7 @@ def _write_states(stream: IO[bytes], states: Sequence[State]) -> None:
 
 
 def with_arrays(state: State, change: Callable[..., object]) -> NewState:
-    """Return a state with ``change(array)`` in the place of every array."""
+    """Return a copy of a state with every array replaced by ``change(array)``."""
     tensors = {
         key: {**tensor, "arrays": {name: change(array) for name, array in tensor["arrays"].items()}}
         for key, tensor in state["tensors"].items()
@@ -186,41 +182,45 @@ def with_arrays(state: State, change: Callable[..., object]) -> NewState:
 
 
 def read(path: str | os.PathLike[str]) -> list[NewState]:
-    """Return the states in a file; their arrays are read-only views of it.
+    """Read the states in a file; their arrays are read-only views of the file.
 
     Raises
     ------
     CorruptCheckpoint
-        If the file is not whole, or is none of this kind.
+        If the file is truncated, altered or not a checkpoint of hvd_sparse.
     OSError
-        If it cannot be read.
+        If the file cannot be read.
     """
     size = os.path.getsize(path)
     if size < SHORTEST:
         raise CorruptCheckpoint(
-            f"{os.fspath(path)!r} has {size} bytes: truncated, or no checkpoint of hvd_sparse"
+            f"{os.fspath(path)!r} has {size} bytes: it is truncated, or not a checkpoint of "
+            "hvd_sparse; use another file"
         )
     return _parse(np.memmap(path, np.uint8, mode="r"), os.fspath(path))
 
 
 def from_bytes(data: bytes) -> NewState:
-    """Return the state that ``to_bytes`` wrote.
+    """Return the state written by ``to_bytes``.
 
     Raises
     ------
     CorruptCheckpoint
-        If the bytes are not whole, or none of this kind.
+        If the bytes are truncated, altered or not a state of hvd_sparse.
     """
     if len(data) < SHORTEST:
         raise CorruptCheckpoint(
-            f"a saved state has {len(data)} bytes: truncated, or none of hvd_sparse"
+            f"a saved state has {len(data)} bytes: it is truncated, or not a state of hvd_sparse"
         )
     return _parse(np.frombuffer(data, np.uint8), "a saved state")[0]
 
 
 def _parse(content: np.ndarray, name: str) -> list[NewState]:
     if content[: len(MAGIC)].tobytes() != MAGIC:
-        raise CorruptCheckpoint(f"{name!r} is no checkpoint of hvd_sparse, or of another version")
+        raise CorruptCheckpoint(
+            f"{name!r} is not a checkpoint of hvd_sparse, or has another version of its format; "
+            "use another file, or the hvd_sparse that wrote it"
+        )
     digest = hashlib.sha256()
     for start in range(0, content.size - DIGEST_BYTES, CHUNK_BYTES):
         digest.update(

@@ -1,12 +1,11 @@
-"""Commits of an elastic run: the states that a rank keeps so that all can go on from one of them.
+"""Commits of an elastic run: the states that each rank keeps so that all can resume from one.
 
-When a worker dies the other ranks notice it at different places: one has rejoined, or committed,
-and another has not.  So every rank keeps, besides its last commit, the states that another rank may
-have gone back to or gone on from.  A *point* names the states of all ranks at one time: the number
-of the rejoining that their world began with, and the steps of every tensor.  The model that goes on
-is rank 0's, so rank 0's last commit is the point that all ranks take, and a rejoining counts once
-rank 0 has committed after it.  Which ranks hold which states, and why that suffices, is in
-docs/adr/0017.
+When a worker dies, the other ranks notice it at different times: one has already committed or
+rejoined, and another has not.  Every rank therefore keeps, besides its last commit, the states from
+which another rank may resume.  A *point* identifies the states of all ranks at one time: the number
+of the rejoining with which their world began (the generation), and the steps of every tensor.  All
+ranks resume from the model of rank 0, and so from the point of its last commit.  docs/adr/0017
+explains which ranks hold which states, and why these suffice.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ from hvd_sparse.state.rejoining import sum_tensors
 from hvd_sparse.state.state_form import NewState, State
 
 Point = list[Any]
-"""The generation, and the steps by tensor: [int, dict].  A list, as it is after JSON, in which no
-type can be given to each element."""
+"""[generation, steps by tensor]: a list, because points are exchanged as JSON."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +33,8 @@ class Held:
 
     Attributes
     ----------
-    generation : number of the rejoining that its world began with; 0 before the first
-    state : the compressor's
+    generation : number of the rejoining with which the state's world began; 0 before the first
+    state : the compressor's state
     """
 
     generation: int
@@ -44,7 +42,7 @@ class Held:
 
     @property
     def point(self) -> Point:
-        """Return the point of this state, which is the same on all ranks."""
+        """The point of this state."""
         return [
             self.generation,
             {key: tensor["steps"] for key, tensor in self.state["tensors"].items()},
@@ -52,11 +50,11 @@ class Held:
 
 
 class Commits:
-    """This rank's commits, and its part in rejoinings.
+    """This rank's commits, and the other states from which the ranks may resume.
 
-    Two commits are kept, as another rank may be one behind.  Until both are of this world, two more
-    states are kept: the one that this world began with, and the one at which this rank noticed a
-    failure, as another rank may have committed there.
+    It keeps two commits, because another rank may be one commit behind.  Until both belong to the
+    present world, it also keeps the state with which this world began, and the state at which this
+    rank noticed a failure, because another rank may have committed there.
     """
 
     def __init__(self) -> None:
@@ -72,7 +70,7 @@ class Commits:
 
         Parameters
         ----------
-        state : the compressor's, which nobody changes afterwards
+        state : the compressor's state; it must not be modified afterwards
         """
         new = Held(self._generation, state)
         older = [held for held in self._commits if held.point != new.point]
@@ -81,8 +79,8 @@ class Commits:
             all(held.generation == self._generation for held in self._commits)
             and len(self._commits) > 1
         ):
-            # two commits of this world: ranks are at most one commit apart, so every rank has
-            # committed in it, and none goes back behind it
+            # Ranks are at most one commit apart, so every rank has committed in this world, and
+            # none resumes from an earlier one.
             self._base = self._loose = None
 
     def go_back(self, state: State) -> State:
@@ -90,7 +88,7 @@ class Commits:
 
         Parameters
         ----------
-        state : the compressor's present one
+        state : the compressor's present state
         """
         live = Held(self._generation, state)
         if not self._is_rejoining and all(held.point != live.point for held in self._commits):
@@ -106,15 +104,15 @@ class Commits:
 
         Parameters
         ----------
-        state : the state that this rank goes on from; without tensors if the rank is new
-        collective : of the new world
-        name : name of its collectives
-        timeout_s : seconds that one of them may take
+        state : this rank's present state; without tensors if the rank is new
+        collective : the collectives of the new world
+        name : name of the collective operations
+        timeout_s : time limit of each operation, in seconds
 
         Raises
         ------
         RankMismatch
-            On all ranks, if one of them has lost the state that the others go on from.
+            On all ranks, if one of them lacks the state from which the others resume.
         ExchangeTimeout
             If a rank does not take part in time.
         """
@@ -139,7 +137,7 @@ class Commits:
             if collective.rank in holders
             else None
         )
-        if len(holders) == collective.world_size == chosen["world_size"]:  # nobody came or went
+        if len(holders) == collective.world_size == chosen["world_size"]:  # no rank changed
             assert mine is not None
             tensors = with_arrays(mine.state, np.asarray)["tensors"]
         else:
@@ -156,28 +154,29 @@ class Commits:
             {**live.state, **place, "tensors": tensors},
         )
         self._base, self._loose = mine, joined
-        # a barrier: a rank that gets past it, and commits, knows that all ranks hold that state
+        # A barrier: a rank that commits after it knows that all ranks hold the joined state.
         gatherer.tell_all("joined")
         self._generation, self._is_rejoining = joined.generation, False
         return dict(joined.state)
 
 
 def agree(told: Sequence[State]) -> tuple[int, list[int]]:
-    """Return the rank whose point all ranks take, and the ranks that hold a state of that point.
+    """Return the rank from whose point all ranks resume, and the ranks that hold this point.
 
     Parameters
     ----------
-    told : of every rank, whether it has met the others before ("has_met"), the points that it holds
-        ("held") and its present state without arrays ("live")
+    told : for every rank, whether it has rejoined before ("has_met"), the points that it holds
+        ("held"), and its present state without arrays ("live")
 
     Raises
     ------
     RankMismatch
-        On all ranks, if a rank that was in the old world holds no state of that point.
+        On all ranks, if a rank of the old world does not hold the point.
     """
     met = [rank for rank, each in enumerate(told) if each["has_met"]]
     trained = [rank for rank, each in enumerate(told) if each["live"]["tensors"]]
-    # a new worker's state, from an older checkpoint, does not count beside those of the old world
+    # Ignore the state of a new worker, from an older checkpoint, if there are ranks of the old
+    # world.
     old = met or trained or list(range(len(told)))
     leader = old[0]
     point = told[leader]["held"][0]
@@ -187,20 +186,20 @@ def agree(told: Sequence[State]) -> tuple[int, list[int]]:
     ]
     if lacking:
         raise RankMismatch(
-            f"the ranks {lacking} hold no state of the step that rank {leader} goes on from: "
+            f"the ranks {lacking} hold no state of the step that rank {leader} resumes from: "
             f"{_difference(told, leader, lacking)}; give the compressor to the elastic state, so "
-            "that all ranks go on "
-            "from one commit; if it is there, a worker died in the last exchange of a step that "
-            "only some ranks "
-            "committed: start all ranks anew from a checkpoint"
+            "that all ranks resume from one commit; if it is there, a worker died in the last "
+            "exchange of a step that only some ranks committed: start all ranks anew from a "
+            "checkpoint"
         )
     return leader, holders
 
 
 def _was_there(held: list[Point], point: Point) -> bool:
-    """Tell whether a rank took part in the world of a point.
+    """Return whether a rank took part in the world of a point.
 
-    Generation 0 proves nothing after it, as a worker that came later brings states of it too.
+    States of generation 0 only count for points of generation 0, because workers that joined later
+    have such states too.
     """
     return bool(point[1]) and any(
         steps and generation <= point[0] and (generation > 0 or point[0] == 0)
@@ -209,10 +208,10 @@ def _was_there(held: list[Point], point: Point) -> bool:
 
 
 def _difference(told: Sequence[State], leader: int, lacking: list[int]) -> str:
-    """Name the first tensor whose steps differ."""
+    """Describe the first tensor whose steps differ."""
     steps = {rank: told[rank]["held"][0][1] for rank in (leader, *lacking)}
     for key in steps[leader]:
         made = sorted({each.get(key, 0) for each in steps.values()})
         if len(made) > 1:
-            return f"tensor {key!r} has made {made} steps on the workers that go on"
-    return "it is of another rejoining"
+            return f"tensor {key!r} has made {made} steps on the remaining workers"
+    return "theirs are of another rejoining"

@@ -1,6 +1,6 @@
-"""The gathering of all ranks' states into one file, array by array.
+"""Gathering of all ranks' states into one file.
 
-No rank ever holds more than one array of all ranks.
+States are gathered array by array, so that a rank holds at most one array of all ranks at a time.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from hvd_sparse.state.checkpoint_file import Writer, atomic, with_arrays
 from hvd_sparse.state.state_form import State
 
 Parts = Iterator["tuple[str, str, dict[int, np.ndarray]]"]
-"""A tensor's key, an array's name, and the array of every rank that has it."""
+"""Tuples of a tensor's key, an array's name, and the arrays of this name by rank."""
 
 
 class Gatherer:
-    """Gather values and states over a collective, under one name, one after the other.
+    """Allgathers of values and of states, one after the other.
 
     Parameters
     ----------
-    collective : of the ranks
-    name : name of every gather
-    timeout_s : seconds that one gather may take
+    collective : the ranks' collectives
+    name : name of every allgather
+    timeout_s : time limit of each allgather, in seconds
     """
 
     def __init__(self, collective: Collective, name: str, timeout_s: float | None) -> None:
@@ -39,12 +39,12 @@ class Gatherer:
     def _gather(self, data: np.ndarray) -> np.ndarray:
         return self._collective.allgather(data.view(np.uint8), self._name).wait(self._timeout_s)
 
-    def tell_all(self, value: object) -> list[Any]:  # Any: whatever JSON the ranks have given
-        """Return the JSON-able values of all ranks, in rank order.  Collective.
+    def tell_all(self, value: object) -> list[Any]:  # Any, because it is JSON
+        """Return the values of all ranks, in rank order.  Collective.
 
         Parameters
         ----------
-        value : this rank's
+        value : this rank's value, JSON-serializable
 
         Raises
         ------
@@ -58,14 +58,14 @@ class Gatherer:
         ]
 
     def parts(self, mine: State, told: Sequence[State]) -> Parts:
-        """Yield every array of all ranks, by tensor and name.  Collective.
+        """Gather every array, by tensor and name.  Collective.
 
-        Every rank makes the same gathers, whichever arrays it has itself.
+        Every rank takes part in all allgathers, even for arrays that it does not have.
 
         Parameters
         ----------
         mine : this rank's state
-        told : the states of all ranks, with [dtype, length] in the place of every array
+        told : the states of all ranks, with every array replaced by [dtype, length]
         """
         for key in mine["model"]:
             names = sorted(
@@ -106,20 +106,20 @@ def gather_into_file(
     name: str,
     timeout_s: float | None,
 ) -> None:
-    """Write the states of all ranks into one file, on rank 0.  Collective.
+    """Write the states of all ranks to one file, on rank 0.  Collective.
 
     Parameters
     ----------
-    state : this rank's
-    path : of the file, which rank 0 writes
-    collective : of the ranks
-    name : name of every gather
-    timeout_s : seconds that one gather may take
+    state : this rank's state
+    path : path of the file on rank 0
+    collective : the ranks' collectives
+    name : name of every allgather
+    timeout_s : time limit of each allgather, in seconds
 
     Raises
     ------
     PeerFailure
-        On all ranks, with rank 0's reason, if the file cannot be written.
+        On all ranks, with rank 0's error, if the file cannot be written.
     """
     gatherer = Gatherer(collective, name, timeout_s)
     mine = with_arrays(state, np.asarray)
@@ -130,8 +130,8 @@ def gather_into_file(
     if collective.rank == 0:
         try:
             _write(path, told, parts)
-        # any exception: paths can be wrong in ways that are no OSError, and the other ranks wait
-        # for the reason
+        # Any exception, because invalid paths do not only raise OSError, and the other ranks wait
+        # for the reason.
         except Exception as error:
             if lost:
                 raise
@@ -140,18 +140,18 @@ def gather_into_file(
                 if isinstance(error, OSError)
                 else f"{path!r}: {type(error).__name__}: {error}"
             )
-    for _ in parts:  # the other ranks gather all of them, whatever happened here
+    for _ in parts:  # take part in the other ranks' allgathers, even after an error
         pass
     failures = [words for words in gatherer.tell_all(failure) if words]
     if failures:
         raise PeerFailure(
-            f"the checkpoint was not written: {failures[0]}; free the disk, or give a path that "
-            "rank 0 can write"
+            f"rank 0 could not write the checkpoint: {failures[0]}; free the disk, or give a path "
+            "that rank 0 can write"
         )
 
 
 def _noting(parts: Parts, lost: list[Exception]) -> Parts:
-    """Yield the parts, and note an error of gathering them, which no rank can be told of."""
+    """Yield the parts, and note an error in gathering, which cannot be sent to the other ranks."""
     try:
         yield from parts
     except Exception as error:

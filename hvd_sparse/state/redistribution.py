@@ -1,16 +1,16 @@
-"""Redistribution of residuals to another number of ranks, without losing any of them.
+"""Redistribution of residuals to another number of ranks, without loss.
 
-The ranks still owe the optimizer ``factor * sum over ranks (residual)``, where Horovod's factor is
-1/N for Average and does not depend on N for Sum.  So M ranks take from N states
+The residuals pending for the optimizer are ``factor * sum over ranks (residual)``, where Horovod's
+factor is 1/N for Average and independent of N for Sum.  From N states, each of M new ranks gets
 
-    Average:  every rank the mean of the N          (1/M) * M * (sum / N)  =  (1/N) * sum
-    Sum:      every rank the sum, divided by M      M * (sum / M)          =  sum
+    Average:  the mean of the N            (1/M) * M * (sum / N)  =  (1/N) * sum
+    Sum:      the sum, divided by M        M * (sum / M)          =  sum
 
 Sums are computed in float64 and rounded once.  Velocities of momentum correction are pending
-gradients too, and are treated alike.  Arrays that are the same on every rank (the state of tensors
-that are never compressed, weight decay), or each rank's own estimate of the same (Adam's moments),
-stay as they are: every rank takes the mean, whatever the reduction.  Thresholds are forgotten, as
-the new residuals have others.  So are densities that a run has measured.
+gradients too, and are treated like residuals.  Some arrays are the same on every rank (the state of
+tensors that are never compressed, weight decay), or each rank's estimate of the same quantity
+(Adam's moments): their mean is taken for any reduction.  Thresholds are reset, because those of the
+new residuals differ, and so are measured densities.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ REPLICATED = frozenset({"decay", "mean", "square", "largest"})
 """Names of memories' arrays that are the same on every rank, or each rank's own estimate of the
 same."""
 SHARED_FIELDS = ("version", "config", "model", "world_size", "reduction")
-"""Fields of a state that are the same on every rank of one world."""
+"""Fields of a state that are equal on all ranks of a world."""
 
 
 def redistribute(states: Sequence[State], world_size: int) -> list[NewState]:
-    """Return the states of one world, redistributed to a world of another size.
+    """Redistribute the states of one world to a world of another size.
 
     Parameters
     ----------
@@ -40,14 +40,14 @@ def redistribute(states: Sequence[State], world_size: int) -> list[NewState]:
 
     Returns
     -------
-    A state for each rank of the new world, in rank order; the given ones where the size is the same
+    A state for each rank of the new world, in rank order; unchanged if the size is the same
 
     Raises
     ------
     RankMismatch
-        If the states are not those of all ranks of one world, at one step.
+        If the states are not those of all ranks of one world at one step.
     CorruptCheckpoint
-        If one of them has not the form of a state.
+        If one of them is not a valid state.
 
     Examples
     --------
@@ -68,7 +68,7 @@ def redistribute(states: Sequence[State], world_size: int) -> list[NewState]:
 
 
 def check_one_world(states: Sequence[State]) -> None:
-    """Raise RankMismatch unless the states are those of all ranks of one world, at one step."""
+    """Raise RankMismatch unless the states are those of all ranks of one world at one step."""
     if not states:
         raise RankMismatch("there are no states to redistribute: give those of all ranks")
     for state in states:
@@ -81,25 +81,26 @@ def check_one_world(states: Sequence[State]) -> None:
     ]
     if differing:
         raise RankMismatch(
-            f"these states differ in {', '.join(differing)}: give those of all ranks of one run"
+            f"the states differ in {', '.join(differing)}: give those of all ranks of one run"
         )
     ranks = sorted(int(state["rank"]) for state in states)
     if ranks != list(range(int(first["world_size"]))):
         raise RankMismatch(
-            f"these are the states of the ranks {ranks}, of a world of {first['world_size']}: give "
-            "each rank's once"
+            f"the states are those of the ranks {ranks}, of a world of {first['world_size']}: give "
+            "the state of each rank once"
         )
     for key in first["model"]:
         steps = {int(state["tensors"][key]["steps"]) for state in states if key in state["tensors"]}
         if len(steps) > 1:
             raise RankMismatch(
                 f"tensor {key!r} has made {sorted(steps)} steps on the ranks: give states saved at "
-                "one step"
+                "the same step"
             )
         arrays = {_lengths(state["tensors"][key]) for state in states if key in state["tensors"]}
         if len(arrays) > 1:
             raise RankMismatch(
-                f"tensor {key!r} has other arrays on some ranks: give those of all ranks of one run"
+                f"tensor {key!r} has other arrays on some ranks: give the states of all ranks of "
+                "one run"
             )
 
 
@@ -115,12 +116,12 @@ def _lengths(tensor: State) -> tuple[tuple[str, int], ...]:
 
 
 def weight_of(name: str, *, is_sparse: bool, reduction: str, old_size: int, new_size: int) -> float:
-    """Return the factor of an array's sum over the old ranks, for a rank of the new world.
+    """Return the factor by which a new rank multiplies an array's sum over the old ranks.
 
     Parameters
     ----------
-    name : of the memory's array
-    is_sparse : the tensor is compressed
+    name : name of the memory's array
+    is_sparse : whether the tensor is compressed
     reduction : "sum" or "average"
     old_size, new_size : numbers of ranks
     """
@@ -130,7 +131,7 @@ def weight_of(name: str, *, is_sparse: bool, reduction: str, old_size: int, new_
 
 
 def is_replicated(name: str, *, is_sparse: bool) -> bool:
-    """Tell whether an array of a memory is the same on every rank."""
+    """Return whether an array is the same on every rank, or an estimate of the same quantity."""
     return name in REPLICATED or not is_sparse
 
 
@@ -150,6 +151,6 @@ def _merge_tensor(key: str, first: State, states: Sequence[State], size: int) ->
         for tensor in given:
             total += np.asarray(tensor["arrays"][name])
         arrays[name] = (total * weight).astype(dtype)
-    # Densities that a run has measured hold for as many ranks as it had.
+    # Measured densities depend on the number of ranks.
     forgotten = dict.fromkeys(("threshold", "memo", "exchange_memo", "density"))
     return {**given[0], **forgotten, "arrays": arrays}

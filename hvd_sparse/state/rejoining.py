@@ -1,13 +1,12 @@
-"""Residuals of an old world shared among the ranks of a new one, in elastic runs.
+"""Redistribution of residuals in elastic runs, by allreduce.
 
-Rank i of a world of N_i ranks still owes the optimizer residual_i / N_i (Average) or residual_i
-(Sum).  So each of the M ranks of the new world takes
+Rank i of a world of N_i ranks has residual_i / N_i (Average) or residual_i (Sum) pending for the
+optimizer.  Each of the M ranks of the new world gets
 
     Average:  the sum of residual_i / N_i        Sum:  the sum of residual_i, divided by M
 
-which is what ``state.redistribution`` does with all N states at hand.  The residual that a
-worker accumulated between joining and dying is lost with it; nothing else is lost.
-``state.commits`` decides which states are summed.
+as ``state.redistribution`` computes from the states of all ranks.  If a worker dies, only the
+residual that it accumulated since it joined is lost.  ``state.commits`` chooses the states to sum.
 """
 
 from __future__ import annotations
@@ -27,18 +26,16 @@ def sum_tensors(
     name: str,
     timeout_s: float | None,
 ) -> NewState:
-    """Return the tensors of this rank's state in the new world.
-
-    Collective: every rank makes the same sums.
+    """Return the tensors of this rank's state in the new world.  Collective.
 
     Parameters
     ----------
-    mine : this rank's state of the old world; None if it was not in that world
-    chosen : one rank's state of the old world, with [dtype, length] in the place of every array
+    mine : this rank's state of the old world; None if it was not part of it
+    chosen : one rank's state of the old world, with every array replaced by [dtype, length]
     holders : number of ranks that have a state of the old world
-    collective : of the new world
-    name : name of the sums
-    timeout_s : seconds that one sum may take
+    collective : the collectives of the new world
+    name : name of the allreduces
+    timeout_s : time limit of each allreduce, in seconds
 
     Raises
     ------

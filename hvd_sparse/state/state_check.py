@@ -1,4 +1,4 @@
-"""The check of a saved state against a compressor, before any of it is used."""
+"""Validation of a saved state against a compressor, before it is loaded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hvd_sparse.types import TensorSpec
 
 STATE_VERSION = 2
 CHUNK = 1 << 20
-"""Entries that are checked at once."""
+"""Entries per chunk of a check, to bound its memory."""
 
 
 ADDED = "largest"
@@ -24,12 +24,12 @@ ADDED = "largest"
 
 
 class IncompatibleKeys(NamedTuple):
-    """Names of tensors that only one side has, as ``torch.nn.Module.load_state_dict`` returns them.
+    """Names of tensors that differ, like the result of ``torch.nn.Module.load_state_dict``.
 
     Attributes
     ----------
-    missing_keys : tensors of the compressor alone, which begin without a residual
-    unexpected_keys : tensors of the state alone, whose residuals are left out
+    missing_keys : tensors of the compressor that the state lacks; they start without a residual
+    unexpected_keys : tensors of the state that the compressor lacks; their residuals are dropped
     """
 
     missing_keys: list[str]
@@ -37,21 +37,22 @@ class IncompatibleKeys(NamedTuple):
 
 
 OF_COMPILED = "_orig_mod."
-"""``torch.compile`` puts this before the names of a module that it wraps."""
+"""Prefix that ``torch.compile`` adds to the names of a module that it wraps."""
 
 
 def bare(name: str) -> str:
-    """Return a parameter's name as the model that is not compiled has it."""
+    """Return a parameter's name without the prefixes of ``torch.compile``."""
     return name.replace(OF_COMPILED, "")
 
 
 def named_as(state: State, specs: Sequence[TensorSpec]) -> State:
-    """Return a state whose tensors have the compressor's names, where ``torch.compile`` alone makes
-    the difference; anything else comes back as it is.
+    """Rename a state's tensors to the compressor's names if only ``torch.compile`` prefixes differ.
+
+    Any other state is returned unchanged.
 
     Parameters
     ----------
-    state : a saved state, not yet checked
+    state : a saved state, not yet validated
     specs : the compressor's tensors
     """
     if not isinstance(state, Mapping):
@@ -62,13 +63,13 @@ def named_as(state: State, specs: Sequence[TensorSpec]) -> State:
         if not isinstance(told, Mapping) or not all(isinstance(key, str) for key in told):
             return state
         changed[part] = {ours.get(bare(key), key): value for key, value in told.items()}
-        if len(changed[part]) < len(told):  # it has both, and is another model's
+        if len(changed[part]) < len(told):  # it has names with and without the prefix
             return state
     return {**state, **changed}
 
 
 def incompatible_keys(state: State, specs: Sequence[TensorSpec]) -> IncompatibleKeys:
-    """Return the names of tensors that only the state or only the compressor has."""
+    """Return the names of tensors that only the compressor or only the state has."""
     ours, theirs = [spec.key for spec in specs], list(state["model"])
     return IncompatibleKeys(
         [key for key in ours if key not in theirs], [key for key in theirs if key not in ours]
@@ -84,21 +85,21 @@ def differences_of(
     *,
     strict: bool = True,
 ) -> list[str]:
-    """Return the reasons why a state cannot be loaded; none if it can.
+    """Return the reasons why a state cannot be loaded; an empty list if it can.
 
     Parameters
     ----------
-    state : a saved state, as a program or a file gives it
-    configuration : the compressor's
+    state : a saved state, not yet validated
+    configuration : the compressor's configuration
     specs : the compressor's tensors
-    place : the rank and the world size, now
-    kept : entries of every tensor for which this rank keeps a residual
-    strict : the state must have the same tensors as the compressor
+    place : the current rank and world size
+    kept : number of entries of every tensor whose residual this rank keeps
+    strict : whether the state must have the same tensors as the compressor
 
     Raises
     ------
     CorruptCheckpoint
-        If the state has not the form of one, or holds a NaN or an infinity.
+        If the state is not valid, or holds NaN or Inf.
     """
     if not isinstance(state, Mapping) or state.get("version") != STATE_VERSION:
         version = state.get("version") if isinstance(state, Mapping) else None
@@ -128,7 +129,7 @@ def _of_options(saved: State, configuration: Configuration) -> list[str]:
         AttributeError,
         RecursionError,
     ) as error:
-        return [f"its configuration is none of this build's: {error}"]
+        return [f"its configuration is not valid in this version: {error}"]
     ours = configuration.describe()
     return [
         f"{option} was {theirs[option]!r} and is {ours[option]!r}"
@@ -150,8 +151,8 @@ def _of_place(state: State, place: tuple[int, int]) -> list[str]:
     if state["world_size"] != world_size:
         return [
             f"it is of a world of {state['world_size']} ranks, this one has {world_size}: "
-            "save(path) and load(path) "
-            "redistribute the states of all ranks, as state.redistribution.redistribute does"
+            "save(path) and load(path) redistribute the states of all ranks, as "
+            "state.redistribution.redistribute does"
         ]
     if state["rank"] != rank:
         return [
@@ -166,8 +167,7 @@ def _of_lengths(
     specs: Sequence[TensorSpec],
     kept: Mapping[str, int],
 ) -> list[str]:
-    """Return a reason for each array that only the state or only the memory has, or that has
-    another length."""
+    """Return a reason for each array that is missing, unknown or of another length."""
     found = []
     for spec in specs:
         if spec.key not in tensors:
@@ -192,23 +192,23 @@ def _of_lengths(
 
 
 def lengths_of(memory: Memory, spec: TensorSpec, kept: int) -> dict[str, tuple[int, ...]]:
-    """Return the lengths that each of a memory's arrays may have, by name.
+    """Return the valid lengths of each of a memory's arrays, by name.
 
-    One that is made when it is needed first may be empty.
+    An array that the memory creates on first use may be empty.
 
     Parameters
     ----------
-    memory : the compressor's
+    memory : the compressor's memory
     spec : the tensor
-    kept : entries for which this rank keeps a residual
+    kept : number of entries whose residual this rank keeps
     """
-    # the names are those of a state for a tensor of one entry, which costs no memory to make
+    # Take the names from the state of a tensor of one entry, which costs no memory.
     arrays = memory.create(replace(spec, shape=(1,)), rollback=False).arrays()
     return {name: (kept,) if len(array) else (kept, 0) for name, array in arrays.items()}
 
 
 def _check_numbers(tensors: State, specs: Sequence[TensorSpec]) -> None:
-    """Raise CorruptCheckpoint for a NaN or an infinity, as every later step would fail."""
+    """Raise CorruptCheckpoint for NaN or Inf, because every later step would fail."""
     for spec in specs:
         for name, array in tensors.get(spec.key, {"arrays": {}})["arrays"].items():
             values = np.asarray(array)
@@ -219,6 +219,5 @@ def _check_numbers(tensors: State, specs: Sequence[TensorSpec]) -> None:
                     place = start + int(np.flatnonzero(~np.isfinite(part))[0])
                     raise CorruptCheckpoint(
                         f"its {name} of {spec.key!r} is {values[place]} at entry {place}: every "
-                        "later step of this tensor "
-                        "would fail; use an older checkpoint"
+                        "later step of this tensor would fail; use an older checkpoint"
                     )

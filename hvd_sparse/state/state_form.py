@@ -1,4 +1,4 @@
-"""The form of a saved state: the fields that ``Compressor.state_dict`` gives, and their types."""
+"""The fields of a saved state (``Compressor.state_dict``) and their types."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 from hvd_sparse.errors import CorruptCheckpoint
 
 State = Mapping[str, Any]
-"""A saved state, one of its tensors, or what stands for one.  Any, as it comes from a file or a
-program: ``check_form`` tells at run time whether it has the form."""
+"""A saved state, or one of its tensors.  Any, because it comes from a file or a program;
+``check_form`` validates it."""
 NewState = dict[str, Any]
-"""A state made here: a dict of its own, which the caller may change."""
+"""A newly created state, which the caller may modify."""
 
 FIELDS = ("config", "model", "rank", "world_size", "reduction", "tensors")
 TENSOR_FIELDS = ("steps", "threshold", "memo", "is_sparse", "arrays")
@@ -22,11 +22,11 @@ REDUCTIONS = ("sum", "average")
 
 
 def check_form(state: State) -> None:
-    """Raise CorruptCheckpoint unless a state has every field, each of its type.
+    """Raise CorruptCheckpoint unless a state has all fields with values of the right types.
 
     Parameters
     ----------
-    state : as a program or a file gives it
+    state : a state from a program or a file
     """
     missing = [field for field in FIELDS if field not in state]
     if not missing:
@@ -39,13 +39,16 @@ def check_form(state: State) -> None:
             if field not in tensor
         ]
     if missing:
-        raise CorruptCheckpoint(f"this is no state of a compressor: it lacks {', '.join(missing)}")
+        raise CorruptCheckpoint(
+            f"this is not a state of a compressor: it lacks {', '.join(missing)}; give the result "
+            "of state_dict()"
+        )
     wrong = [
         words for key, tensor in state["tensors"].items() for words in _wrong_with(key, tensor)
     ]
     if wrong:
         raise CorruptCheckpoint(
-            f"this is no state of a compressor: {'; '.join(wrong)}; use an older one"
+            f"this is not a valid state of a compressor: {'; '.join(wrong)}; use an older one"
         )
 
 
@@ -60,11 +63,13 @@ def _check_fields(state: State) -> None:
         wrong.append("reduction")
     if wrong:
         told = ", ".join(f"{field} is {_short(state[field])}" for field in wrong)
-        raise CorruptCheckpoint(f"this is no state of a compressor: {told}; use an older one")
+        raise CorruptCheckpoint(
+            f"this is not a valid state of a compressor: {told}; use an older one"
+        )
 
 
 def _wrong_with(key: str, tensor: State) -> list[str]:
-    """Return the reasons why a tensor's part of a state has not the form of one."""
+    """Return the reasons why a tensor's state is not valid."""
     fine = {
         "steps": _is_whole(tensor["steps"]),
         "threshold": tensor["threshold"] is None or _is_number(tensor["threshold"]),
@@ -89,8 +94,8 @@ def _wrong_with(key: str, tensor: State) -> list[str]:
             values = np.empty((), object)
         if values.ndim != 1 or values.dtype.kind != "f":
             wrong.append(
-                f"its {name} of {key!r} is no vector of numbers but {values.dtype} "
-                f"{list(values.shape)}"
+                f"its {name} of {key!r} is not a vector of floats: its dtype is {values.dtype}, "
+                f"its shape {list(values.shape)}"
             )
     return wrong
 
@@ -120,8 +125,7 @@ def _is_numbers(value: object) -> bool:
 
 
 def _is_memo(value: object) -> bool:
-    """Tell whether a value is None, a number, a list of numbers, or a mapping from names to
-    these."""
+    """Return whether a value is None, a number, a list of numbers, or a mapping to these."""
     if isinstance(value, Mapping):
         return all(
             isinstance(name, str) and not isinstance(v, Mapping) and _is_memo(v)

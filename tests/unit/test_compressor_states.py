@@ -89,7 +89,7 @@ def test_a_state_from_before_the_first_step_takes_everything_back(make):
         (lambda s: s["config"]["selector"].update(density=0.5), "'density': 0.5"),
         (
             lambda s: s["config"]["selector"].update(id="unheard_of"),
-            "its configuration is none of this build's",
+            "its configuration is not valid in this version",
         ),
         (
             lambda s: s["model"].update(t1="[7] float32"),
@@ -152,20 +152,20 @@ def nan_at_4(residual):
         (
             with_residual(lambda r: r.reshape(3, 3)),
             CorruptCheckpoint,
-            "its residual of 't1' is no vector",
+            "its residual of 't1' is not a vector",
         ),
-        (with_residual(lambda r: r[0]), CorruptCheckpoint, "its residual of 't1' is no vector"),
+        (with_residual(lambda r: r[0]), CorruptCheckpoint, "its residual of 't1' is not a vector"),
         (
             with_residual(lambda r: ["x"] * 9),
             CorruptCheckpoint,
-            "its residual of 't1' is no vector",
+            "its residual of 't1' is not a vector",
         ),
         (
             with_residual(lambda r: [[1.0], [2.0, 3.0]]),
             CorruptCheckpoint,
-            "its residual of 't1' is no vector",
+            "its residual of 't1' is not a vector",
         ),
-        (with_residual(lambda r: None), CorruptCheckpoint, "its residual of 't1' is no vector"),
+        (with_residual(lambda r: None), CorruptCheckpoint, "its residual of 't1' is not a vector"),
         (with_residual(nan_at_4), CorruptCheckpoint, "its residual of 't1' is nan at entry 4"),
         (
             with_residual(lambda r: r + np.inf),
@@ -211,12 +211,12 @@ def nan_at_4(residual):
         (
             lambda s: s["config"].update(selector=[[]]),
             RankMismatch,
-            "its configuration is none of this build's",
+            "its configuration is not valid in this version",
         ),
         (
             lambda s: s["config"].update(unheard_of=1),
             RankMismatch,
-            "its configuration is none of this build's",
+            "its configuration is not valid in this version",
         ),
     ],
 )
