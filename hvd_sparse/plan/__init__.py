@@ -1,1 +1,1 @@
-"""Measuring a run, and choosing what is quickest in it."""
+"""Planning from measurements of a run: groups, densities, and sparse or dense exchange."""

@@ -1,47 +1,47 @@
-"""Departure of a run's steps from what they took with the plan that was made for them."""
+"""Detection of steps whose time has departed from that after a plan's adoption."""
 
 from __future__ import annotations
 
 import statistics
 
 WINDOW = 20
-"""Steps whose median is taken."""
+"""Steps of a window, whose median time is compared."""
 SETTLING = 5
-"""Steps behind a plan's adoption that do not count."""
+"""Steps after a plan's adoption that are not timed."""
 REVIEW_EVERY = 500
-"""Steps from one window's end to the next's."""
+"""Steps from the end of one window to the end of the next."""
 FACTOR = 1.5
-"""A step departs where it takes so many times as long as at first, or as many times less."""
+"""Steps have departed if they take more than this factor longer or shorter than at first."""
 
 
 class Departure:
-    """The median seconds of steps, in a window at first and in later ones beside it.
+    """Comparison of the median step time of later windows with that of the first window.
 
-    All ranks call all of it at the same steps, so that they are due together.
+    All ranks call its methods at the same steps, so that their windows end together.
     """
 
     def __init__(self) -> None:
         self.restart()
 
     def restart(self) -> None:
-        """Begin anew, at the adoption of a plan."""
+        """Start over, at the adoption of a plan."""
         self.first_s: float | None = None
         self._left = SETTLING + WINDOW
         self._times: list[float] = []
 
     @property
     def is_watching(self) -> bool:
-        """Tell whether the step that is under way belongs to a window."""
+        """Whether the current step belongs to a window."""
         return self._left <= WINDOW
 
     @property
     def is_due(self) -> bool:
-        """Tell whether a window has ended: all ranks come together."""
+        """Whether a window has ended, so that the ranks must compare their medians."""
         return self._left == 0
 
     @property
     def median_s(self) -> float:
-        """Return the median of the window's steps; 0 where none ended well."""
+        """The median time of the window's steps in seconds; 0 if all of them failed."""
         return statistics.median(self._times) if self._times else 0.0
 
     def begin(self, last_s: float | None) -> None:
@@ -49,18 +49,18 @@ class Departure:
 
         Parameters
         ----------
-        last_s : seconds of the last one; None for one that failed
+        last_s : time of the last step in seconds; None if it failed
         """
         if self.is_watching and last_s is not None:
             self._times.append(last_s)
         self._left -= 1
 
     def judge(self, slowest_s: float) -> bool:
-        """Begin the way to the next window, and tell whether steps have departed.
+        """Return whether steps have departed, and schedule the next window.
 
         Parameters
         ----------
-        slowest_s : median of the window that has ended, on the slowest rank
+        slowest_s : median of the ended window on the slowest rank, in seconds
         """
         self._left, self._times = REVIEW_EVERY, []
         if self.first_s is None:

@@ -1,4 +1,4 @@
-"""Going dense where that is quicker: measured in a run, decided alike on all ranks."""
+"""Policy of ``Compression.auto``: send dense gradients if a trial finds that faster."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from hvd_sparse.step.records import StepRun, Ticket
 
 logger = logging.getLogger("hvd_sparse")
 
-TRIAL = "what ranks tell each other for Compression.auto"
+TRIAL = "the trial of Compression.auto"
 
 
 class Debts:
-    """The tensors that keep something back, and the steps that send it.
+    """The tensors that have residuals, and the steps that send these.
 
-    A dense way must leave nothing behind.
+    Residuals must be sent before gradients are sent dense, or they would be lost.
     """
 
     def __init__(self) -> None:
         self._runs: dict[int, StepRun | None] = {}
 
     def owe(self, position: int) -> None:
-        """Note that a step of a tensor keeps something back."""
+        """Record that a tensor has a residual."""
         self._runs[position] = None
 
     def pay(self, position: int, run: StepRun) -> None:
-        """Note that a step sends everything; what becomes of it is to be seen."""
+        """Record that a step, whose success is not known yet, sends a tensor's residual."""
         self._runs[position] = run
 
     def is_owed(self, position: int) -> bool:
-        """Tell whether something is kept back that no step is known to have sent."""
+        """Return whether a tensor has a residual that has not been settled."""
         return position in self._runs
 
     def is_paid(self, position: int) -> bool:
-        """Tell whether a step that all ranks found good has sent everything."""
+        """Return whether a step that succeeded on all ranks has sent a tensor's residual."""
         run = self._runs.get(position)
         return (
             run is not None and run.is_finite and run.failure is None and position in run.completed
         )
 
     def settle(self, position: int) -> None:
-        """Forget a tensor that is paid, as all ranks know."""
+        """Forget a tensor whose residual was sent."""
         self._runs.pop(position, None)
 
     def clear(self) -> None:
@@ -56,27 +56,27 @@ class Debts:
         self._runs.clear()
 
     def recall(self) -> None:
-        """Take back every payment: what was being sent has gone nowhere."""
+        """Take back all payments, because the running steps were lost."""
         self._runs = dict.fromkeys(self._runs)
 
 
 class StepClock:
-    """Clock of a step, from its first gradient to its last result."""
+    """Timer of a step, from its first gradient to its last result."""
 
     def __init__(self) -> None:
         self.restart()
 
     def restart(self) -> None:
-        """Begin anew, as before the first step."""
+        """Start over, as before the first step."""
         self._began: float | None = None
         self._ended: float | None = None
         self._has_failed = False
 
     def begin(self) -> float | None:
-        """Begin a step, and return the seconds that the last one took.
+        """Begin a step, and return the time of the last one in seconds.
 
-        It ends now if nobody has said when it ended. None where there was none, or it failed; the
-        same on all ranks, as all hear of a failure.
+        If ``end`` was not called, the last step ends now. None if there was no last step, or if it
+        failed, which is the same on all ranks.
         """
         now = time.perf_counter()
         last_s = None
@@ -86,23 +86,23 @@ class StepClock:
         return last_s
 
     def resume(self) -> None:
-        """Begin the step again: what held it up was not its own."""
+        """Restart the time of the current step, to exclude the work of a policy."""
         self._began = time.perf_counter()
 
     def end(self) -> None:
-        """Note that a result is there; the step's last one ends it."""
+        """Record a result; the last one ends the step."""
         self._ended = time.perf_counter()
 
     def fail(self) -> None:
-        """Note that the step is taken back."""
+        """Record that the step failed and was rolled back."""
         self._has_failed = True
 
 
 class Fallback(Policy):
-    """Policy that goes the way that a trial says.
+    """Policy that follows the verdict of a trial.
 
-    On a dense way gradients are Horovod's own business, without a copy and without a carrier; but
-    first every tensor has one step that sends its residual along.
+    On a dense way Horovod reduces the gradients as if there were no compressor, without a copy or a
+    carrier. Before that, one step of every tensor sends its residual.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ class Fallback(Policy):
 
     @property
     def verdict(self) -> Verdict | None:  # type: ignore[override]
-        """Return the result of the last trial; None until one has ended."""
+        """The result of the last trial; None until one has ended."""
         return self.trial.verdict
 
     def begin(self, owner: Owner, position: int | None) -> str:
@@ -133,12 +133,9 @@ class Fallback(Policy):
         return EVERYTHING if self.sends_all or self._is_owed(position) else self._way
 
     def next_way(self, owner: Owner) -> str:
-        """Return the way of the step that begins.
-
-        All ranks call it at each step, and it may be collective.
-        """
+        """Return the way of the step that begins.  Collective at some steps."""
         before = self.verdict
-        # The clock is read first: bringing the ranks together must not count as the last step.
+        # Read the clock first, so that the collective does not count as part of the last step.
         way = self.trial.next(self.clock.begin(), lambda mine: self.agree(owner, mine))
         if self.verdict is not None and self.verdict is not before and owner.collective.rank == 0:
             logger.warning("compressor %s: %s", owner.name, self.verdict)
@@ -146,12 +143,12 @@ class Fallback(Policy):
         return way
 
     def agree(self, owner: Owner, mine: np.ndarray) -> np.ndarray:
-        """Return the numbers of all ranks, float64 [ranks, n]: see ``tell_all``."""
+        """Gather the numbers of all ranks; see ``tell_all``."""
         return tell_all(owner, mine)
 
     def _is_owed(self, position: int) -> bool:
-        """Tell whether a residual has not yet been sent."""
-        # All results of the last step are there, on all ranks: so all find the same.
+        """Return whether a tensor has a residual that has not been sent."""
+        # All ranks have the results of the last step, so all find the same.
         if self.debts.is_paid(position):
             self.debts.settle(position)
         return self.debts.is_owed(position)
@@ -177,7 +174,7 @@ class Fallback(Policy):
         return {"trial": self.trial.describe()}
 
     def loaded(self, owner: Owner, tensors: Mapping[str, object]) -> None:
-        """Let a dense way send what was loaded, too."""
+        """Record the loaded residuals, so that a dense way sends them first."""
         self.debts.clear()
         for position, spec in enumerate(owner.step.specs):
             if spec.key in tensors and owner.configuration.is_sparse(spec.shape, spec.numel):
@@ -191,7 +188,7 @@ class Fallback(Policy):
 
 
 def tell_all(owner: Owner, mine: np.ndarray) -> np.ndarray:
-    """Return every rank's float64 [n] as float64 [ranks, n].  Collective."""
+    """Gather every rank's float64 [n] into float64 [ranks, n].  Collective."""
     ledger = owner.watchdog.ledger
     ledger.begin(TRIAL)
     try:

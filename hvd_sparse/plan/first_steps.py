@@ -1,4 +1,4 @@
-"""Measuring the first steps of a run, and then one decision of rank 0's for all ranks."""
+"""Measurement of the first steps of a run, and a decision from it by rank 0 for all ranks."""
 
 from __future__ import annotations
 
@@ -27,82 +27,83 @@ from hvd_sparse.untyped import Report
 logger = logging.getLogger("hvd_sparse")
 
 ENOUGH = STEPS // 2 + 1
-"""Good steps without which ranks go on measuring, where steps failed."""
+"""Successful steps that are needed for a decision; with fewer, the ranks continue measuring."""
 
 
 class Decision(Protocol):
-    """A decision that all ranks adopt, which says in words what it is."""
+    """A decision that all ranks adopt; ``str`` describes it for the log."""
 
     def to_dict(self) -> dict[str, object]:
-        """Return all of it, JSON-able."""
+        """Return the decision as a JSON-serializable dict."""
 
 
 Decided = TypeVar("Decided", bound=Decision)
 
 
 class FirstSteps(Generic[Decided]):
-    """One compressor's: counts its steps, and says at which of them a decision is adopted.
+    """The first steps of a compressor: measures them, and makes the decision.
 
     Parameters
     ----------
-    step : of the compressor, with the buckets that it has until there is a decision
-    name : of the compressor, for the collectives' names
+    step : the compressor's step, with the buckets used until the decision
+    name : name of the compressor, for the collectives' names
     """
 
     label: ClassVar[str]
     """Part of the collectives' names."""
     purpose: ClassVar[str]
-    """What rank 0 does, in words of an error."""
+    """The purpose of the decision, for errors: "rank 0 could not <purpose>"."""
     option: ClassVar[str]
-    """The option that asks for it."""
+    """The option that asks for the decision, for errors."""
 
     def __init__(self, step: Step, name: str) -> None:
         self._step, self._name = step, name
         self.restart()
 
     def _make(self, route: Route, told: Sequence[Told], samples: Sequence[Samples]) -> Decided:
-        """Return the decision, from the measurements of all ranks.  Rank 0's."""
+        """Return the decision from the measurements of all ranks; called on rank 0."""
         raise NotImplementedError
 
     def _read(self, told: Told) -> Decided:
-        """Return the decision that rank 0 has told."""
+        """Return the decision from its dict, as received from rank 0."""
         raise NotImplementedError
 
     def restart(self) -> None:
-        """Measure anew: the ranks or the network are others."""
+        """Measure again, for example after the ranks have changed."""
         self.measurements = Measurements()
         self.plan: Decided | None = None
         self.is_over = False
         self._steps = 0
 
     def stop(self) -> None:
-        """Measure no more: what was to be decided was given."""
+        """Stop measuring, because the program or a checkpoint gave the values to decide."""
         self.plan, self.is_over = None, True
 
     @property
     def is_due(self) -> bool:
-        """Tell whether the step that begins is one at which all ranks come together."""
+        """Whether ``next`` is collective at the step that begins."""
         measured = self._steps - WARMUP
         return measured > 0 and measured % STEPS == 0
 
     def next(
         self, collective: Collective, timeout_s: float | None, *, was_good: bool
     ) -> Decided | None:
-        """Begin a step, on all ranks; return the decision at the step that adopts it, else None.
+        """Begin a step; return the decision if this step adopts it, else None.
 
-        Collective where ``is_due``.
+        All ranks call it at every step. It is collective if ``is_due``.
 
         Parameters
         ----------
-        collective, timeout_s : brings the ranks together; seconds after which that is an error
-        was_good : the last step ended well
+        collective : the ranks' collectives
+        timeout_s : time limit of each collective, in seconds
+        was_good : whether the last step succeeded
         """
         is_counted = was_good and self._steps > WARMUP
         if self.is_due:
-            # Closes the last measured step, so that its numbers are in what is told.
+            # Close the last measured step, so that its numbers are included.
             self.measurements.begin(0.0, was_good=is_counted)
             self.plan = self._agree(collective, timeout_s)
-            is_counted = False  # it has been, and nothing was measured since
+            is_counted = False  # it has been counted
         self.is_over = self.plan is not None
         self._steps += 1
         self.measurements.begin(time.perf_counter(), was_good=is_counted)
@@ -119,7 +120,7 @@ class FirstSteps(Generic[Decided]):
         samples = gatherer.tell_all(
             time_messages(collective, name, route, sizes_of(told), timeout_s)
         )
-        # One rank decides for all: another machine's floats could make another decision.
+        # Rank 0 decides for all, because rounding differs between machines.
         decided = gatherer.tell_all(
             self._decide(route, told, samples) if collective.rank == 0 else None
         )[0]
@@ -133,7 +134,7 @@ class FirstSteps(Generic[Decided]):
         return decision
 
     def _decide(self, route: Route, told: Sequence[Told], samples: Sequence[Samples]) -> Report:
-        """Rank 0's; in words what went wrong, as the other ranks wait."""
+        """Return the decision's dict, or {"failure": text}, because the other ranks wait."""
         try:
             decision = self._make(route, told, samples)
         except Exception as error:

@@ -1,4 +1,4 @@
-"""The plan of groups of tensors, made from the measurements of all ranks."""
+"""Planning of tensor groups from the measurements of all ranks."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ WAYS = ("none", "all", "default", "planned")
 
 @dataclass(frozen=True)
 class GroupPlan:
-    """The groups that were decided, and the costs by which; the same on all ranks.
+    """The planned groups and the measured costs; the same on all ranks.
 
     Attributes
     ----------
-    groups : names of the tensors of each group, which travel together
-    predicted_s : seconds from a step's first gradient to its last result with "none" merged, with
-        "all" in one message, by the "default" groups, those that were measured, and as "planned".
-        The model's seconds, and as much more as the measured steps took beyond them, for what it
-        does not know (Horovod's own work, tensors that are not compressed).  With several
-        optimizers the sum over a step of each
-    wire : seconds of a message's first collective, over the bytes that a rank receives
-    late : seconds of the collectives behind it, which begin when the last gradient has come; 0
-        where a message is one allgather
-    work : seconds of selecting and encoding, over the entries of a tensor, or of the vector of a
-        group
-    decode : seconds of decoding, over the entries of a tensor
+    groups : names of the tensors of each group, which share a message
+    predicted_s : predicted seconds from a step's first gradient to its last result, by grouping:
+        "none" (one tensor per message), "all" (one message), "default" (the groups that were
+        measured) and "planned".  A constant is added to the model's times so that "default" agrees
+        with the measured steps; it stands for costs outside the model, for example Horovod's own
+        work and dense tensors.  With several optimizers the sum over one step of each
+    wire : time of a message's first collective, as a line in the bytes that a rank receives
+    late : time of the collectives after the first, which start after the last gradient; 0 if a
+        message is one allgather
+    work : time of selecting and encoding, as a line in the entries of a tensor, or of a group's
+        vector with ``select_over="group"``
+    decode : time of decoding, as a line in the entries of a tensor
     """
 
     groups: tuple[tuple[str, ...], ...]
@@ -53,19 +53,19 @@ class GroupPlan:
     decode: Line
 
     def to_dict(self) -> dict[str, object]:
-        """Return all of it, JSON-able; ``GroupPlan.from_dict`` returns an equal plan."""
+        """Return the plan as a JSON-serializable dict, for ``GroupPlan.from_dict``."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, told: Told) -> GroupPlan:
-        """Return the plan that ``to_dict`` described."""
+        """Return the plan from its dict."""
         lines = {name: Line(**told[name]) for name in ("wire", "late", "work", "decode")}
         return cls(
             tuple(tuple(names) for names in told["groups"]), dict(told["predicted_s"]), **lines
         )
 
     def buckets(self, specs: Sequence[TensorSpec]) -> Buckets:
-        """Return the positions of each group's tensors, as ``step.buckets`` has them."""
+        """Return the positions of each group's tensors, in the form of ``step.buckets``."""
         positions = {spec.key: position for position, spec in enumerate(specs)}
         return [tuple(sorted(positions[name] for name in names)) for names in self.groups]
 
@@ -74,9 +74,9 @@ class GroupPlan:
             f"{name} {1e3 * seconds:.1f} ms" for name, seconds in self.predicted_s.items()
         )
         return (
-            f"tensors travel in {len(self.groups)} messages, of at most "
-            f"{max(map(len, self.groups), default=0)} tensors (a "
-            f"step's exchange as predicted: {told}; a message takes "
+            f"tensors are sent in {len(self.groups)} messages, of at most "
+            f"{max(map(len, self.groups), default=0)} tensors (predicted time of a step's "
+            f"exchange: {told}; a message takes "
             f"{1e3 * (self.wire.start_s + self.late.start_s):.2f} ms and "
             f"{1e9 * self.wire.byte_s:.2f} ns a byte received, selecting and encoding "
             f"{1e6 * self.work.start_s:.0f} us a "
@@ -91,18 +91,18 @@ def make_plan(
     samples: Sequence[Samples],
     default: Buckets,
 ) -> GroupPlan:
-    """Return the groups that are quickest by the model; the default ones if none are quicker.
+    """Return the groups with the shortest predicted step, or the default if none is shorter.
 
-    The slowest rank's times count, as all ranks wait for it.  Tensors that come in different steps,
-    as those of another optimizer do, get groups of their own.  Tensors that came in no measured
-    step stay together as in the default.
+    The prediction uses the slowest rank's times, because all ranks wait for it.  Tensors of
+    different steps, for example of different optimizers, are never in one group.  Tensors without a
+    gradient in the measured steps are grouped as by default.
 
     Parameters
     ----------
-    route : of a message
+    route : the collectives of a message
     specs : the registered tensors
-    told : ``Measurements.to_dict`` of every rank; rank 0 has seen a step
-    samples : times of the route's collectives, of every rank
+    told : ``Measurements.to_dict`` of every rank; rank 0 has measured at least one step
+    samples : times of the route's collectives on every rank
     default : the present buckets
     """
     costs = measured_costs(route, specs, told, samples, default)
@@ -111,7 +111,7 @@ def make_plan(
     for keys in families(told[0]["seen"], route.configuration, specs):
         buckets, ends_s = _plan_family(keys, costs, route, specs, default)
         chosen += buckets
-        # What the model does not know, taken from steps that ran with the default groups.
+        # Costs outside the model, from the measured steps, which ran with the default groups.
         rest_s = max(0.0, _whole_s(told, told[0]["seen"][keys[0]]) - ends_s["default"])
         predicted_s = {way: seconds + ends_s[way] + rest_s for way, seconds in predicted_s.items()}
     planned = {position for bucket in chosen for position in bucket}
@@ -127,9 +127,10 @@ def make_plan(
 
 @dataclass(frozen=True)
 class Costs:
-    """The costs of messages and computing, and each tensor's ready time and bytes sent.
+    """The costs of messages and computation, and the ready time and sent bytes of each tensor.
 
-    ``work`` is of what is selected from at once, and ``encode_s`` what every tensor takes besides.
+    ``work`` is the time to select from one vector and encode it; ``encode_s`` is the additional
+    time per tensor, in seconds.
     """
 
     wire: Line
@@ -148,7 +149,7 @@ def measured_costs(
     samples: Sequence[Samples],
     buckets: Buckets,
 ) -> Costs:
-    """Return the costs of the slowest rank; the parameters are those of ``make_plan``."""
+    """Return the costs on the slowest rank; the parameters are those of ``make_plan``."""
     numel = {spec.key: spec.numel for spec in specs}
     work, encode_s = _work(route.configuration, specs, told, buckets)
     return Costs(
@@ -168,7 +169,7 @@ def _plan_family(
     specs: Sequence[TensorSpec],
     default: Buckets,
 ) -> tuple[Buckets, dict[str, float]]:
-    """Return the groups of tensors that come in the same steps, and a step's seconds by plan."""
+    """Plan tensors of the same steps: their groups, and the seconds of a step by grouping."""
     layers, backward_s = layers_of(keys, costs.ready_s, specs, route.configuration)
     is_merged = route.configuration.select_over == "group"
     members = [specs[position] for position in layers]
@@ -201,7 +202,7 @@ def _plan_family(
         )
         for way in WAYS
     }
-    # The search is over contiguous groups that Horovod does not fuse: others may be quicker.
+    # The search only covers contiguous groups that Horovod does not fuse, so compare with others.
     quickest = min(("default", "planned", "all", "none"), key=lambda way: ends_s[way])
     return buckets[quickest], {**ends_s, "planned": ends_s[quickest]}
 
@@ -212,30 +213,29 @@ def layers_of(
     specs: Sequence[TensorSpec],
     configuration: Configuration,
 ) -> tuple[list[int], np.ndarray]:
-    """Return the positions of the compressed tensors in the order of the backward pass, and the
-    seconds of the pass before each, float64 [tensors].
+    """Return the compressed tensors in backward order, and the backward pass's time before each.
 
-    The seconds before a tensor that is not compressed count with the next compressed one, at the
-    end with the last.
+    The tensors are given by position, the times in seconds, float64 [tensors].  Time before a dense
+    tensor is added to the next compressed tensor, or at the end to the last one.
 
     Parameters
     ----------
-    keys : tensors that come in the same steps, a compressed one among them
+    keys : tensors of the same steps, at least one of them compressed
     ready_s : by key, seconds from the start of the backward pass to the gradient
     specs : the registered tensors
-    configuration : decides which tensors are compressed
+    configuration : determines which tensors are compressed
 
     Raises
     ------
-    InvalidOption : a tensor was timed that is not registered
+    InvalidOption : a timed tensor is not registered
     """
     unknown = sorted(set(keys) - {spec.key for spec in specs})
     if unknown:
         raise InvalidOption(
-            f"gradients of {', '.join(unknown)} were timed, and are not among the registered "
-            "tensors"
+            f"gradients of {', '.join(unknown)} were timed, and these tensors are not registered: "
+            "register all tensors before the first step"
         )
-    # of equal times the tensor that was registered last comes first: backward passes go that way
+    # Sort equal times by descending position, because backward passes run in reverse order.
     wanted = set(keys)
     seen = sorted(
         (ready_s[spec.key], -place) for place, spec in enumerate(specs) if spec.key in wanted
@@ -252,7 +252,7 @@ def layers_of(
 def _apart_where_needed(
     buckets: Buckets, specs: Sequence[TensorSpec], configuration: Configuration
 ) -> Buckets:
-    """Return the buckets, those apart whose tensors cannot be selected from as one vector."""
+    """Split the buckets whose tensors cannot be joined into one vector into single tensors."""
     found: Buckets = []
     for bucket in buckets:
         cannot = why_not_merged([specs[position] for position in bucket], configuration)
@@ -266,8 +266,7 @@ def _work(
     told: Sequence[Told],
     default: Buckets,
 ) -> tuple[Line, float]:
-    """Return the seconds of selecting and encoding over the entries of what is selected from at
-    once, and the seconds that every tensor takes besides."""
+    """Return ``Costs.work`` and ``Costs.encode_s``."""
     work_s, encode_s = _slowest(told, "work"), _slowest(told, "encode")
     numel = {spec.key: spec.numel for spec in specs}
     if configuration.select_over != "group":
@@ -292,7 +291,7 @@ def _slowest(told: Sequence[Told], kind: str) -> dict[str, float]:
 
 
 def _whole_s(told: Sequence[Told], steps: Sequence[int]) -> float:
-    """Return the seconds that these steps took on the slowest rank."""
+    """Return the median time of the steps on the slowest rank, in seconds."""
     return max(
         float(np.median([each["whole"].get(str(step), 0.0) for step in steps])) for each in told
     )
@@ -301,11 +300,14 @@ def _whole_s(told: Sequence[Told], steps: Sequence[int]) -> float:
 def families(
     seen: Mapping[str, Sequence[int]], configuration: Configuration, specs: Sequence[TensorSpec]
 ) -> list[list[str]]:
-    """Return the sets of tensors that come in the same steps, those with a compressed one."""
+    """Return the sets of tensors that had gradients in the same steps.
+
+    Sets without a compressed tensor are left out.
+    """
     families: dict[object, list[str]] = defaultdict(list)
     dtypes = {spec.key: spec.accumulator for spec in specs}
     for key, steps in seen.items():
-        # Vectors are of one dtype.
+        # Tensors of one vector have one dtype.
         dtype = dtypes.get(key) if configuration.select_over == "group" else None
         families[tuple(steps), dtype].append(key)
     compressed = {specs[position].key for (position,) in one_per_tensor(specs, configuration)}
@@ -313,17 +315,14 @@ def families(
 
 
 def restricted(buckets: Buckets, positions: Iterable[int]) -> Buckets:
-    """Return the buckets without the tensors at other positions."""
+    """Return the buckets restricted to the tensors at ``positions``."""
     wanted = set(positions)
     parts = [tuple(position for position in bucket if position in wanted) for bucket in buckets]
     return [part for part in parts if part]
 
 
 def _wires(route: Route, samples: Sequence[Samples]) -> tuple[Line, Line]:
-    """Return the costs of the first collective, and of those behind it together.
-
-    They hold the headers that every message has.
-    """
+    """Return the costs, with message headers, of the first collective and of all later ones."""
     lines = {
         kind: _wire([each[kind] for each in samples], route.header_bytes) for kind in samples[0]
     }
@@ -331,7 +330,7 @@ def _wires(route: Route, samples: Sequence[Samples]) -> tuple[Line, Line]:
 
 
 def _wire(of_ranks: Sequence[Sequence[tuple[float, list[float]]]], header_bytes: float) -> Line:
-    """Return the cost of a collective, by the slowest rank at every repetition."""
+    """Fit the cost of a collective to the times of the slowest rank in each repetition."""
     pairs: list[tuple[float, float]] = []
     for at_size in zip(*of_ranks):
         slowest = np.max(np.asarray([times for _, times in at_size], np.float64), axis=0)
@@ -341,10 +340,7 @@ def _wire(of_ranks: Sequence[Sequence[tuple[float, list[float]]]], header_bytes:
 
 
 def _line(seconds: Mapping[str, float], numel: Mapping[str, int]) -> Line:
-    """Return the seconds of a tensor over its entries.
-
-    With tensors of one size alone, all of them count for the entries.
-    """
+    """Fit the time of a tensor as a line in its entries; proportional if all have one size."""
     samples = [(float(numel[key]), value) for key, value in seconds.items()]
     if not samples:
         return Line(0.0, 0.0)

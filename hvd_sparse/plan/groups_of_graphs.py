@@ -1,4 +1,4 @@
-"""Groups that are planned in runs of graphs, which are given them when they are traced."""
+"""``groups="planned"`` for TensorFlow graphs, which receive their groups when traced."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from hvd_sparse.step.records import Ticket
 
 
 class GraphPlannedGroups(PlannedGroups):
-    """Measures the first steps, in which every gradient travels alone, and then plans groups.
+    """Policy that measures the first steps with one message per gradient, then plans groups.
 
-    A graph's gradients come in any thread, and results of some may be there before others
-    have come: so the program says where a step begins (``replan``), outside its graphs, and there
-    the ranks come together.
+    A graph's gradients arrive in any thread, and some results before other gradients, so the start
+    of a step cannot be detected.  The program therefore calls ``replan`` at the start of every
+    step, outside its graphs.
 
     Parameters
     ----------
-    owner : the compressor, whose step is made
+    owner : the compressor, with its step already created
 
     Attributes
     ----------
-    groups : names of the tensors of each group; None while nothing is planned
+    groups : names of the tensors of each group; None before there is a plan
     """
 
     def __init__(self, owner: Owner) -> None:
@@ -37,14 +37,14 @@ class GraphPlannedGroups(PlannedGroups):
         self.groups: tuple[tuple[str, ...], ...] | None = None
 
     def replan(self) -> bool:
-        """Begin a step, and tell whether the groups are others than before.  Collective."""
+        """Begin a step, and return whether the groups have changed.  Collective."""
         before = self.groups
         self._starts.end()
         self.begin(self._compressor(), None)
         return self.groups != before
 
     def took(self, position: int, ticket: Ticket, came_s: float) -> None:
-        """Note a gradient that has come, and what it sends."""
+        """Record a gradient that arrived at ``came_s``, and its message."""
         if self._planning.is_over:
             return
         owner, measurements = self._compressor(), self._planning.measurements
@@ -55,20 +55,20 @@ class GraphPlannedGroups(PlannedGroups):
             self.sent(owner, position, ticket)
 
     def returned(self) -> None:
-        """Note that a result is there."""
+        """Record a result."""
         with self._lock:
             self.arrived(self._compressor())
 
     def _compressor(self) -> Owner:
         owner = self._owner()
-        assert owner is not None  # who calls has it
+        assert owner is not None  # the caller holds it
         return cast(Owner, owner)
 
     def _adopt(self, owner: Owner, decision: GroupPlan) -> None:
         self.groups = decision.groups
 
     def _measure_anew(self, owner: Owner) -> None:
-        self.groups = None  # what is measured is every tensor by itself
+        self.groups = None  # measure one message per tensor
         super()._measure_anew(owner)
 
     def forget_world(self, owner: Owner) -> None:
@@ -76,5 +76,5 @@ class GraphPlannedGroups(PlannedGroups):
 
 
 def now_s() -> float:
-    """Return the seconds of the clock that measurements are made by."""
+    """Return the time of the clock that measurements use, in seconds."""
     return time.perf_counter()

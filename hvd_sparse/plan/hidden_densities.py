@@ -1,4 +1,4 @@
-"""Densities at which messages hide behind the backward pass, from the measurements of all ranks."""
+"""Densities at which messages hide behind the backward pass, from measurements of all ranks."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from hvd_sparse.types import TensorSpec
 
 @dataclass(frozen=True)
 class HiddenDensities:
-    """The densities that were decided, and the costs by which; the same on all ranks.
+    """The chosen densities and the measured costs; the same on all ranks.
 
     Attributes
     ----------
-    c_max : the largest compression ratio allowed: no density is below 1 / c_max
-    densities : of every compressed tensor that came in a measured step, by name
-    hidden : number of messages that are through before the next is ready
+    c_max : largest compression ratio; no density is below 1 / c_max
+    densities : density of every compressed tensor with a gradient in a measured step, by name
+    hidden : number of messages that end before the next message is ready
     messages : number of all messages
-    backward_s : seconds from the first gradient to the last, selecting included
-    exposed_s : seconds that messages take behind the last gradient, as predicted
-    wire : seconds of a message, over the bytes that a rank receives
+    backward_s : seconds from the first gradient to the last, including selection
+    exposed_s : predicted seconds from the last gradient to the end of the last message
+    wire : time of a message, as a line in the bytes that a rank receives
     """
 
     c_max: float
@@ -40,12 +40,12 @@ class HiddenDensities:
     wire: Line
 
     def to_dict(self) -> dict[str, object]:
-        """Return all of it, JSON-able; ``HiddenDensities.from_dict`` returns an equal one."""
+        """Return it as a JSON-serializable dict, for ``HiddenDensities.from_dict``."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, told: Told) -> HiddenDensities:
-        """Return the densities that ``to_dict`` described."""
+        """Return the densities from their dict."""
         return cls(**{**told, "wire": Line(**told["wire"])})
 
     def __str__(self) -> str:
@@ -53,9 +53,9 @@ class HiddenDensities:
         return (
             f"densities from {min(found, default=1.0):.3g} to {max(found, default=1.0):.3g}, at "
             f"which {self.hidden} of {self.messages} messages hide behind a backward pass of "
-            f"{1e3 * self.backward_s:.1f} ms, and {1e3 * self.exposed_s:.1f} ms do not (a message "
-            f"takes {1e3 * self.wire.start_s:.2f} ms and {1e9 * self.wire.byte_s:.2f} ns a byte "
-            "received)"
+            f"{1e3 * self.backward_s:.1f} ms, and the exchange ends "
+            f"{1e3 * self.exposed_s:.1f} ms after it (a message takes "
+            f"{1e3 * self.wire.start_s:.2f} ms and {1e9 * self.wire.byte_s:.2f} ns a byte received)"
         )
 
 
@@ -67,19 +67,19 @@ def make_hidden(
     buckets: Buckets,
     c_max: float,
 ) -> HiddenDensities:
-    """Return the largest density of every message at which it hides: ``largest_hidden``.
+    """Return the largest density of every message at which it hides; see ``largest_hidden``.
 
-    The slowest rank's times count, as all ranks wait for it. All tensors of a message have one
-    density. Tensors that came in no measured step keep the least.
+    The slowest rank's times are used, because all ranks wait for it. All tensors of a message have
+    the same density. Tensors without a gradient in the measured steps keep the least density.
 
     Parameters
     ----------
-    route : of a message
+    route : the collectives of a message
     specs : the registered tensors
-    told : ``Measurements.to_dict`` of every rank; rank 0 has seen a step
-    samples : times of the route's collectives, of every rank
+    told : ``Measurements.to_dict`` of every rank; rank 0 has measured at least one step
+    samples : times of the route's collectives on every rank
     buckets : the messages, by the positions of their tensors
-    c_max : the largest compression ratio
+    c_max : largest compression ratio
 
     Notes
     -----
@@ -117,8 +117,7 @@ def _ready_s(
     route: Route,
     specs: Sequence[TensorSpec],
 ) -> dict[str, float]:
-    """Return the seconds at which each compressed tensor is encoded, in the order of the backward
-    pass."""
+    """Return the times at which the compressed tensors are encoded, in backward order."""
     by_key = {spec.key: spec for spec in specs}
     ends_s, own_s = {}, 0.0
     for key in sorted(keys, key=lambda key: ready_s[key]):
@@ -132,7 +131,7 @@ def _ready_s(
 def _received(
     route: Route, specs: Sequence[TensorSpec], bucket: Sequence[int], grid: np.ndarray
 ) -> np.ndarray:
-    """Return the bytes that a rank receives of a message at every density, float64 [densities]."""
+    """Return the bytes that a rank receives for a bucket at each density, float64 [densities]."""
     codec = route.configuration.codec
     total = np.zeros(len(grid))
     for numel in (specs[position].numel for position in bucket):
@@ -142,7 +141,7 @@ def _received(
 
 
 def _wire_ends(ready_s: np.ndarray, takes_s: np.ndarray, chosen: Sequence[int]) -> np.ndarray:
-    """Return the seconds at which each message is through, float64 [messages]."""
+    """Return the times at which the messages end, float64 [messages]."""
     ends, free_s = [], 0.0
     for at_s, sizes_s, number in zip(ready_s.tolist(), takes_s, chosen):
         free_s = max(free_s, at_s) + float(sizes_s[number])

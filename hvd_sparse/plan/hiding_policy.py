@@ -1,4 +1,4 @@
-"""Densities that are measured in the run: ``density="hiding"``."""
+"""Policy of ``density="hiding"``: densities that are measured in the run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hvd_sparse.step.step import Step
 
 
 class HidingSteps(FirstSteps[HiddenDensities]):
-    """The first steps, from which densities follow."""
+    """The first steps, from which the densities are computed."""
 
     label, purpose, option = "hiding", "find the densities that hide", "density='hiding'"
 
@@ -33,13 +33,14 @@ class HidingSteps(FirstSteps[HiddenDensities]):
 
 
 class HidingPolicy(MeasuringPolicy):
-    """Measures the first steps and then sends as much of every layer as hides.
+    """Policy that measures the first steps, then uses the largest densities that hide.
 
-    Until then every tensor has the least density that is allowed.
+    Until then every tensor has the least density, 1 / c_max.
 
     Parameters
     ----------
-    step, name : of the compressor
+    step : the compressor's step
+    name : name of the compressor
     """
 
     timing = "the timing of messages for density='hiding'"
@@ -51,7 +52,7 @@ class HidingPolicy(MeasuringPolicy):
 
     @property
     def hiding(self) -> HiddenDensities | None:  # type: ignore[override]
-        """Return what was measured and decided; None until it is."""
+        """The chosen densities and the measured costs; None before the decision."""
         found: HiddenDensities | None = self._planning.plan
         return found
 
@@ -64,19 +65,18 @@ class HidingPolicy(MeasuringPolicy):
         return super().begin(owner, position)
 
     def loaded(self, owner: Owner, tensors: Mapping[str, Any]) -> None:
-        """Take the densities of a state, which all ranks load; measure anew where it has none."""
+        """Use the densities of a loaded state; measure again if it has none."""
         told = {key: tensor.get("density") for key, tensor in tensors.items()}
         self._loaded = {key: float(density) for key, density in told.items() if density}
         owner.settle_densities(self._loaded)
 
     def _take_loaded(self, owner: Owner) -> None:
-        """Begin with the densities that were loaded, if there are any.  Collective: a step
-        begins."""
+        """Check that the loaded densities are the same on all ranks, and use them.  Collective."""
         mine, self._loaded = self._loaded, None
         if any(theirs != mine for theirs in self._tell_all(owner, "loaded", mine)):
             raise RankMismatch(
-                "the states that ranks have loaded hold other densities: load those of one "
-                "checkpoint on all ranks"
+                "the states that ranks have loaded hold other densities: load the same checkpoint "
+                "on all ranks"
             )
         self._measure_anew(owner)
         if mine:
@@ -84,5 +84,5 @@ class HidingPolicy(MeasuringPolicy):
             self._planning.stop()
 
     def forget_world(self, owner: Owner) -> None:
-        owner.settle_densities({})  # new workers know of none
+        owner.settle_densities({})  # new workers have none
         super().forget_world(owner)

@@ -1,8 +1,8 @@
-"""Measurements in the first steps of a run, and of the network between two of them.
+"""Measurements of the first steps of a run, and of the network.
 
-Of the steps: when gradients come, the seconds of selecting and coding, the bytes that are sent. Of
-the network, with these ranks: the seconds of the collectives, timed in one go. All of it is
-medians, so that a step or a message that was held up by something else has no say.
+Steps are measured by the arrival times of gradients, the times of selecting, encoding and decoding,
+and the bytes sent. The network is measured by timing collectives of several lengths between two
+steps. All results are medians, so that single delayed steps or messages do not matter.
 """
 
 from __future__ import annotations
@@ -21,37 +21,38 @@ from hvd_sparse.plan.timed_collectives import timed_collective
 from hvd_sparse.untyped import Report
 
 WARMUP = 2
-"""Steps before anything counts: first calls compile, allocate and shake hands."""
+"""First steps that are not measured, because first calls compile, allocate and handshake."""
 STEPS = 5
-"""Steps that are measured."""
+"""Number of steps that are measured."""
 SIZES = 5
-"""Lengths of message that are timed."""
+"""Number of message lengths that are timed."""
 REPETITIONS = 5
-"""Of every length, after one that does not count."""
+"""Repetitions of every length, after one that is not counted."""
 LEAST_SPREAD = 8
-"""The longest message timed is at least so many times the shortest, or their times would differ by
-noise alone."""
+"""The longest message is at least this many times the shortest, so that times differ by more than
+noise."""
 
 ITEM = 8
-"""Bytes by which they differ: sums are of whole numbers of entries."""
+"""Bytes by which the lengths of repetitions differ, a multiple of the itemsize of sums."""
 
 Samples = dict[str, list[tuple[float, list[float]]]]
-"""By kind of collective and length: bytes that a rank receives, and the seconds of every
+"""By kind of collective, for every length: the bytes that a rank receives, and the seconds of each
 repetition."""
 
 
 Told = Mapping[str, Any]
-"""What another rank tells: ``Measurements.to_dict``, or a decision's.  Any, as it is JSON."""
+"""A dict received from another rank: ``Measurements.to_dict``, or that of a decision."""
 
 
 class StepStarts:
-    """Distinction of a step's first gradient from the others.
+    """Detection of the first gradient of a step.
 
-    It is told by what has come since the last result was asked for.
+    A step starts with the first gradient after a result was requested, or with a second gradient of
+    the same tensor.
 
     Attributes
     ----------
-    is_between : a result was asked for, and no gradient has come since
+    is_between : whether a result was requested, and no gradient has arrived since
     """
 
     def __init__(self) -> None:
@@ -59,11 +60,11 @@ class StepStarts:
         self.is_between = True
 
     def begins(self, position: int | None) -> bool:
-        """Tell whether the gradient that is handed over is its step's first.
+        """Record a gradient, and return whether it is the first of its step.
 
         Parameters
         ----------
-        position : of its tensor; None for one that is no known tensor's
+        position : position of its tensor; None for a tensor that is not registered
         """
         is_first = self.is_between or position in self._in_step
         if is_first:
@@ -74,15 +75,15 @@ class StepStarts:
         return is_first
 
     def end(self) -> None:
-        """Note that a result is asked for: whatever comes next begins a step."""
+        """Record that a result was requested, so that the next gradient begins a step."""
         self.is_between = True
 
 
 class Measurements:
-    """Measurements that a rank makes of its own steps.
+    """A rank's measurements of its own steps.
 
-    A step's numbers are kept apart until it is known to have ended well: of one that failed, or
-    that NaN has taken back, none count.
+    The numbers of a step are counted only after it has succeeded: those of failed steps, and of
+    steps that were rolled back because of NaN, are dropped.
     """
 
     def __init__(self) -> None:
@@ -94,7 +95,7 @@ class Measurements:
         self._began_s = self._own_s = self._ended_s = self._told_s = 0.0
 
     def begin(self, now_s: float, *, was_good: bool) -> None:
-        """Begin a step; ``was_good`` says of the last one whether its numbers count."""
+        """Begin a step; count the last step's numbers if ``was_good``."""
         if was_good:
             self._good += 1
             for kind, values in self._step.items():
@@ -108,34 +109,33 @@ class Measurements:
         self._began_s, self._ended_s, self._own_s = now_s, now_s, 0.0
 
     def came_first(self, now_s: float) -> None:
-        """Note when a step's first gradient came, where the step was begun before."""
+        """Record the time of a step's first gradient, for steps that begin before it."""
         if not self._step["ready"]:
             self._began_s, self._own_s = now_s, 0.0
 
     def end(self, now_s: float) -> None:
-        """Note that a result is given back; the step's last one ends it."""
+        """Record the time of a result; the last one ends the step."""
         self._ended_s = now_s
 
     def arrive(self, key: str, now_s: float) -> None:
-        """Note that a gradient is handed over: when, less what this package did since the step's
-        first."""
+        """Record the time of a gradient, without the time spent in this package since the first."""
         self._step["ready"][key] = max(0.0, now_s - self._began_s - self._own_s)
 
     def spend(self, seconds: float) -> None:
-        """Note that this package was at work, and the backward pass was not."""
+        """Record time spent in this package, during which the backward pass did not run."""
         self._own_s += seconds
 
     def take_told(self) -> float:
-        """Return the seconds of selecting and encoding that spans told since the last call."""
+        """Return the seconds of selecting and encoding recorded since the last call."""
         told_s, self._told_s = self._told_s, 0.0
         return told_s
 
     def send(self, key: str, nbytes: float) -> None:
-        """Note the bytes that a tensor adds to its message."""
+        """Record the bytes that a tensor adds to its message."""
         self._step["nbytes"][key] = nbytes
 
     def listen(self, what: str, whose: str, start_s: float, end_s: float) -> None:
-        """Note a span, as a ``tracing.spans.Listener``."""
+        """Record a span; a ``tracing.spans.Listener``."""
         kind = {"select": "work", "encode": "work", "decode": "decode"}.get(what)
         if kind is not None:
             self._step[kind][whose] = self._step[kind].get(whose, 0.0) + end_s - start_s
@@ -145,13 +145,13 @@ class Measurements:
             self._step["encode"][whose] = end_s - start_s
 
     def to_dict(self) -> Report:
-        """Return what was measured, JSON-able.
+        """Return the measurements as a JSON-serializable dict.
 
-        By tensor there are the medians of "ready", "work", "encode" (which is part of "work"),
-        "decode" (seconds) and "nbytes", and "seen", the numbers of the steps that brought it.
-        Where tensors are selected from as one vector, "work" has the vector's name, too. "whole"
-        has the seconds from first gradient to last result, by the step's number, and "steps" how
-        many counted in all.
+        Its entries are, by tensor, the medians of "ready", "work", "encode" (part of "work") and
+        "decode" in seconds and of "nbytes", and "seen", the numbers of the steps in which the
+        tensor had a gradient. If tensors are selected as one vector, "work" also has the vector's
+        name. "whole" has the seconds from the first gradient to the last result by step number,
+        and "steps" the number of counted steps.
         """
         medians = {
             kind: {key: statistics.median(values) for key, values in self._kept[kind].items()}
@@ -167,14 +167,13 @@ class Measurements:
 
 
 def sizes_of(told: Sequence[Report]) -> list[int]:
-    """Return the lengths of message to time, in bytes, ascending.
+    """Return the message lengths to time, in bytes, ascending, the same on every rank.
 
-    They go from the smallest tensor's share to what all send together, and are the same on every
-    rank.
+    They range from the bytes of the smallest tensor to those of all tensors together.
 
     Parameters
     ----------
-    told : what all ranks have measured
+    told : the measurements of all ranks
     """
     shares = [nbytes for each in told for nbytes in each["nbytes"].values() if nbytes > 0]
     least = max(64.0, min(shares, default=64.0))
@@ -185,11 +184,10 @@ def sizes_of(told: Sequence[Report]) -> list[int]:
 def time_messages(
     collective: Collective, name: str, route: Route, sizes: Sequence[int], timeout_s: float | None
 ) -> Samples:
-    """Return this rank's seconds in the route's collectives.  Collective.
+    """Time the route's collectives with messages of the given lengths in bytes.  Collective.
 
-    Every rank submits so many bytes.
-    No two messages are of one length, as those of a run hardly ever are: Horovod agrees anew on
-    what it has not seen.
+    Lengths of repetitions differ slightly, like those of a run's messages, because Horovod
+    negotiates every new length.
     """
     found: Samples = {}
     mates = route.placement.mates(route.placement.rank)

@@ -1,4 +1,4 @@
-"""Policy that measures the first steps, and measures anew where later ones take another time."""
+"""Base class of policies that measure the first steps, and again if step times change."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ logger = logging.getLogger("hvd_sparse")
 
 
 class MeasuringPolicy(Policy):
-    """Measures the first steps, and adopts one decision on all ranks.
+    """Policy that measures the first steps, and adopts one decision on all ranks.
 
-    Now and then some later steps are timed; where they depart from what they took with it at
-    first, it is made anew.
+    Some later steps are timed too. If their time departs from that of the first steps after the
+    decision, the policy measures and decides again.
 
     Parameters
     ----------
-    step : of the compressor
-    planning : measures its first steps
+    step : the compressor's step
+    planning : measures the first steps and makes the decision
     """
 
     timing: ClassVar[str]
-    """The timing of messages, in words for the watchdog."""
+    """Name of the timing of messages, for the watchdog."""
     departed: ClassVar[str]
-    """What was decided, and that it is decided anew, in words for the log."""
+    """End of the warning that step times have departed."""
 
     def __init__(self, step: Step, planning: FirstSteps[Any]) -> None:
         self._planning = planning
@@ -50,7 +50,7 @@ class MeasuringPolicy(Policy):
         self._listen(step)
 
     def _adopt(self, owner: Owner, decision: Any) -> None:
-        """Do what was decided; a step begins, on all ranks."""
+        """Apply the decision, at the beginning of a step on all ranks."""
         raise NotImplementedError
 
     def begin(self, owner: Owner, position: int | None) -> str:
@@ -89,9 +89,9 @@ class MeasuringPolicy(Policy):
             self._departure.restart()
 
     def _watch_step(self, owner: Owner, position: int | None) -> None:
-        """Begin a step behind the adoption; where steps have departed from it, measure anew.
+        """Begin a step after the decision, and measure again if step times have departed.
 
-        Collective where a window of steps has ended: nothing of this compressor is under way.
+        Collective if a window of steps has ended; no exchange of this compressor is running then.
         """
         self._starts.begins(position)
         departure = self._departure
@@ -112,7 +112,7 @@ class MeasuringPolicy(Policy):
         self._clock.resume()
 
     def _tell_all(self, owner: Owner, what: str, mine: object) -> list[Any]:
-        """Return what all ranks tell, in rank order.  Collective."""
+        """Return the values of all ranks, in rank order.  Collective."""
         ledger = owner.watchdog.ledger
         name = f"hvd_sparse.{self._planning.label}.{owner.name}.{what}"
         ledger.begin(self.timing)
@@ -131,7 +131,7 @@ class MeasuringPolicy(Policy):
         self._listen(owner.step)
 
     def sent(self, owner: Owner, position: int, ticket: Ticket) -> None:
-        """Note what a tensor sends, as it will be behind a schedule's warm-up."""
+        """Record the bytes that a tensor sends, scaled to the density after warm-up."""
         if self._planning.is_over:
             return
         self._run = ticket.run
@@ -148,8 +148,8 @@ class MeasuringPolicy(Policy):
             self._planning.measurements.send(spec.key, nbytes)
         measurements, own_s = self._planning.measurements, time.perf_counter() - self._came_s
         told_s = measurements.take_told()
-        # Of a group that is selected from at once, what each tensor takes whatever the groups are
-        # counts as the backward pass.
+        # With one selection per group, the time per tensor that does not depend on the groups
+        # counts as part of the backward pass.
         measurements.spend(told_s if self._is_merged else own_s)
 
     def end(self, owner: Owner) -> None:

@@ -1,4 +1,4 @@
-"""Groups that are planned from the first steps of a run: ``groups="planned"``."""
+"""Policy of ``groups="planned"``: groups that are planned from the first steps of a run."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ class Planning(FirstSteps[GroupPlan]):
 
 
 class PlannedGroups(MeasuringPolicy):
-    """Measures the first steps and then sends together what is best sent together.
+    """Policy that measures the first steps, then uses the groups with the shortest predicted step.
 
-    Until there is a plan small neighbours travel together.
+    Until then small adjacent tensors share a message, as by default.
 
     Parameters
     ----------
-    step, name : of the compressor
+    step : the compressor's step
+    name : name of the compressor
     """
 
     timing = "the timing of messages for groups='planned'"
@@ -45,7 +46,7 @@ class PlannedGroups(MeasuringPolicy):
 
     @property
     def plan(self) -> GroupPlan | None:  # type: ignore[override]
-        """Return what was measured and decided; None until it is."""
+        """The planned groups and the measured costs; None before the decision."""
         plan: GroupPlan | None = self._planning.plan
         return plan
 
@@ -53,7 +54,7 @@ class PlannedGroups(MeasuringPolicy):
         owner.step.regroup_at_start(decision.buckets(owner.step.specs))
 
     def regrouped(self, owner: Owner, groups: object) -> None:
-        """Measure anew where groups are "planned" again; anything else ends measuring."""
+        """Measure again if the new groups are "planned"; otherwise stop measuring."""
         owner.step.spans.remove(self._listener)
         self._starts = StepStarts()
         if groups == PLANNED:
@@ -63,5 +64,5 @@ class PlannedGroups(MeasuringPolicy):
             self._planning.stop()
 
     def forget_world(self, owner: Owner) -> None:
-        owner.step.regroup_at_start(self._default)  # new workers know of no plan
+        owner.step.regroup_at_start(self._default)  # new workers have no plan
         super().forget_world(owner)

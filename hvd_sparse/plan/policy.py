@@ -1,4 +1,4 @@
-"""Policy: what a compressor asks at every step, if it does not always go one way."""
+"""Base class of policies, which decide at every step how gradients are sent."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from hvd_sparse.step.step import Step
 from hvd_sparse.watch.watchdog import Watchdog
 
 EVERYTHING = "everything"
-"""The way of a step that sends all residuals along, dense, before another way is gone."""
+"""The way of a dense step that also sends the residuals, before a change to a dense way."""
 
 
 class Owner(Protocol):
-    """A compressor, as its policy sees it.
+    """The part of a compressor that policies use.
 
-    It comes with every call, so that neither keeps the other alive.
+    It is an argument of every call instead of an attribute, to avoid a reference cycle.
     """
 
     name: str
@@ -34,19 +34,19 @@ class Owner(Protocol):
 
     @property
     def limit_s(self) -> float | None:
-        """Return the seconds after which a wait is an error."""
+        """Time limit of a collective, in seconds; None for no limit."""
 
     def settle_densities(self, densities: Mapping[str, float]) -> None:
-        """Take densities that the run has measured, by name; the least for all others."""
+        """Use measured densities, by name, and the least density for all other tensors."""
 
     def explain(self, error: ExchangeTimeout) -> BaseException:
-        """Return the error, with the ranks that are behind it."""
+        """Return the error with the names of the ranks that caused it."""
 
 
 class Policy:
-    """Decision on how the gradients of a step travel; this one leaves everything as it is.
+    """Base class of policies; this one sends all gradients sparse.
 
-    All ranks ask the same, at the same steps: what is asked may be collective.
+    All ranks make the same calls at the same steps, so calls may be collective.
     """
 
     verdict: Verdict | None = None
@@ -54,35 +54,36 @@ class Policy:
     hiding: HiddenDensities | None = None
 
     def begin(self, owner: Owner, position: int | None) -> str:
-        """Return the way of the step that a gradient is in: one of ``trial.WAYS``, or "everything".
+        """Return the way of a gradient's step: one of ``trial.WAYS``, or "everything".
 
         Parameters
         ----------
-        position : of its tensor; None for one that belongs to none
+        owner : the compressor
+        position : position of its tensor; None for a tensor that is not registered
         """
         return SPARSE
 
     def sent(self, owner: Owner, position: int, ticket: Ticket) -> None:
-        """Learn what a tensor sends, which was not handed to Horovod as it is."""
+        """Called after a tensor was compressed, with its position and ticket."""
 
     def end(self, owner: Owner) -> None:
-        """Learn that a result was asked for: what comes next begins a step."""
+        """Called when a result is requested; the next gradient begins a step."""
 
     def arrived(self, owner: Owner) -> None:
-        """Learn that a result is there."""
+        """Called when a result has arrived."""
 
     def fail(self) -> None:
-        """Learn that the step has failed."""
+        """Called when the step has failed."""
 
     def describe(self) -> dict[str, object]:
-        """Return what must be the same on all ranks, JSON-able."""
+        """Return the options that must be equal on all ranks, JSON-serializable."""
         return {}
 
     def loaded(self, owner: Owner, tensors: Mapping[str, object]) -> None:
-        """Learn that the states of these tensors were loaded."""
+        """Called after states were loaded, with the states by tensor name."""
 
     def regrouped(self, owner: Owner, groups: object) -> None:
-        """Learn that the program has given other groups."""
+        """Called after the program has changed the groups."""
 
     def forget_world(self, owner: Owner) -> None:
-        """Begin anew: the ranks are others."""
+        """Start over after the ranks have changed."""

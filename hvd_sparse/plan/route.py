@@ -1,4 +1,4 @@
-"""The route of a message: the collectives that carry it, and the bytes that each brings."""
+"""The collectives of a message, and the bytes that a rank receives in each."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from hvd_sparse.wire.message import overhead_bytes
 
 @dataclass(frozen=True)
 class Route:
-    """An exchange among given ranks.
+    """The collectives of an exchange among given ranks.
 
     Attributes
     ----------
-    configuration : the compressor's
-    exchange : the one that runs
+    configuration : the compressor's configuration
+    exchange : the exchange in use
     placement : the node of every rank
     """
 
@@ -33,17 +33,17 @@ class Route:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Return the kinds of its collectives, in order, as ``timed_collective`` takes them."""
+        """The kinds of the collectives in order, for ``timed_collective``."""
         phases = self.exchange.phases(self.configuration.selector, self.placement.world_size)
         return (LOCAL, *phases[1:]) if self.exchange.sums_first else tuple(phases)
 
     @property
     def header_bytes(self) -> float:
-        """Return the bytes that a rank receives however little is sent."""
+        """The bytes of headers that a rank receives per message."""
         return overhead_bytes(0) * self._others
 
     def late(self, lines: Mapping[str, Line]) -> Line:
-        """Return the cost of the collectives behind the first.
+        """Return the cost of the collectives after the first.
 
         Parameters
         ----------
@@ -52,17 +52,17 @@ class Route:
         return one_after_another([lines[kind] for kind in self.kinds[1:]])
 
     def received(self, numel: int, brought: float) -> tuple[float, float]:
-        """Return the bytes of a tensor that a rank receives, in two parts.
+        """Return the bytes that a rank receives for a tensor.
 
         Parameters
         ----------
         numel : entries of the tensor
-        brought : bytes that a rank was seen to send of it, where a message is one allgather; 0
-            where that is unknown.  Otherwise the exchange's formula counts
+        brought : measured bytes that a rank sends of it, or 0 if unknown; used for exchanges of one
+            allgather, while others use the exchange's formula
 
         Returns
         -------
-        Bytes in the first collective, and bytes in the collectives behind it
+        Bytes in the first collective, and bytes in the collectives after it
         """
         if self.exchange.is_one_allgather:
             each = brought or expected_bytes(self.configuration, numel)
@@ -73,7 +73,7 @@ class Route:
         inbound = float(self.exchange.inbound(real, entry_bytes, self.placement)) * numel
         if self.exchange.sums_first:
             return numel * self.exchange.inside(self.placement), inbound
-        first = inbound / len(self.kinds)  # every collective brings the same number
+        first = inbound / len(self.kinds)  # divided evenly among the collectives
         return first, inbound - first
 
     @property
@@ -84,9 +84,9 @@ class Route:
 def expected_bytes(
     configuration: Configuration, numel: int, spec: TensorSpec | None = None
 ) -> float:
-    """Return the bytes that a rank sends of a tensor of ``numel`` entries behind any warm-up.
+    """Return the bytes that a rank sends for a tensor of ``numel`` entries after warm-up.
 
-    It stands for a measurement where no measured step sent the tensor sparse.
+    It replaces a measurement if no measured step sent the tensor sparse.
     """
     density = configuration.density(LONG_RUN, spec) or UNKNOWN_DENSITY
     return float(

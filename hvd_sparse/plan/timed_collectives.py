@@ -1,4 +1,4 @@
-"""Collectives of given lengths, for timing."""
+"""Collectives of given lengths, to be timed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 from hvd_sparse.collectives.contract import Collective, Pending
 
 LOCAL = "local"
-"""Kind of an alltoall among the ranks of a node alone."""
+"""Kind of an alltoall among the ranks of one node."""
 SCALE = 1e-3
-"""Scale of the gradients that are summed."""
+"""Scale of the random operands of an allreduce."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class TimedCollective:
 
     Attributes
     ----------
-    received : bytes that a rank receives, as the planner counts them: a ring's sum passes
+    received : bytes that a rank receives, by the planner's formulas; an allreduce in a ring moves
         everything twice
     start : function that starts the collective under a name
     """
@@ -38,13 +38,13 @@ def timed_collective(
 
     Parameters
     ----------
-    collective : of the ranks
+    collective : the ranks' collectives
     kind : "allgather", "allreduce", "alltoall" or "local"
     nbytes : bytes that a rank submits
-    mates : ranks of this rank's node, itself among them, for "local"
+    mates : ranks of this rank's node, including itself, for "local"
     """
     ranks = collective.world_size
-    others = max(1, ranks - 1)  # a rank that is alone counts as if there were another
+    others = max(1, ranks - 1)  # a single rank counts as two
     if kind == "allgather":
         return TimedCollective(
             others * nbytes, partial(collective.allgather, np.zeros(nbytes, np.uint8))

@@ -1,9 +1,9 @@
-"""Search for the fastest way of averaging gradients, in the first steps of a run.
+"""Trial of the ways to average gradients, in the first steps of a run.
 
-Every way has its turn: some steps to warm up, one to see whether it can win at all, and some that
-are measured.  The time of a step is that of its exchange: from the first gradient that is handed
-over to the last that is given back.  Of every way the slowest rank's median counts, told by one
-small allgather, so that all ranks decide alike at the same step.
+Each way in turn has warm-up steps, one step that shows whether it can win at all, and measured
+steps.  The time of a step is that of its exchange, from the first gradient to the last result.  The
+ways are compared by the slowest rank's median, found by a small allgather, so that all ranks decide
+alike at the same step.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ SPARSE, FP16 = "sparse", "fp16"
 WAYS = (SPARSE, "dense", FP16)
 WARMUP = 2
 HOPELESS = 2.0
-"""Times the best median so far: a way whose first step takes longer is tried no further."""
+"""A way is dropped if its first step takes longer than this factor times the best median so far."""
 MARGIN = 1.1
-"""By how much sparse has to beat the best other way: medians of a few steps are no surer, and dense
-has less to lose."""
+"""Factor by which sparse must be faster than the best other way, because medians of a few steps are
+uncertain, and dense is the safer choice."""
 WORSE = 1.05
-"""Times what another way took in the trial: if the way that was chosen takes longer, there is
-another trial."""
+"""A new trial begins if the chosen way takes longer than this factor times another way's time in
+the last trial."""
 RECENT = 50
+"""Number of last steps whose median a review compares."""
 
 Agree = Callable[[np.ndarray], np.ndarray]
-"""float64 [n] of this rank to float64 [ranks, n]: collective."""
+"""Collective that gathers float64 [n] of every rank into float64 [ranks, n]."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ class Verdict:
 
     Attributes
     ----------
-    way : "sparse", "dense" or "fp16"
-    seconds : of every way that was tried, the slowest rank's median
+    way : the chosen way: "sparse", "dense" or "fp16"
+    seconds : the slowest rank's median step time by way, in seconds
     """
 
     way: str
@@ -55,17 +56,17 @@ class Verdict:
             "dense": "compression does not pay here: gradients are sent dense, as float32",
             "fp16": "compression does not pay here: gradients are sent dense, as float16",
         }
-        return f"{words[self.way]} (a step's exchange: {told})"
+        return f"{words[self.way]} (time of a step's exchange: {told})"
 
 
 class Trial:
-    """Choice of the way that every step goes.
+    """Choice of the fastest way by measurement.
 
     Parameters
     ----------
-    ways : to be tried, in this order; the first is measured to the end
-    steps : measured, of each
-    review_every : steps after which the way that was chosen is looked at again; 0 for never
+    ways : the ways to try, in this order; the first is always measured completely
+    steps : number of measured steps of each way
+    review_every : number of steps after which the choice is reviewed; 0 for never
     """
 
     def __init__(self, ways: Sequence[str], steps: int, review_every: int) -> None:
@@ -75,17 +76,17 @@ class Trial:
         self.restart()
 
     def restart(self) -> None:
-        """Forget what was found: the ranks or the network are others."""
+        """Discard all measurements and start a new trial."""
         self.verdict: Verdict | None = None
         self._medians: dict[str, float] = {}
-        # Runs are long: no more is kept than a turn, or a review, looks at.
+        # Keep only as many durations as a turn or a review needs.
         self._durations: deque[float] = deque(maxlen=max(RECENT, WARMUP + self._steps))
         self._turn = 0
         self._done = 0
-        """Steps of this turn, or since the verdict."""
+        """Number of steps in this turn, or since the verdict."""
 
     def describe(self) -> Report:
-        """Return what must be the same on all ranks, JSON-able."""
+        """Return the options, which must be equal on all ranks, JSON-serializable."""
         return {
             "ways": list(self.ways),
             "trial_steps": self._steps,
@@ -94,7 +95,7 @@ class Trial:
 
     @property
     def is_timed(self) -> bool:
-        """Tell whether anybody will ask what the step that has begun takes."""
+        """Whether the time of the current step is needed."""
         left = (
             self._review_every - self._done % self._review_every
             if self._review_every
@@ -105,12 +106,12 @@ class Trial:
     def next(self, last_s: float | None, agree: Agree) -> str:
         """Return the way of the step that begins.
 
-        All ranks call it at each step, and it may be collective.
+        All ranks must call it at every step, because it calls ``agree`` at some of them.
 
         Parameters
         ----------
-        last_s : seconds of the last step; None if there was none, or it failed
-        agree : brings the numbers of all ranks together
+        last_s : time of the last step in seconds; None if there was none, or if it failed
+        agree : collective that gathers the numbers of all ranks
         """
         if last_s is not None:
             self._durations.append(last_s)
@@ -122,9 +123,8 @@ class Trial:
         return self.ways[self._turn] if self.verdict is None else self.verdict.way
 
     def _try(self, agree: Agree) -> None:
-        """End the turn of a way, once it is measured or hopeless."""
+        """End the turn of a way once it is measured, or too slow to win."""
         measured = self._done - WARMUP
-        # The first way is measured to the end: there is nothing yet to be hopeless against.
         is_probed = measured == 1 and self._medians
         if not is_probed and measured < self._steps:
             return
@@ -140,7 +140,7 @@ class Trial:
             self._turn = 0
 
     def _fastest(self) -> str:
-        """Return the way with the least median; sparse has to win by a margin."""
+        """Return the way with the least median; sparse must win by MARGIN."""
         weighted = {
             way: median * (MARGIN if way == SPARSE else 1.0)
             for way, median in self._medians.items()
@@ -148,7 +148,7 @@ class Trial:
         return min(weighted, key=weighted.__getitem__)
 
     def _review(self, agree: Agree) -> None:
-        """Begin another trial where the chosen way has become slower than another one was."""
+        """Begin a new trial if the chosen way has become slower than another one was."""
         assert self.verdict is not None
         now = self._slowest(agree, list(self._durations)[-RECENT:])
         others = [
@@ -164,7 +164,7 @@ class Trial:
 
 def _check(ways: Sequence[str], steps: int, review_every: int) -> None:
     if isinstance(ways, str) or not ways or len(set(ways)) != len(ways):
-        raise InvalidOption(f"ways is {ways!r}: some of {', '.join(WAYS)}, each once")
+        raise InvalidOption(f"ways is {ways!r}: give some of {', '.join(WAYS)}, each once")
     for way in ways:
         check_choice(way, "one of ways", WAYS)
     check_whole(steps, "trial_steps", 1)

@@ -1,4 +1,4 @@
-"""The cost model: when a step ends, by its messages, and the plan with which it ends first.
+"""The cost model of a step's exchange, and the search for the plan with the shortest step.
 
-Everything here is arithmetic on measured lines, on numpy alone.
+All of it is arithmetic in numpy on measured costs.
 """

@@ -1,31 +1,31 @@
-"""Densities a layer at which the backward pass hides the messages: LAGS-SGD."""
+"""LAGS-SGD: densities by layer at which the backward pass hides the messages."""
 
 from __future__ import annotations
 
 import numpy as np
 
 STEPS = 48
-"""Steps between the least and the highest density, evenly on a logarithmic scale.  On a grid ranks
-agree though they compute in other orders."""
+"""Steps of the grid from the least to the highest density, evenly on a logarithmic scale.  On a
+grid, rounding seldom changes the chosen density."""
 
 
 def grid_of(low: float, high: float) -> np.ndarray:
-    """Return the densities that are tried, ascending, float64 [densities]."""
-    grid = np.clip(np.geomspace(low, high, STEPS + 1), low, high)  # rounding may leave the range
+    """Return the grid of densities, ascending, float64 [densities]."""
+    grid = np.clip(np.geomspace(low, high, STEPS + 1), low, high)  # against rounding
     grid[[0, -1]] = low, high
     return grid
 
 
 def largest_hidden(ready_s: np.ndarray, takes_s: np.ndarray) -> list[int]:
-    """Return the number of the largest size of each message at which it hides.
+    """Return the largest size of each message at which it hides.
 
-    Messages go one after the other, each when it is ready. One hides if it is through before the
-    next is ready:
+    Messages are sent one after the other, each as soon as it is ready. A message hides if it ends
+    before the next one is ready:
 
-        time there is = ready of the next - max(ready of this one, end of the one before)
+        available time = ready(next) - max(ready(this), end(previous))
 
-    The last, behind which nothing is computed, gets the least, and so does every message without
-    time to spare: it goes on when the next is ready, and takes of its time.
+    A message that does not hide at any size gets the least size, and delays the next one. The last
+    message gets the least size too, because no computation follows it.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def largest_hidden(ready_s: np.ndarray, takes_s: np.ndarray) -> list[int]:
 
     Returns
     -------
-    Column of ``takes_s`` for every message
+    The column of ``takes_s`` for every message
     """
     found, free_s = [], 0.0
     for number, (at_s, sizes_s) in enumerate(zip(ready_s.tolist(), takes_s)):

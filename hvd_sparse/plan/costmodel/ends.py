@@ -1,4 +1,4 @@
-"""The end of a step under a plan, or with groups that no plan made."""
+"""The end of a step's exchange with given groups."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROUNDING = 1e-12
 
 
 def end_s(instance: Instance, plan: Sequence[int]) -> float:
-    """Return the seconds at which the last message of a plan is through.
+    """Return the time at which the last message of a plan ends, in seconds.
 
     Raises
     ------
@@ -21,7 +21,7 @@ def end_s(instance: Instance, plan: Sequence[int]) -> float:
 
     Notes
     -----
-    The compute stream and the wire are those of the model of shi2020mgs; late collectives are ours.
+    The model of the compute stream and the wire is that of shi2020mgs; late collectives are added.
     Cost: linear in the number of groups.
     """
     stops = np.array(check_plan(plan, instance.size))
@@ -29,19 +29,19 @@ def end_s(instance: Instance, plan: Sequence[int]) -> float:
     ready_s = np.cumsum(instance.compute_s(starts, stops))
     takes_s = instance.wire_s(starts, stops)
     before_s = np.cumsum(takes_s) - takes_s
-    # sends(i) = max(sent(i - 1), ready(i)), solved for all i at once
+    # Solve sends(i) = max(sent(i - 1), ready(i)) for all i.
     sends_s = np.maximum.accumulate(ready_s - before_s) + before_s
     late_s = float(np.sum(instance.late_s(starts, stops)))
     return float(sends_s[-1] + takes_s[-1]) + late_s
 
 
 def simplified(instance: Instance, plan: Sequence[int]) -> Plan:
-    """Return the plan with groups joined wherever the step does not end later.
+    """Return the plan with groups joined wherever this does not delay the end of the step.
 
     Cost: quadratic in the number of groups.
     """
     ends = list(check_plan(plan, instance.size))
-    # Rounding may differ between two sums of the same numbers.
+    # Sums of the same numbers may be rounded differently.
     limit_s = end_s(instance, ends) * (1 + ROUNDING)
     position = len(ends) - 2
     while position >= 0:
@@ -53,16 +53,17 @@ def simplified(instance: Instance, plan: Sequence[int]) -> Plan:
 
 
 def partition_end_s(instance: Instance, parts: Sequence[Sequence[int]]) -> float:
-    """Return the seconds at which the last message is through, as ``end_s`` does.
+    """Return the time at which the last message ends for any partition into groups, in seconds.
 
-    Messages go in the order in which they are ready.  Those that are ready when the wire gets free
-    go as one, as Horovod fuses them.  Late collectives begin when all messages are ready.
+    Messages are sent in the order in which they become ready.  All messages that are ready when the
+    wire is free are sent as one, like Horovod's fusion.  Late collectives start when all messages
+    are ready.
 
     Parameters
     ----------
-    instance : layers and costs; without ``per_tensor`` a group is selected from as one vector, when
-        its last gradient has come
-    parts : groups, with every layer of the instance in one of them
+    instance : layers and costs; without ``per_tensor`` a group is selected as one vector, after its
+        last gradient
+    parts : groups of layers, with each layer of the instance in one of them
     """
     complete = {max(part): list(part) for part in parts}
     compute_s, messages = 0.0, []

@@ -1,4 +1,4 @@
-"""The quickest plan, by dynamic programming over the ends of groups."""
+"""The fastest plan, by dynamic programming over the ends of groups."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from hvd_sparse.plan.costmodel.ends import end_s, simplified
 from hvd_sparse.plan.costmodel.instance import Instance, Plan
 
 EFFORT = 10_000_000
-"""Extensions of states in all, which bounds the time at about a second for 1,000 layers."""
+"""Bound on the total extensions of states: about a second for 1,000 layers."""
 
 SWEEP = 256
-"""Stretches in which most dominated states are found."""
+"""Number of intervals in the quick removal of dominated states."""
 
 ROUNDING = 1e-9
 
 
 @dataclass
 class _States:
-    """States at boundaries between groups: ends of compute and wire, number of groups, and the
-    state each came from."""
+    """States at boundaries between groups: ends of compute and wire, number of groups, boundary,
+    and the index of the previous state."""
 
     compute_s: np.ndarray
     wire_s: np.ndarray
@@ -35,34 +35,34 @@ class _States:
         return _States(*(values[chosen] for values in vars(self).values()))
 
     def joined(self, other: _States) -> _States:
-        """Return these states and others behind them."""
+        """Return these states followed by others."""
         return _States(
             *(np.concatenate(pair) for pair in zip(vars(self).values(), vars(other).values()))
         )
 
 
 def best_plan(instance: Instance, *, front_limit: int | None = None) -> Plan:
-    """Return the plan that ends a step earliest, with as few groups as possible.
+    """Return the plan whose step ends earliest, with as few groups as possible.
 
     A state at a boundary is (compute end, wire end, number of groups).  Adding a group is monotone
-    in all three, so a state can be dropped if another one is nowhere larger.  It can also be
-    dropped if even a single message of all that is left would end after the best simple plan: every
-    layer apart, all in one, or groups of one size in bytes.  The number of groups matters only
-    where collectives come late.  Where tensors are selected from one by one, all states have the
-    same compute end, and the front is short.
+    in all three, so a state that another one dominates can be dropped.  A state can also be dropped
+    if a single message with all remaining layers would end after the best simple plan (one layer
+    per group, one group, or groups of equal size in bytes).  The number of groups only matters with
+    late collectives.  If tensors are selected one by one, all states of a boundary have the same
+    compute end, and few remain.
 
     Parameters
     ----------
     instance : layers and costs
-    front_limit : most states at a boundary; by default as many as make about ten million
-        extensions in all.  Of a longer front only the state with the lowest bound in every stretch
-        is kept; the plan may then be slightly slower than the best, though never than the simple
-        ones
+    front_limit : largest number of states at a boundary; None allows about ten million extensions
+        in total.  Above it, only the state with the lowest bound in each of ``front_limit``
+        intervals is kept; the plan may then be slightly slower than the best, but not than the
+        simple plans
 
     Notes
     -----
     Departs from shi2020mgs, whose greedy choice is not optimal (docs/adr/0019-planner.md).
-    Cost: (layers * front)^2 / 2 sums at worst; mostly far fewer.
+    Cost: (layers * front)^2 / 2 additions at worst, usually far fewer.
     """
     if front_limit is None:
         front_limit = _default_limit(instance)
@@ -85,8 +85,10 @@ def best_plan(instance: Instance, *, front_limit: int | None = None) -> Plan:
 
 
 def simple_plans(instance: Instance) -> list[Plan]:
-    """Return every layer apart, all in one message, and groups that close at a size in bytes, which
-    is that of all layers, halved up to 23 times."""
+    """Return plans of one layer per group, of one group, and of groups of about equal bytes.
+
+    The last are plans of groups of 1 / 2, 1 / 4, ..., 1 / 2**23 of all bytes.
+    """
     sizes = (instance.nbytes + instance.late_nbytes).tolist()
     plans: list[Plan] = [tuple(range(1, instance.size + 1)), (instance.size,)]
     for power in range(1, 24):
@@ -101,23 +103,23 @@ def simple_plans(instance: Instance) -> list[Plan]:
 
 
 def _quickest(instance: Instance, plans: Iterable[Plan]) -> Plan:
-    """Return the quickest plan; of equally quick ones the one with the fewest groups."""
+    """Return the fastest plan; of equally fast ones the one with the fewest groups."""
     return min(plans, key=lambda plan: (round(end_s(instance, plan), 12), len(plan)))
 
 
 def _default_limit(instance: Instance) -> int:
-    """Return the default ``front_limit``: fewer where fronts are kept by number of groups."""
+    """Return the default ``front_limit``, halved if states differ in the number of groups."""
     has_levels = instance.late.start_s > 0 and not instance.per_tensor
     effort = EFFORT // 2 if has_levels else EFFORT
     return max(4, effort // instance.size**2)
 
 
 def _extended(instance: Instance, pool: _States, stop: int) -> _States:
-    """Return every state so far, extended by one group that ends at ``stop``."""
+    """Return all states extended by one group that ends at ``stop``."""
     starts = np.arange(stop)
     own = pool.boundary
-    # One sum for all: sums in another order would differ in the last bits, and every such state
-    # would be kept in the front.
+    # Use one sum for all states: sums in other orders differ in the last bits, and none of these
+    # states would dominate another.
     if instance.per_tensor:
         compute_s = np.full(own.size, instance.compute_s(0, stop))
     else:
@@ -128,13 +130,13 @@ def _extended(instance: Instance, pool: _States, stop: int) -> _States:
 
 
 class _Bounds:
-    """Lower bounds of a step's end, by state."""
+    """Lower bounds of the end of a step, by state."""
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
         size, call_s = instance.size, instance.select.start_s
         alone_s = instance.compute_s(np.arange(size), np.arange(1, size + 1))
-        # A merged selection starts once, and otherwise costs no less than one by one.
+        # A merged selection has one start-up cost, and otherwise costs as much as separate ones.
         if not instance.per_tensor:
             alone_s = alone_s - call_s
         self._compute_s = np.concatenate([np.cumsum(alone_s[::-1])[::-1], [0.0]])
@@ -147,8 +149,8 @@ class _Bounds:
             last_s = instance.wire_s(instance.size - 1, instance.size)
             computed_s = states.compute_s + self._compute_s[stop] + self._call_s
             rest_s = instance.wire_s(stop, instance.size)
-            # The wire has all of the rest to carry, and the last layer's message comes after all
-            # computing: whichever ends later.
+            # The wire must send all remaining bytes, and the last layer's message follows all
+            # computation.
             lower_s = np.maximum(lower_s + rest_s, computed_s + last_s) + instance.late.start_s
         late_s: np.ndarray = instance.late.start_s * states.groups
         lower_s = lower_s + late_s + instance.late.byte_s * float(np.sum(instance.late_nbytes))
@@ -158,8 +160,8 @@ class _Bounds:
 def _front(states: _States) -> np.ndarray:
     """Return the positions of the states that no other state dominates.
 
-    Where all three numbers differ, states are compared with those of as many groups only: that
-    front is longer, but found in one sweep.
+    If states differ in all three numbers, they are only compared with states of as many groups,
+    which keeps more states but needs a single sweep.
     """
     along, level = states.compute_s, states.groups
     if along.size and np.ptp(along) == 0.0:
@@ -169,7 +171,7 @@ def _front(states: _States) -> np.ndarray:
     along, level, wire_s = along[candidates], level[candidates], states.wire_s[candidates]
     order = np.lexsort((wire_s, along, level))
     wire_s, level = wire_s[order], level[order]
-    if has_levels:  # put every level below all before it, so that the running minimum begins anew
+    if has_levels:  # shift every level below the one before, to restart the running minimum
         wire_s = wire_s - 2.0 * float(np.max(wire_s)) * (level - level[0])
     below = np.minimum.accumulate(np.concatenate([[np.inf], wire_s]))[:-1]
     front: np.ndarray = candidates[order[wire_s < below]]
@@ -177,9 +179,9 @@ def _front(states: _States) -> np.ndarray:
 
 
 def _not_behind(along: np.ndarray, wire_s: np.ndarray) -> np.ndarray:
-    """Return the positions of the states that no state of an earlier stretch dominates.
+    """Return the positions of the states that no state of an earlier interval dominates.
 
-    Most states are dropped here, before anything is sorted.
+    This drops most states before the others are sorted.
     """
     stretch = _stretches(along, SWEEP)
     least = np.full(SWEEP + 1, np.inf)
@@ -188,7 +190,7 @@ def _not_behind(along: np.ndarray, wire_s: np.ndarray) -> np.ndarray:
 
 
 def _stretches(values: np.ndarray, count: int) -> np.ndarray:
-    """Return the number of each value's stretch, of ``count`` equal ones between the extremes."""
+    """Return the index of each value's interval, of ``count`` equal ones from least to largest."""
     if not values.size:
         return np.empty(0, np.int64)
     width = max(float(np.ptp(values)) / count, 1e-300)
@@ -197,9 +199,9 @@ def _stretches(values: np.ndarray, count: int) -> np.ndarray:
 
 
 def _thinned(states: _States, lower_s: np.ndarray, positions: np.ndarray, limit: int) -> np.ndarray:
-    """Return the position of the state with the lowest bound, for every stretch of the front.
+    """Return the position of the state with the lowest bound in each of ``limit`` intervals.
 
-    Stretches lie along the compute end, or along the wire end where that is the same for all.
+    The intervals divide the compute ends, or if these are all equal the wire ends.
     """
     along = states.compute_s if np.ptp(states.compute_s) > 0 else states.wire_s
     stretch = _stretches(along, limit)

@@ -1,4 +1,4 @@
-"""The instance on which plans are compared: layers of a backward pass, and the costs of a step."""
+"""An instance of the planning problem: layers of a backward pass, and costs."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.plan.costmodel.lines import Line, Numbers
 
 NOTHING = np.empty(0)
-"""Value that stands for a zero for every layer."""
+"""Default that stands for a zero for every layer."""
 
 Plan = tuple[int, ...]
-"""The end of each group of layers, in the order of the backward pass: (2, 5) is layers 0 to 1 and 2
-to 4."""
+"""The end of each group of layers in backward order; for example, (2, 5) has the groups of layers 0
+to 1 and 2 to 4."""
 
 
 @dataclass(frozen=True, eq=False)
 class Instance:
-    """Layers in the order of the backward pass, and the costs of a group of them.
+    """Layers in backward order, and the costs of groups of them.
 
-    Selecting and coding hold up the backward pass; messages go through one wire, one after the
-    other.  A group is selected from when its last gradient is ready, and then sent:
+    Selecting and encoding interrupt the backward pass, and messages are sent one after the other.
+    A group is selected after its last gradient, and then sent:
 
         compute end of group [i, j) = compute end of the group before + backward of i..j-1 +
         compute_s(i, j)
@@ -33,15 +33,15 @@ class Instance:
 
     Attributes
     ----------
-    backward_s : float64 [layers], seconds of the backward pass before each gradient is ready
+    backward_s : float64 [layers], seconds of the backward pass from the last gradient to each
     numel : float64 [layers], entries
-    nbytes : float64 [layers], bytes that a node receives of each in the exchange's first collective
-    wire : cost of that collective
-    select : cost of selecting and encoding, over the entries of what is selected from at once
-    per_tensor : each tensor of a group is selected from when it is ready; else the group as one
-        vector
-    late : cost of the collectives behind the first, which begin when the backward pass is over
-    late_nbytes : float64 [layers], bytes that these bring
+    nbytes : float64 [layers], bytes that a node receives in the exchange's first collective
+    wire : cost of the first collective, as a line in these bytes
+    select : cost of selecting and encoding, as a line in the entries of one selection
+    per_tensor : whether each tensor of a group is selected when it is ready; if False, the group is
+        selected as one vector
+    late : cost of the collectives after the first, which start after the backward pass
+    late_nbytes : float64 [layers], bytes that a node receives in these
     """
 
     backward_s: np.ndarray
@@ -60,21 +60,21 @@ class Instance:
             values = np.asarray(getattr(self, name), np.float64)
             if values.ndim != 1 or values.size != len(self.backward_s) or not values.size:
                 raise InvalidOption(
-                    f"{name} of an instance: one number for each of {len(self.backward_s)} layers, "
-                    "at least 1"
+                    f"{name} of an instance has shape {list(values.shape)}: give one number for "
+                    f"each of {len(self.backward_s)} layers, and at least one layer"
                 )
             object.__setattr__(self, name, values)
             object.__setattr__(self, f"_{name}", np.concatenate([[0.0], np.cumsum(values)]))
 
     @property
     def size(self) -> int:
-        """Return the number of layers."""
+        """The number of layers."""
         return int(self.backward_s.size)
 
     def select_s(self, start: Numbers, stop: Numbers) -> Numbers:
-        """Return the seconds of selecting and encoding of the group [start, stop).
+        """Return the seconds of selecting and encoding the group [start, stop).
 
-        Either may be an int array [groups], as in the methods below.
+        Here and in the methods below, both may be int arrays [groups].
         """
         entries_s = self.select.byte_s * self._between("_numel", start, stop)
         return entries_s + self.select.start_s * ((stop - start) if self.per_tensor else 1)
@@ -88,7 +88,7 @@ class Instance:
         return self.wire(self._between("_nbytes", start, stop))
 
     def late_s(self, start: Numbers, stop: Numbers) -> Numbers:
-        """Return the seconds of a group's collectives behind the first."""
+        """Return the seconds of a group's collectives after the first."""
         return self.late(self._between("_late_nbytes", start, stop))
 
     def _between(self, name: str, start: Numbers, stop: Numbers) -> Numbers:
@@ -97,12 +97,12 @@ class Instance:
 
 
 def check_plan(plan: Sequence[int], size: int) -> Plan:
-    """Return the plan, if it fits.
+    """Return the plan as a tuple of ints, if it is valid.
 
     Raises
     ------
     InvalidOption
-        If the plan does not hold each of ``size`` layers once.
+        If the plan does not contain each of ``size`` layers once.
     """
     ends = tuple(int(stop) for stop in plan)
     if (
@@ -112,7 +112,8 @@ def check_plan(plan: Sequence[int], size: int) -> Plan:
         or any(a >= b for a, b in itertools.pairwise(ends))
     ):
         raise InvalidOption(
-            f"plan {ends} for {size} layers: the ends of its groups, ascending, the last one {size}"
+            f"plan {ends} is not valid for {size} layers: give the ends of its groups, ascending, "
+            f"the last one {size}"
         )
     return ends
 

@@ -1,4 +1,4 @@
-"""Lines over sizes: what a message or a computation costs, and the fit to noisy measurements."""
+"""Linear costs of messages and computations, and their fit to noisy measurements."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from hvd_sparse.checks import is_number
 from hvd_sparse.errors import InvalidOption
 
 Numbers = Any
-"""A float, or an array of them: a formula returns the one for a float and the other for an array,
-as numpy's operators do, whose types do not tell the two apart."""
+"""A float or an array of floats: a formula returns a float for a float and an array for an array,
+which numpy's type hints do not distinguish."""
 OUTLIER = 5.0
-"""Median deviations from their size's median beyond which samples are dropped."""
+"""Samples are dropped if they differ from their size's median by more than this many median
+deviations."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """The seconds of a message or a computation, ``start_s + byte_s * size``.
+    """The time of a message or a computation: ``start_s + byte_s * size`` seconds.
 
     Attributes
     ----------
-    start_s : seconds of one without any bytes
-    byte_s : seconds for each byte that a node receives; of a computation, for each entry
+    start_s : start-up time in seconds, at size 0
+    byte_s : seconds per byte that a node receives; for a computation, seconds per entry
     """
 
     start_s: float
@@ -34,17 +35,17 @@ class Line:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if not is_number(value) or value < 0:
-                raise InvalidOption(f"{name} of Line is {value!r}: a number, 0 or more")
+                raise InvalidOption(f"{name} of Line is {value!r}: give a number, 0 or more")
 
     def __call__(self, size: Numbers) -> Numbers:
-        """Return the seconds of a size, or of each in an array."""
+        """Return the time of a size in seconds, or the times of an array of sizes."""
         return self.start_s + self.byte_s * size
 
 
 def one_after_another(lines: Sequence[Line]) -> Line:
-    """Return the cost of collectives of which each begins when the one before is over.
+    """Return the cost of sequential collectives as a line in their total bytes.
 
-    All bring the same number of bytes; the result is over the bytes of all.
+    All of them have the same number of bytes.
     """
     if not lines:
         return Line(0.0, 0.0)
@@ -54,27 +55,27 @@ def one_after_another(lines: Sequence[Line]) -> Line:
 
 
 def fit_line(samples: Iterable[tuple[float, float]]) -> Line:
-    """Fit a line to measured messages, so that a few slow ones do not bend it.
+    """Fit a line to timed messages, robust to a few slow ones.
 
-    After the outliers of every size are dropped it is a weighted Theil-Sen estimate.  The slope is
-    the median of the slopes between all pairs of sizes, weighted by their distance, so that small
-    messages, whose differences are noise, do not decide the bandwidth.  The start is the median of
-    the rest, weighted towards short times.
+    The fit is a weighted Theil-Sen estimate, after outliers of every size are dropped.  The slope
+    is the median of the slopes between all pairs of sizes, weighted by their distance, because
+    differences between small messages are mostly noise.  The start is the median of the remainders,
+    weighted towards short times.
 
     Parameters
     ----------
-    samples : (bytes received, seconds), of at least two sizes, in any order; any number of each
-        size.  All of them are of the number of ranks that the line is for
+    samples : pairs of (bytes received, seconds) of at least two sizes, in any order, all with the
+        same number of ranks
 
     Returns
     -------
     Line
-        Neither part is below 0.
+        Both coefficients are 0 or more.
 
     Raises
     ------
     InvalidOption
-        If there are fewer than two sizes, or a sample is no pair of finite numbers of 0 or more.
+        If there are fewer than two sizes, or a sample is not a pair of finite numbers of 0 or more.
 
     Cost: quadratic in the number of sizes.
     """
@@ -82,17 +83,16 @@ def fit_line(samples: Iterable[tuple[float, float]]) -> Line:
     for nbytes, seconds in samples:
         if not (is_number(nbytes) and is_number(seconds) and nbytes >= 0 and seconds >= 0):
             raise InvalidOption(
-                f"sample ({nbytes!r}, {seconds!r}): bytes and seconds, finite and 0 or more"
+                f"a sample is ({nbytes!r}, {seconds!r}): give bytes and seconds, finite and 0 or "
+                "more"
             )
         by_size.setdefault(float(nbytes), []).append(float(seconds))
     if len(by_size) < 2:
         raise InvalidOption(
-            f"{len(by_size)} message sizes were measured: a line needs at least two"
+            f"{len(by_size)} message sizes were measured: give samples of at least two"
         )
     sizes = np.array(sorted(by_size))
     times = np.array([_typical(by_size[size]) for size in sizes.tolist()])
-    # Theil and Sen's line, weighted: slopes between all pairs of sizes, of which far ones tell
-    # more; a few messages that were held up do not move the median.
     first, second = np.triu_indices(sizes.size, 1)
     distance = sizes[second] - sizes[first]
     byte_s = max(0.0, _weighted_median((times[second] - times[first]) / distance, distance))
@@ -101,11 +101,10 @@ def fit_line(samples: Iterable[tuple[float, float]]) -> Line:
 
 
 def _typical(times: list[float]) -> float:
-    """Return the mean of the times near the median."""
+    """Return the mean of the times near the median, which is steadier than a median of a few."""
     values = np.array(times)
     median = float(np.median(values))
     away = np.abs(values - median)
-    # the mean of what is left is steadier than the median of a handful
     near = away <= OUTLIER * float(np.median(away))
     return float(np.mean(values[near]))
 
