@@ -1,4 +1,4 @@
-"""Schedules: the density of every step, one schedule a file."""
+"""Schedules, which give the density of every step, one a file."""
 
 from hvd_sparse.registry import import_siblings
 

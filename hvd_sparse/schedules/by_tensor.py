@@ -1,4 +1,4 @@
-"""Schedules that end at a density of each tensor's own."""
+"""Schedules with a separate final density for each tensor."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from hvd_sparse.types import TensorSpec
 
 
 def schedule_for(density: Density | None, given: object) -> Schedule | None:
-    """Return the schedule that was given, or one density at every step; None without either.
+    """Return the schedule for the options ``density`` and ``schedule``; None if both are None.
 
-    A mapping without ``value`` takes the density.
+    Without ``schedule`` the density is constant. A schedule given as a mapping without ``value``
+    ends at the density.
 
     Parameters
     ----------
-    density : the selector's own; None for one that is told none
+    density : the selector's density; None for selectors without one
     given : the option ``schedule``
     """
     if given is None:
@@ -32,12 +33,12 @@ def schedule_for(density: Density | None, given: object) -> Schedule | None:
 
 
 class SchedulesByTensor:
-    """The schedules of all tensors, made as they are asked for.
+    """The schedules of all tensors, created on first use.
 
     Parameters
     ----------
-    schedule : that ends at one density, or at a rule's
-    rule : densities by tensor
+    schedule : the schedule that every tensor's is made from
+    rule : final densities by tensor
     """
 
     def __init__(self, schedule: Schedule, rule: DensityRule) -> None:
@@ -45,7 +46,7 @@ class SchedulesByTensor:
         self._made: dict[str | None, Schedule] = {}
 
     def of(self, spec: TensorSpec | None) -> Schedule:
-        """Return the schedule of a tensor; at the mean density, for None.
+        """Return the schedule of a tensor, or for None the schedule at the mean density.
 
         Raises
         ------
@@ -57,8 +58,8 @@ class SchedulesByTensor:
             density = self._rule.mean if spec is None else self._rule.density_of(spec)
             if density is None:
                 raise InvalidOption(
-                    f"density is the rule {self._rule!r}, whose mean is known once the tensors "
-                    "are: for_tensors(specs) comes first; compressors do that by themselves"
+                    f"density is the rule {self._rule!r}, whose mean depends on the tensors: call "
+                    "for_tensors(specs) first, as compressors do"
                 )
             made = self._made[key] = self._schedule.at_density(density)
         return made

@@ -12,11 +12,11 @@ from hvd_sparse.registry import SCHEDULES
 @SCHEDULES.register("constant")
 @dataclass(frozen=True)
 class Constant:
-    """Ask for one density from the first step on.
+    """Use the same density at every step.
 
     Parameters
     ----------
-    value : in (0, 1], or a rule by tensor
+    value : the density, in (0, 1], or a rule by tensor
     """
 
     value: Density

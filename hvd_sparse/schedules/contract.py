@@ -1,4 +1,4 @@
-"""Contract of the schedules."""
+"""The contract of schedules."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import ClassVar, Protocol, TypeVar
 Self = TypeVar("Self", bound="Schedule")
 
 LONG_RUN = 10**9
-"""A step after every warm-up."""
+"""Number of a step after any warm-up."""
 
 UNKNOWN_DENSITY = 0.01
-"""A guess at what methods send that are told no density."""
+"""Assumed density of methods without a density."""
 
 
 class Schedule(Protocol):
-    """A density as a pure function of a tensor's completed steps.
+    """The density of a tensor as a pure function of its completed steps.
 
     Schedules are frozen dataclasses, registered in ``SCHEDULES``.
     """
@@ -23,17 +23,17 @@ class Schedule(Protocol):
     paper: ClassVar[str | None]
 
     def density(self, step: int) -> float:
-        """Return the density of a tensor's step, in (0, 1].
+        """Return the density of a step, in (0, 1].
 
         Parameters
         ----------
-        step : completed steps of the tensor, from 0
+        step : number of completed steps of the tensor, from 0
         """
 
     def at_density(self: Self, density: float) -> Self:
-        """Return this schedule for a tensor with a density of its own, at which it ends.
+        """Return this schedule with another final density.
 
         Parameters
         ----------
-        density : of the tensor behind any warm-up, in (0, 1]
+        density : the density after any warm-up, in (0, 1]
         """

@@ -1,4 +1,4 @@
-"""Dense warm-up: dense steps at first, sparse ones afterwards."""
+"""Dense warm-up: dense steps, then sparse steps."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hvd_sparse.registry import SCHEDULES
 @SCHEDULES.register("dense_warmup")
 @dataclass(frozen=True)
 class DenseWarmup:
-    """Send everything for some steps, then a fixed density.
+    """Send all entries for some steps, then a fixed density.
 
     Parameters
     ----------
-    value : the density after the warm-up, in (0, 1], or a rule by tensor; a schedule that is given
-        as a mapping may leave it out, and ends at the method's density
-    warmup_steps : steps at density 1, which run dense
+    value : the density after the warm-up, in (0, 1], or a rule by tensor; if it is left out of a
+        schedule given as a mapping, it is the method's density
+    warmup_steps : number of steps at density 1, which run dense
 
     Paper: fang2019redsync.
     """

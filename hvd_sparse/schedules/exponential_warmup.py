@@ -1,4 +1,4 @@
-"""DGC's warm-up: ever fewer entries, a stage at a time."""
+"""DGC's warm-up: a density that falls exponentially from stage to stage."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class ExponentialWarmup:
 
     Parameters
     ----------
-    value : the density after the warm-up, in (0, 1], or a rule by tensor; a schedule that is given
-        as a mapping may leave it out, and ends at the method's density
-    stage_steps : steps a stage: those of an epoch, as the paper has it, or any other number
-    stages : how many; afterwards the density is ``value``
-    formula : "paper", or what the authors' later code computes, which its own documentation
-        contradicts
+    value : the density after the warm-up, in (0, 1], or a rule by tensor; if it is left out of a
+        schedule given as a mapping, it is the method's density
+    stage_steps : number of steps of a stage; in the paper those of an epoch
+    stages : number of stages; afterwards the density is ``value``
+    formula : "paper", or "code", the formula of the authors' later code, which contradicts that
+        code's documentation
 
     Notes
     -----
-    Stages at which dense moves no more bytes run dense.
+    Stages in which a dense exchange moves no more bytes than a sparse one run dense.
 
     Paper: lin2018dgc.
     """

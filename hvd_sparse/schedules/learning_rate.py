@@ -1,4 +1,4 @@
-"""Density along the learning rate: most entries where the steps are largest."""
+"""Density proportional to the learning rate."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from hvd_sparse.registry import SCHEDULES
 from hvd_sparse.types import Pace
 
 LEAST = 1e-9
-"""Density at a learning rate of 0, where selectors send one entry, and memories that do an
-optimizer's work none."""
+"""Density at a learning rate of 0: selectors send one entry, and memories that contain the
+optimizer's momentum send none."""
 
 
 @SCHEDULES.register("learning_rate")
 @dataclass(frozen=True)
 class LearningRate:
-    """Send more entries where the optimizer's learning rate is high, and fewer where it is low.
+    """Send more entries while the optimizer's learning rate is high, and fewer while it is low.
 
         density of a step = min(1, value * rate / mean rate of the run)
 
-    The rate is that of the tensor's parameter group at that step, so that ``optimizer=`` is needed.
+    The rate is that of the tensor's parameter group at the step, so ``optimizer=`` is required.
 
     Parameters
     ----------
-    value : mean density of the run, in (0, 1], or a rule by tensor; a schedule that is given as a
-        mapping may leave it out, and has the method's density
-    steps : how often the rate changes in the run: steps, or epochs where the scheduler of PyTorch
-        is stepped once an epoch.  The mean is that of a copy of the scheduler (``scheduler=``) or
-        of the Keras schedule.  None, where the mean is not known ahead
+    value : mean density of the run, in (0, 1], or a rule by tensor; if it is left out of a schedule
+        given as a mapping, it is the method's density
+    steps : number of calls of the rate's scheduler in the run: steps, or epochs if a PyTorch
+        scheduler is stepped once per epoch.  The mean rate is computed with a copy of the scheduler
+        (``scheduler=``) or from the Keras schedule.  None if the mean is not known in advance
 
     Notes
     -----
-    Where the mean is not known ahead, because there is no scheduler, or one that follows a metric,
-    the density is value * rate / first rate, and ``value`` at most: fewer bytes than were asked
-    for.
+    If the mean is not known in advance, for example without a scheduler or with one that follows a
+    metric, the density is value * rate / first rate, at most ``value``.  Fewer bytes than ``value``
+    stands for are then sent.
 
-    Ranks whose rates differ raise ``RankMismatch``.
+    Different rates on different ranks raise ``RankMismatch``.
 
     Derived here.
     """
@@ -54,15 +54,15 @@ class LearningRate:
             check_whole(self.steps, "steps of LearningRate", 1)
 
     def density(self, step: int) -> float:
-        """Return the mean density: rates are no function of the step."""
+        """Return the mean density, because the rate is not a function of the step."""
         return number_of(self.value, "LearningRate")
 
     def at_density(self, density: float) -> LearningRate:
         return replace(self, value=density)
 
     def density_at(self, pace: Pace) -> float:
-        """Return the density at a learning rate."""
+        """Return the density at a learning rate, in (0, 1]."""
         share = pace.share
-        if not share > 0:  # NaN, too, which the ranks find in each other's checksums
+        if not share > 0:  # also for NaN, which the ranks' checksums reveal
             return LEAST
         return min(1.0, max(LEAST, self.density(0) * share))

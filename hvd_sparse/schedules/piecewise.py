@@ -1,4 +1,4 @@
-"""Piecewise schedule: densities that change at given steps."""
+"""Piecewise constant schedule."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from hvd_sparse.registry import SCHEDULES
 @SCHEDULES.register("piecewise")
 @dataclass(frozen=True)
 class Piecewise:
-    """Hold every density until its boundary.
+    """Use a constant density between given steps.
 
     Parameters
     ----------
-    boundaries : rising steps; from ``boundaries[i]`` on the density is ``densities[i + 1]``
-    densities : one more than boundaries, each in (0, 1]; for a tensor with a density of its own all
-        are scaled, so that the last is that one
+    boundaries : ascending steps; from ``boundaries[i]`` on the density is ``densities[i + 1]``
+    densities : one more than boundaries, each in (0, 1]; for a tensor with its own density all are
+        scaled so that the last equals it
     """
 
     boundaries: tuple[int, ...]
@@ -32,7 +32,7 @@ class Piecewise:
         for option in ("boundaries", "densities"):
             given = getattr(self, option)
             if not isinstance(given, (list, tuple)):
-                raise InvalidOption(f"{option} of Piecewise is {given!r}: a list of numbers")
+                raise InvalidOption(f"{option} of Piecewise is {given!r}: give a list of numbers")
         for boundary in self.boundaries:
             check_whole(boundary, "a boundary of Piecewise", 1)
         object.__setattr__(self, "boundaries", tuple(self.boundaries))
@@ -44,8 +44,9 @@ class Piecewise:
         rising = all(a < b for a, b in zip((0, *self.boundaries), self.boundaries))
         if not rising or len(self.densities) != len(self.boundaries) + 1:
             raise InvalidOption(
-                f"boundaries {self.boundaries!r} and densities {self.densities!r} of Piecewise: "
-                "rising steps above 0, and one density more than boundaries"
+                f"boundaries of Piecewise are {self.boundaries!r} and densities "
+                f"{self.densities!r}: give ascending steps above 0, and one more density than "
+                "boundaries"
             )
 
     def density(self, step: int) -> float:
