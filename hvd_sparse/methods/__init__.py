@@ -1,6 +1,6 @@
-"""Named methods: each paper as a choice of five parts, with the authors' defaults.
+"""Named methods: each paper's method as a choice of five parts, with the authors' defaults.
 
-Both frontends' ``Compression`` inherit these, so that an option means the same in both.
+The frontends' ``Compression`` classes inherit them, so that options are the same in all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Methods(
     AgreedMethods[Compressor],
     SignMethods[Compressor],
 ):
-    """Base of the frontends' ``Compression``: one method a paper, and two to compose freely."""
+    """Base class of the frontends' ``Compression``: named methods, ``build``, ``from_config``."""
 
 
 METHODS: dict[str, str] = {

@@ -1,4 +1,4 @@
-"""Methods whose ranks agree on entries, by their exchange or by shared draws."""
+"""Methods whose ranks agree on indices, by their exchange or by shared random numbers."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from hvd_sparse.selectors.reused_threshold import ReusedThreshold
 from hvd_sparse.selectors.topk import TopK
 
 OKTOPK_WARMUP = 512
-"""Dense first steps of Ok-Topk's authors for VGG-16; 128 for an LSTM, none for BERT."""
+"""Number of dense first steps in Ok-Topk's code for VGG-16; it has 128 for an LSTM, 0 for BERT."""
 
 
 class AgreedMethods(Builder[Compressor]):
-    """Methods whose ranks agree on entries, by their exchange or by shared draws."""
+    """Methods whose ranks agree on indices, by their exchange or by shared random numbers."""
 
     @classmethod
     @of_paper("chen2020scalecom")
@@ -41,24 +41,23 @@ class AgreedMethods(Builder[Compressor]):
         warmup_steps: int | None = None,
         **options: object,
     ) -> Compressor:
-        """ScaleCom: a leader's top k, in turns, and all ranks' values there.  Paper:
-        chen2020scalecom.
+        """ScaleCom: ranks in turn select the top k for all ranks.  Paper: chen2020scalecom.
 
-        The paper selects chunk by chunk and trains the first 1 to 10 % of the epochs dense:
-        ``variant="paper"``.
+        The paper selects chunk by chunk, and trains the first 1 to 10 % of the epochs dense, as
+        with ``variant="paper"``.
 
-        Left out: the rule that gives layers densities by their arithmetic; chunks of another length
-        than 1 / density.
+        Left out: the rule that sets the density of a layer by its arithmetic operations; chunk
+        lengths other than 1 / density.
 
         Parameters
         ----------
-        density : part of the entries sent, in (0, 1], or by tensor
-        variant : "ours", or "paper": ``chunk_wise``, and ``warmup_steps``, which must be given
-        beta : of the low-pass filtered residual, in (0, 1]; 1 is error feedback, the authors take
-            0.1 for large batches
-        chunk_wise : the leader takes the largest entry of every 1 / density entries, in one pass,
-            instead of the top k; None takes the variant's
-        warmup_steps : dense first steps
+        density : fraction of the entries to send, in (0, 1], or by tensor
+        variant : "ours", or "paper", which sets ``chunk_wise`` and requires ``warmup_steps``
+        beta : coefficient of the low-pass filtered residual, in (0, 1]; 1 is error feedback, and
+            the authors use 0.1 for large batches
+        chunk_wise : select the largest of every 1 / density entries, in one pass, instead of the
+            top k; None for the variant's default
+        warmup_steps : number of dense first steps
         """
         published = is_as_published(variant, "scalecom")
         if published and warmup_steps is None:
@@ -78,15 +77,15 @@ class AgreedMethods(Builder[Compressor]):
     def gtopk(
         cls, params: object, *, density: Density, conserving: bool = True, **options: object
     ) -> Compressor:
-        """gTop-k: a tree of merges, each cut to k.  Paper: shi2019gtopk.
+        """gTop-k: merge selections along a tree, and cut each merge to k.  Paper: shi2019gtopk.
 
-        Nothing is left out; the paper's rule is ``conserving=False``.
+        Nothing is left out; ``conserving=False`` is the paper's rule.
 
         Parameters
         ----------
-        density : part of the entries applied, in (0, 1], or by tensor
-        conserving : lose nothing, where the paper's rule loses entries that are cut on the way at
-            indices that are applied
+        density : fraction of the entries to apply, in (0, 1], or by tensor
+        conserving : keep entries in a residual that the paper's rule loses: those that a merge has
+            cut at an index that is applied
         """
         return cls.build(params, selector=TopK(density), exchange=GTopK(conserving), **options)
 
@@ -102,19 +101,20 @@ class AgreedMethods(Builder[Compressor]):
         warmup_steps: int | None = None,
         **options: object,
     ) -> Compressor:
-        """Ok-Topk: sums by regions, of which the k largest are applied.  Paper: li2022oktopk.
+        """Ok-Topk: ranks sum regions, and the k largest sums are applied.  Paper: li2022oktopk.
 
-        The authors' code trains its first steps dense: ``variant="paper"``.
+        The authors' code trains the first steps dense, as with ``variant="paper"``.
 
-        Left out: regions of the local selections, which the ranks agree on by a sum (these follow
-        the applied entries); balancing before the last collective (an owner sends a bounded share).
+        Left out: regions of equal numbers of local selections, found by an allreduce (regions here
+        follow the applied entries); balancing before the last collective (here each rank sends a
+        bounded number of entries).
 
         Parameters
         ----------
-        density : part of the entries applied, in (0, 1], or by tensor
-        variant : "ours", or "paper", which is ``warmup_steps=512``, the authors' for VGG-16
+        density : fraction of the entries to apply, in (0, 1], or by tensor
+        variant : "ours", or "paper", which sets ``warmup_steps=512``, the authors' for VGG-16
         period : steps between exact evaluations of the local and the global threshold
-        warmup_steps : dense first steps; None takes the variant's
+        warmup_steps : number of dense first steps; None for the variant's default
         """
         published = is_as_published(variant, "oktopk")
         default = OKTOPK_WARMUP if published else 0
@@ -127,15 +127,15 @@ class AgreedMethods(Builder[Compressor]):
     def chunked(
         cls, params: object, *, density: Density, chunk_length: int = 512, **options: object
     ) -> Compressor:
-        """Whole chunks, the same on all ranks, by norms summed over the ranks.  Paper: sun2019csc.
+        """Send the chunks with the largest norms, summed over all ranks.  Paper: sun2019csc.
 
-        Left out: momentum correction of its own, which is ``optimizer=``, and the density that
-        falls in the first epochs, which is a ``schedule``.
+        Left out: the paper's momentum correction (use ``optimizer=``) and its density that falls in
+        the first epochs (use ``schedule=``).
 
         Parameters
         ----------
-        density : part of the chunks sent, in (0, 1], or by tensor
-        chunk_length : entries a chunk
+        density : fraction of the chunks to send, in (0, 1], or by tensor
+        chunk_length : entries per chunk
         """
         options.setdefault("exchange", "shared_index")
         return cls.build(params, selector=Chunked(density, chunk_length), **options)
@@ -151,15 +151,15 @@ class AgreedMethods(Builder[Compressor]):
         seed: int = 0,
         **options: object,
     ) -> Compressor:
-        """Entries at random positions, with error feedback.  Paper: stich2018sparsified.
+        """Send entries at random positions, with error feedback.  Paper: stich2018sparsified.
 
-        Left out: the learning rate inside the residual, which stays with the optimizer.
+        Left out: the learning rate inside the residual, which is left to the optimizer.
 
         Parameters
         ----------
-        density : part of the entries sent, in (0, 1], or by tensor
-        shared_seed : the same positions on all ranks, so that values alone travel, in a sum
-        seed : of the draws
+        density : fraction of the entries to send, in (0, 1], or by tensor
+        shared_seed : draw the same positions on all ranks, so that an allreduce of values suffices
+        seed : seed of the random positions
         """
         if shared_seed:
             options.setdefault("exchange", "shared_index")

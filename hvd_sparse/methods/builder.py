@@ -1,4 +1,4 @@
-"""``build``, by which every named method makes its compressor, and the options that all take."""
+"""``build``, with which every named method creates its compressor, and the common options."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ logger = logging.getLogger("hvd_sparse")
 
 
 class HandedOver(Protocol):
-    """The part of a frontend's compressor that ``Builder.build`` asks for an optimizer's sake."""
+    """The part of a frontend's compressor that ``Builder.build`` uses with an optimizer."""
 
     is_forewarned: bool
 
     def take_over(self, optimizer: Optimizer) -> None:
-        """Do an optimizer's work from now on."""
+        """Apply the optimizer's momentum or moments before the selection."""
 
     def follow(self, rates: Rates) -> None:
-        """Let densities follow the optimizer's learning rate from now on."""
+        """Let densities follow the optimizer's learning rate."""
 
 
 Compressor = TypeVar("Compressor", bound=HandedOver)
-"""The frontend's compressor: an object that Horovod takes as ``compression``."""
+"""The frontend's compressor, which Horovod accepts as ``compression``."""
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
@@ -44,14 +44,13 @@ TIMES_SENT = 5
 MOST_LOOKS = 1_000
 """Steps of a schedule that are looked at for its mean."""
 CODEC_OF_RUNS = "sign_mean"
-"""Codec of compressors that are told the steps of a run: bytes are better spent on entries than on
-their values."""
+"""Default codec with ``steps=``: at equal bytes, more entries are worth more than exact values."""
 
 
 def of_paper(key: str) -> Callable[[Function], Function]:
-    """Return a decorator that marks a named method with the citation key of its paper.
+    """Return a decorator that adds the citation key of its paper to a named method.
 
-    A method that has a density may be told the steps of the run in its place.
+    It also lets methods with a density accept ``steps`` in its place.
     """
 
     def mark(method: Function) -> Function:
@@ -72,7 +71,7 @@ def of_paper(key: str) -> Callable[[Function], Function]:
 
 
 def density_for(steps: int) -> float:
-    """Return the density at which an entry is sent often enough in a run.
+    """Return the default density of a run: max(0.002, 5 / steps), at most 0.01.
 
     Examples
     --------
@@ -120,22 +119,22 @@ def _mean_density(configuration: Configuration, steps: int) -> float | None:
 
 
 def is_as_published(variant: str, method: str) -> bool:
-    """Tell whether a method is asked for with its authors' settings.
+    """Return whether a method's variant is "paper".
 
     Raises
     ------
-    InvalidOption : the variant is none of those
+    InvalidOption : the variant is neither "ours" nor "paper"
     """
     check_choice(variant, f"variant of {method}", ("ours", "paper"))
     return variant == "paper"
 
 
 def add_dense_warmup(options: dict[str, object], density: Density, steps: int) -> None:
-    """Put a schedule of dense first steps among the options; none where there are none.
+    """Add a schedule with dense first steps to the options, if there are any such steps.
 
     Raises
     ------
-    InvalidOption : the options have a schedule already
+    InvalidOption : the options already have a schedule
     """
     if not steps:
         return
@@ -148,10 +147,10 @@ def add_dense_warmup(options: dict[str, object], density: Density, steps: int) -
 
 
 class Builder(Generic[Compressor]):
-    """Base of the families of methods: makes compressors of parts, freely composed or named.
+    """Base class of the families of methods, which create compressors from parts.
 
-    ``params`` are the frontend's: see its ``Compression``. Every method also takes the options of
-    ``Configuration`` and those below.
+    The argument ``params`` depends on the frontend; see its ``Compression``. Every method accepts
+    the options of ``Configuration`` and those below.
 
     Parameters
     ----------
@@ -215,14 +214,15 @@ class Builder(Generic[Compressor]):
 
     Examples
     --------
-    With PyTorch, where ``model`` and ``optimizer`` are the program's own::
+    With PyTorch, where ``model`` and ``optimizer`` are defined by the program::
 
         compression = Compression.ldte_bs(model.named_parameters(), density=0.001)
         optimizer = hvd.DistributedOptimizer(optimizer, compression=compression)
     """
 
     def __init_subclass__(cls, **options: object) -> None:
-        """Let every method that is given to Horovod without a call answer with the remedy."""
+        """Add a ``compress`` to every method that raises the remedy if Horovod is given the method
+        itself instead of its result."""
         super().__init_subclass__(**options)
         for base in cls.__mro__:
             for name, member in vars(base).items():
@@ -235,12 +235,11 @@ class Builder(Generic[Compressor]):
 
     @classmethod
     def compress(cls, *_: object) -> NoReturn:
-        """Raise InvalidOption: Horovod was given this class, and not what one of its methods
-        returns."""
+        """Raise InvalidOption, because Horovod was given this class instead of a compressor."""
         raise InvalidOption(
             "compression=Compression gives Horovod the class itself: call one of its methods, as "
-            "in compression=Compression.ldte_bs(params, density=0.001), where params are those "
-            "that Horovod trains"
+            "in compression=Compression.ldte_bs(params, density=0.001), where params are the "
+            "parameters that Horovod trains"
         )
 
     decompress = compress
@@ -254,16 +253,16 @@ class Builder(Generic[Compressor]):
 
     @classmethod
     def _read_optimizer(cls, optimizer: object) -> Handover:
-        """Return what a memory has to do in the place of the frontend's optimizer."""
+        """Return the memory that replaces the momentum or moments of the frontend's optimizer."""
         raise NotImplementedError
 
     @classmethod
     def _foresee(cls, optimizer: object, scheduler: object, steps: int | None) -> Rates:
-        """Return the learning rates of a run, as far as they are known ahead."""
+        """Return the learning rates of a run, as far as they are known in advance."""
         raise NotImplementedError
 
     _plans_groups: ClassVar[bool] = False
-    """Whether the frontend can take other groups in a run: ``groups="planned"``."""
+    """Whether the frontend supports ``groups="planned"``."""
 
     @classmethod
     def build(
@@ -278,24 +277,24 @@ class Builder(Generic[Compressor]):
         scheduler: object = None,
         **options: object,
     ) -> Compressor:
-        """Return a compressor of freely composed parts.
+        """Create a compressor from any compatible parts.
 
         Parameters
         ----------
         params : the tensors to compress
-        selector : a part, as an id, a mapping ``{"id": ..., option: value}`` or an object
-        process_set : the one given to Horovod
-        grad_scaler : the scaler of the loss
-        optimizer : the one that is then given to Horovod, if a memory is to do its work
-        steps : of the whole run
-        scheduler : of the optimizer's learning rate
-        options : ``memory``, ``codec``, ``exchange`` and ``schedule``, given like the selector, and
-            the common options, above
+        selector : the selector, as an id, a mapping ``{"id": ..., option: value}`` or an object
+        process_set : the process set given to Horovod
+        grad_scaler : the loss scaler
+        optimizer : the optimizer whose momentum or moments a memory computes
+        steps : number of steps of the whole run
+        scheduler : the scheduler of the optimizer's learning rate
+        options : ``memory``, ``codec``, ``exchange`` and ``schedule``, in the same forms as the
+            selector, and the common options above
 
         Raises
         ------
-        UnknownName : no part has that id
-        InvalidOption : an option is unknown or wrong, or the parts cannot be joined
+        UnknownName : an id is unknown
+        InvalidOption : an option is unknown or invalid, or the parts are incompatible
         """
         return cls._build(
             lambda configuration: cls._create(params, configuration, process_set, grad_scaler),
@@ -379,16 +378,17 @@ class Builder(Generic[Compressor]):
         optimizer: object = None,
         scheduler: object = None,
     ) -> Compressor:
-        """Return a compressor like the one whose ``config()`` is given.
+        """Create a compressor from the ``config()`` of another one.
 
         Parameters
         ----------
         params : the tensors to compress
-        config : of the other compressor
-        process_set : the one given to Horovod
-        grad_scaler : the scaler of the loss
-        optimizer : the one whose work the memory does, if the other compressor was made with one
-        scheduler : of its learning rate, likewise
+        config : the other compressor's ``config()``
+        process_set : the process set given to Horovod
+        grad_scaler : the loss scaler
+        optimizer : the optimizer whose momentum or moments the memory computes, if the other
+            compressor was created with one
+        scheduler : the scheduler of its learning rate, if the other compressor was created with one
         """
         return cls.build(
             params,
@@ -403,7 +403,7 @@ class Builder(Generic[Compressor]):
 def _take_steps(
     steps: int, options: dict[str, object], optimizer: object, selector: object
 ) -> None:
-    """Put what follows from the steps of a run among the options, unless they are told."""
+    """Add the schedule and the codec that are the defaults with ``steps=`` to the options."""
     check_whole(steps, "steps", 1)
     if optimizer is None:
         raise InvalidOption(
@@ -418,19 +418,18 @@ def _take_steps(
     if options.get("schedule") is None:
         options["schedule"] = {"id": "learning_rate", "steps": steps}
     exchange = EXCHANGES.resolve(options.get("exchange", "allgather"))
-    if not exchange.shares_indices:  # which sums values as they are, and has no codec
+    if not exchange.shares_indices:  # it has no codec
         options.setdefault("codec", CODEC_OF_RUNS)
 
 
 def _refusal(name: str) -> Callable[..., NoReturn]:
-    """Return the ``compress`` of a method that was given to Horovod uncalled: it raises the
-    remedy."""
+    """Return a ``compress`` that raises InvalidOption and names the call to make instead."""
 
     def compress(*_: object) -> NoReturn:
         raise InvalidOption(
             f"compression=Compression.{name} gives Horovod the method itself: call it, as in "
-            f"compression=Compression.{name}(params, ...), where params are those that Horovod "
-            "trains"
+            f"compression=Compression.{name}(params, ...), where params are the parameters that "
+            "Horovod trains"
         )
 
     return compress

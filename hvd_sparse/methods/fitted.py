@@ -1,4 +1,4 @@
-"""Methods whose threshold comes from a distribution that is fitted to the tensor."""
+"""Methods that compute the threshold from a distribution fitted to the tensor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hvd_sparse.selectors.sidco import Sidco
 
 
 class FittedMethods(Builder[Compressor]):
-    """Methods whose threshold comes from a distribution that is fitted to the tensor."""
+    """Methods that compute the threshold from a distribution fitted to the tensor."""
 
     @classmethod
     @of_paper("chen2021ldte")
@@ -29,18 +29,18 @@ class FittedMethods(Builder[Compressor]):
     ) -> Compressor:
         """LDTE-BS: a Laplace threshold estimate, corrected by binary search.  Paper: chen2021ldte.
 
-        In a steady state the search starts from the tensor's last threshold, so that the fit speaks
-        at cold starts and misses alone; the paper fits at every step, and halves the bracket.
+        The search normally starts from the tensor's last threshold, and uses the fit only on the
+        first step and when it misses. The paper fits at every step, and bisects.
 
-        Left out: the paper's own bracket, tolerance and limit on halvings, which were not open to
-        us.
+        Left out: the paper's own bracket, tolerance and limit on bisections, because we could not
+        access them.
 
         Parameters
         ----------
-        density : part of the entries sent, in (0, 1], or by tensor
-        variant : "ours", or "paper", which is ``search="bisection", warm_start=False``
-        search, warm_start : as in ``selectors.ldte_bs.LdteBs``; None takes the variant's
-        tolerance, max_passes : as there
+        density : fraction of the entries to send, in (0, 1], or by tensor
+        variant : "ours", or "paper", which sets ``search="bisection", warm_start=False``
+        search, warm_start : see ``selectors.ldte_bs.LdteBs``; None for the variant's default
+        tolerance, max_passes : see ``selectors.ldte_bs.LdteBs``
         """
         published = is_as_published(variant, "ldte_bs")
         search = ("bisection" if published else "log_count") if search is None else search
@@ -59,16 +59,16 @@ class FittedMethods(Builder[Compressor]):
     def ldte(
         cls, params: object, *, density: Density, cap: float = 8.0, **options: object
     ) -> Compressor:
-        """LDTE: the Laplace threshold estimate alone.  Paper: chen2021ldte.
+        """LDTE: the Laplace threshold estimate without a search.  Paper: chen2021ldte.
 
-        Left out: the area relation by which the paper finds the key points of the curve, which was
-        not open to us; the threshold is read off the fitted tail in closed form.
+        Left out: the area relation by which the paper finds key points of the curve, because we
+        could not access it. The threshold is computed from the fitted tail in closed form.
 
         Parameters
         ----------
-        density : part of the entries asked for, in (0, 1], or by tensor; the estimate decides the
-            count sent
-        cap : bounds the count sent at cap * k
+        density : intended fraction of the entries, in (0, 1], or by tensor; the number sent depends
+            on the estimate
+        cap : at most cap * k entries are sent
         """
         return cls.build(params, selector=Ldte(density, cap=cap), **options)
 
@@ -79,15 +79,15 @@ class FittedMethods(Builder[Compressor]):
     ) -> Compressor:
         """Threshold from a fitted normal distribution.  Paper: shi2019understanding.
 
-        With error feedback. Both tails share the density, as in the authors' code; their Algorithm
-        1 takes the one-sided quantile, which is ``variant="paper"``.
+        With error feedback. The density is divided between both tails, as in the authors' code;
+        their Algorithm 1 uses the one-sided quantile, as ``variant="paper"`` does.
 
-        Left out: the code's densities that fall epoch by epoch, which are a ``schedule``.
+        Left out: the code's density that falls from epoch to epoch (use ``schedule=``).
 
         Parameters
         ----------
-        density : part of the entries asked for, in (0, 1], or by tensor
-        variant : "ours", "paper" or "improved", as in ``GaussianK``
+        density : intended fraction of the entries, in (0, 1], or by tensor
+        variant : "ours", "paper" or "improved"; see ``GaussianK``
         """
         return cls.build(params, selector=GaussianK(density, variant=variant), **options)
 
@@ -102,14 +102,14 @@ class FittedMethods(Builder[Compressor]):
         stages: int = 1,
         **options: object,
     ) -> Compressor:
-        """SIDCo: a threshold from fits of the tail, in stages.  Paper: abdelmoniem2021sidco.
+        """SIDCo: a threshold from fits to the tail, in stages.  Paper: abdelmoniem2021sidco.
 
-        Left out: one number of stages for all tensors (every tensor has its own).
+        Left out: a common number of stages for all tensors; here every tensor has its own.
 
         Parameters
         ----------
-        density : part of the entries asked for, in (0, 1], or by tensor
-        distribution, stages : as in ``Sidco``
+        density : intended fraction of the entries, in (0, 1], or by tensor
+        distribution, stages : see ``Sidco``
         """
         return cls.build(
             params, selector=Sidco(density, distribution=distribution, stages=stages), **options

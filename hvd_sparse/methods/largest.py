@@ -1,4 +1,4 @@
-"""Methods that send the k largest entries, found exactly, by a sample or by a search."""
+"""Methods that send the k largest entries, found exactly, from a sample or by a search."""
 
 from __future__ import annotations
 
@@ -15,40 +15,39 @@ from hvd_sparse.selectors.topk import TopK
 
 
 class LargestMethods(Builder[Compressor]):
-    """Methods that send the k largest entries, found exactly, by a sample or by a search."""
+    """Methods that send the k largest entries, found exactly, from a sample or by a search."""
 
     @classmethod
     @of_paper("aji2017sparse")
     def topk(cls, params: object, *, density: Density, **options: object) -> Compressor:
-        """Exact top-k of every tensor, with error feedback: the yardstick.  Paper: aji2017sparse.
+        """Exact top-k of every tensor, with error feedback; the baseline.  Paper: aji2017sparse.
 
-        Left out: one threshold for all tensors, which the paper takes for networks with layer
-        normalisation; ``select_over="group"`` comes near it.
+        Left out: one threshold for all tensors, which the paper uses for networks with layer
+        normalisation; ``select_over="group"`` is similar.
 
         Parameters
         ----------
-        density : part of the entries sent, in (0, 1], or by tensor
+        density : fraction of the entries to send, in (0, 1], or by tensor
         """
         return cls.build(params, selector=TopK(density), **options)
 
     @classmethod
     @of_paper("shi2020mgs")
     def mgs(cls, params: object, *, density: Density, **options: object) -> Compressor:
-        """MGS-SGD: one top k from every group of merged layers, planned in the run.  Paper:
-        shi2020mgs.
+        """MGS-SGD: one top-k selection from each group of layers.  Paper: shi2020mgs.
 
-        The first steps measure when gradients come and what selections and messages take; then
-        layers are merged so that a step ends earliest, and planned anew when steps take much longer
-        or shorter. In TensorFlow with ``groups="planned"`` and a program that calls ``replan``;
-        otherwise messages are the groups that Horovod is given there. Departs: the plan is the best
-        one, where the paper's greedy choice may miss it (docs/results/planning.md); residuals
+        The first steps measure the arrival of gradients and the costs of selections and messages.
+        Layers are then merged into the groups with the shortest predicted step, and planned again
+        if steps take much longer or shorter. TensorFlow needs ``groups="planned"`` and a program
+        that calls ``replan``; otherwise the groups are those given to Horovod. Departs: the plan is
+        optimal, while the paper's greedy choice may not be (docs/results/planning.md); residuals
         are kept by tensor, so that none is lost when groups change.
 
         Left out: planning in DDP, whose buckets are the groups.
 
         Parameters
         ----------
-        density : part of every group's entries sent, in (0, 1], or by tensor
+        density : fraction of every group's entries to send, in (0, 1], or by tensor
         """
         options.setdefault("groups", PLANNED if cls._plans_groups else None)
         return cls.build(params, selector=TopK(density), select_over="group", **options)
@@ -56,13 +55,13 @@ class LargestMethods(Builder[Compressor]):
     @classmethod
     @of_paper("alabi2012fast")
     def radix_select(cls, params: object, *, density: Density, **options: object) -> Compressor:
-        """Exact top-k by the digits of bit patterns, with error feedback.  Paper: alabi2012fast.
+        """Exact top-k by a radix search, with error feedback.  Paper: alabi2012fast.
 
-        Left out: the GPU, for which the paper's selection is made.
+        Left out: the paper's implementation on GPUs.
 
         Parameters
         ----------
-        density : part of the entries sent, in (0, 1], or by tensor
+        density : fraction of the entries to send, in (0, 1], or by tensor
         """
         return cls.build(params, selector=RadixSelect(density), **options)
 
@@ -84,19 +83,19 @@ class LargestMethods(Builder[Compressor]):
     ) -> Compressor:
         """Deep gradient compression: sampled threshold and momentum correction.  Paper: lin2018dgc.
 
-        The entries travel as in the authors' later code, as indices and values.
+        Entries are sent as indices and values, as in the authors' later code.
 
-        Left out: the paper's wire, which is ``codec="run16"``; its warm-up, which is
-        ``schedule={"id": "exponential_warmup", ...}``; clipping by the norm over all tensors, in
-        the place of which ``clip_norm`` bounds each tensor's.
+        Left out: the paper's encoding (use ``codec="run16"``); its warm-up (use
+        ``schedule={"id": "exponential_warmup", ...}``); clipping by the norm over all tensors;
+        ``clip_norm`` bounds the norm of each tensor instead.
 
         Parameters
         ----------
-        density : part of the entries sent, in (0, 1], or by tensor
-        optimizer : as for every method; without it ``momentum``, ``nesterov`` and ``weight_decay``
-            hold, and the optimizer must have none of its own
-        momentum, nesterov, masking, weight_decay, clip_norm : as in ``MomentumCorrection``
-        sample_density : as in ``DgcSampled``
+        density : fraction of the entries to send, in (0, 1], or by tensor
+        optimizer : as for every method; without it, ``momentum``, ``nesterov`` and ``weight_decay``
+            are used, and the program's optimizer must have no momentum or weight decay
+        momentum, nesterov, masking, weight_decay, clip_norm : see ``MomentumCorrection``
+        sample_density : see ``DgcSampled``
         """
         memory: object = MomentumCorrection(momentum, nesterov, masking, weight_decay, clip_norm)
         kinds = () if optimizer is None else cls._read_optimizer(optimizer).memories
@@ -117,24 +116,24 @@ class LargestMethods(Builder[Compressor]):
         optimizer: object = None,
         **options: object,
     ) -> Compressor:
-        """RedSync: trimmed top-k, or its threshold search with reuse.  Paper: fang2019redsync.
+        """RedSync: trimmed top-k, or a threshold search with reuse.  Paper: fang2019redsync.
 
-        The paper's quantized form, ``variant="paper"``, has momentum correction, and sends the
-        largest entries of one sign at a step and those of the other at the next, as indices and one
-        mean.
+        ``variant="paper"`` is the paper's quantized form: with momentum correction, it sends the
+        largest entries of one sign on one step and those of the other sign on the next, as indices
+        and one mean.
 
-        Left out: the choice by a tensor's size (dense, trimmed, searched), which is ``min_numel``
-        and ``search``; the dense first epochs, which are ``schedule={"id": "dense_warmup", ...}``;
-        values of the output layer that are not averaged.
+        Left out: the choice between dense, trimmed and searched by a tensor's size (use
+        ``min_numel`` and ``search``); the dense first epochs (use
+        ``schedule={"id": "dense_warmup", ...}``); exact values for the output layer.
 
         Parameters
         ----------
-        density : part of the entries sent, in (0, 1], or by tensor
-        variant : "ours", which sends values of both signs and corrects no momentum without
-            ``optimizer``; or "paper"
+        density : fraction of the entries to send, in (0, 1], or by tensor
+        variant : "ours", which sends values of both signs, without momentum correction unless
+            ``optimizer`` is given; or "paper"
         search : use the threshold search
-        optimizer : as for every method; without it "paper" corrects a momentum of 0.9, and the
-            optimizer must have none of its own
+        optimizer : as for every method; without it, "paper" corrects a momentum of 0.9, and the
+            program's optimizer must have no momentum
         """
         selector: object = RedsyncSearch(density) if search else RedsyncTrimmed(density)
         if is_as_published(variant, "redsync"):

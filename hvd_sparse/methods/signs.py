@@ -1,4 +1,4 @@
-"""Methods that send signs in the place of values."""
+"""Methods that send signs instead of values."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from hvd_sparse.selectors.terngrad import TernGrad
 
 
 class SignMethods(Builder[Compressor]):
-    """Methods that send signs in the place of values."""
+    """Methods that send signs instead of values."""
 
     @classmethod
     @of_paper("chen2018adacomp")
     def adacomp(
         cls, params: object, *, bin_length: int | None = None, **options: object
     ) -> Compressor:
-        """AdaComp: the entries that could become their bin's largest, as signs.  Paper:
+        """AdaComp: signs of the entries that may become the largest of their bin.  Paper:
         chen2018adacomp.
 
-        Left out: the paper's framing of bins, which was not open to us (``codec="ternary"`` counts
-        the entries of every bin).
+        Left out: the paper's encoding of bins, because we could not access it (``codec="ternary"``
+        sends the number of entries of every bin).
 
         Parameters
         ----------
-        bin_length : entries a bin; None takes the paper's for the kind of layer
+        bin_length : entries per bin; None for the paper's lengths by kind of layer
         """
         options.setdefault("codec", "ternary")
         return cls.build(params, selector=AdaComp(bin_length), **options)
@@ -39,15 +39,15 @@ class SignMethods(Builder[Compressor]):
     def strom(
         cls, params: object, *, threshold: float, max_density: float = 0.1, **options: object
     ) -> Compressor:
-        """Signs of the entries above a fixed threshold; the remainder stays.  Paper:
+        """Signs of the entries above a fixed threshold, with error feedback.  Paper:
         strom2015scalable.
 
-        Left out: nothing; a bound on what is sent is added.
+        Left out: nothing; an upper bound on the number of entries is added.
 
         Parameters
         ----------
-        threshold : in units of the accumulated gradient
-        max_density : part of a tensor that is sent at most
+        threshold : the threshold, in units of the accumulated gradient
+        max_density : largest fraction of a tensor's entries that is sent
         """
         options.setdefault("codec", "sign_index")
         selector = FixedThreshold(threshold, max_density=max_density, signs_only=True)
@@ -58,12 +58,12 @@ class SignMethods(Builder[Compressor]):
     def stc(cls, params: object, *, density: Density, **options: object) -> Compressor:
         """Sparse ternary compression: signs of the top k, and their mean.  Paper: sattler2019stc.
 
-        Left out: several local steps between two exchanges, which are ``LocalSteps``; a server
-        that compresses what it sends back.
+        Left out: local steps between exchanges (use ``LocalSteps``); a server that compresses its
+        updates to the workers.
 
         Parameters
         ----------
-        density : part of the entries sent, in (0, 1], or by tensor
+        density : fraction of the entries to send, in (0, 1], or by tensor
         """
         options.setdefault("codec", "sign_mean")
         return cls.build(params, selector=Stc(density), **options)
@@ -74,11 +74,11 @@ class SignMethods(Builder[Compressor]):
         """Sparse binary compression: the largest entries of one sign, and their mean.  Paper:
         sattler2019sbc.
 
-        Left out: the delay, several local steps between two exchanges, which are ``LocalSteps``.
+        Left out: the paper's delay, which is local steps between exchanges (use ``LocalSteps``).
 
         Parameters
         ----------
-        density : part of the entries sent, in (0, 1], or by tensor
+        density : fraction of the entries to send, in (0, 1], or by tensor
         """
         options.setdefault("codec", "one_sign")
         return cls.build(params, selector=Sbc(density), **options)
@@ -86,12 +86,12 @@ class SignMethods(Builder[Compressor]):
     @classmethod
     @of_paper("bernstein2019majority")
     def signsgd(cls, params: object, **options: object) -> Compressor:
-        """All signs, of which the majority is applied, without memory.  Paper:
-        bernstein2019majority.
+        """Majority vote of all signs, without memory.  Paper: bernstein2019majority.
 
-        What the optimizer is given is +1, -1 or, for a tie, 0: the learning rate is the step.
+        The optimizer receives +1, -1 or, for a tie, 0, so every update has the size of the learning
+        rate.
 
-        Left out: Signum's momentum, which each worker applies before it votes.
+        Left out: Signum's momentum, which each worker applies before the vote.
         """
         options.setdefault("memory", "majority_vote")
         options.setdefault("codec", "one_bit")
@@ -102,7 +102,7 @@ class SignMethods(Builder[Compressor]):
     def ef_sign(cls, params: object, **options: object) -> Compressor:
         """All signs and one magnitude, with error feedback.  Paper: karimireddy2019error.
 
-        Left out: the learning rate inside the residual, which stays with the optimizer.
+        Left out: the learning rate inside the residual, which is left to the optimizer.
         """
         options.setdefault("codec", "one_bit")
         return cls.build(params, selector=EfSign(), **options)
@@ -114,12 +114,12 @@ class SignMethods(Builder[Compressor]):
     ) -> Compressor:
         """Stochastic ternary gradients, without memory.  Paper: wen2017terngrad.
 
-        Left out: one scale for all ranks, the largest of theirs (every rank has its own).
+        Left out: a common scale for all ranks, the largest of theirs; here every rank has its own.
 
         Parameters
         ----------
-        clip : in standard deviations; None does not clip
-        seed : of the draws
+        clip : bound on magnitudes, in standard deviations; None for no clipping
+        seed : seed of the random numbers
         """
         options.setdefault("memory", "none")
         options.setdefault("codec", "two_bit")

@@ -1,4 +1,4 @@
-"""Methods as command lines spell them: a name, and options behind commas."""
+"""Methods on command lines: a name, and options after commas."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from hvd_sparse.methods import METHODS, Methods
 from hvd_sparse.untyped import Value
 
 BETWEEN_OPTIONS = re.compile(r",(?![^()\[\]{}]*[)\]}])")
-"""A comma that is not inside brackets."""
+"""A comma outside brackets."""
 
 
 @dataclass(frozen=True)
 class SpelledMethod:
-    """A named method and options for it, as read from a command line.
+    """A named method and its options, as read from a command line.
 
     Attributes
     ----------
-    name : the named method's
-    options : by name
+    name : name of the method
+    options : the options, by name
     """
 
     name: str
@@ -31,33 +31,33 @@ class SpelledMethod:
 
     @property
     def takes_density(self) -> bool:
-        """Tell whether the method is told a density."""
+        """Whether the method has a density."""
         return "density" in inspect.signature(getattr(Methods, self.name)).parameters
 
     def create(self, compression: type[Methods], params: object, **options: object) -> Value:
-        """Return the compressor that this method of ``compression`` makes.
+        """Create the compressor with this method of ``compression``.
 
         Parameters
         ----------
         compression : a frontend's ``Compression``
         params : the tensors to compress
-        options : further ones, which those that were spelled out take the place of
+        options : further options; those on the command line take precedence
         """
         return getattr(compression, self.name)(params, **{**options, **self.options})
 
 
 def read_method(text: str) -> SpelledMethod:
-    """Return the method and the options of a text such as ``ldte_bs,variant=paper``.
+    """Read a method and its options from a text, for example ``ldte_bs,variant=paper``.
 
     Parameters
     ----------
-    text : a method's name, and behind commas options with their values; a value is a number, True,
-        False, None, something in brackets, or else a text
+    text : a method's name, followed by ``,option=value`` for each option; values that are not
+        Python literals are strings
 
     Raises
     ------
-    UnknownName : no method has that name
-    InvalidOption : an option has no value
+    UnknownName : the method is unknown
+    InvalidOption : an option is not of the form OPTION=VALUE
 
     Examples
     --------
@@ -74,7 +74,7 @@ def read_method(text: str) -> SpelledMethod:
         option, equals, value = each.partition("=")
         if not (option.isidentifier() and equals and value):
             raise InvalidOption(
-                f"{each!r} of method {text!r} is no option: write OPTION=VALUE behind the comma, "
+                f"{each!r} of method {text!r} is no option: write OPTION=VALUE after the comma, "
                 "as in ldte_bs,variant=paper"
             )
         options[option] = _value(value)
