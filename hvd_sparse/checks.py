@@ -1,4 +1,4 @@
-"""Checks of options, and the number of entries that a density asks for."""
+"""Validation of options, and the number of entries for a density."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def check_density(density: float, where: str = "density") -> float:
 
     Parameters
     ----------
-    density : the part of the entries that is sent
+    density : fraction of the entries to send
     where : name of the option, for the error
 
     Raises
     ------
-    InvalidOption : it is no number in (0, 1]
+    InvalidOption : the density is not a number in (0, 1]
     """
     if not is_number(density) or not 0.0 < float(density) <= 1.0:
         raise InvalidOption(
@@ -31,21 +31,21 @@ def check_density(density: float, where: str = "density") -> float:
 
 
 def is_number(value: object) -> bool:
-    """Tell whether a value is a finite real number, and no truth value."""
+    """Return whether a value is a finite real number, and not a bool."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def check_number(
     value: object, what: str, low: float, high: float = math.inf, remedy: str | None = None
 ) -> None:
-    """Raise InvalidOption unless a value is a number between two bounds, both excluded.
+    """Raise InvalidOption unless a value is a number between two bounds, both exclusive.
 
     Parameters
     ----------
     value : the option
     what : name of the option, for the error
     low, high : the bounds
-    remedy : words of the error; made from the bounds by default
+    remedy : description of valid values, for the error; by default derived from the bounds
     """
     if not is_number(value) or not low < float(value) < high:  # type: ignore[arg-type]
         above = (
@@ -53,47 +53,47 @@ def check_number(
             if math.isinf(high)
             else f"a number between {low:g} and {high:g}"
         )
-        raise InvalidOption(f"{what} is {value!r}: {remedy or above}")
+        raise InvalidOption(f"{what} is {value!r}: give {remedy or above}")
 
 
 def check_whole(value: object, what: str, least: int) -> None:
-    """Raise InvalidOption unless a value is a whole number of at least ``least``."""
+    """Raise InvalidOption unless a value is an int of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InvalidOption(f"{what} is {value!r}: a whole number, {least} or more")
+        raise InvalidOption(f"{what} is {value!r}: give a whole number, {least} or more")
 
 
 def check_choice(value: object, what: str, choices: Iterable[str]) -> None:
-    """Raise InvalidOption unless a value is one of the names."""
+    """Raise InvalidOption unless a value is one of the choices."""
     names = sorted(choices)
     if not isinstance(value, str) or value not in names:
-        raise InvalidOption(f"{what} is {value!r}: one of {', '.join(names)}")
+        raise InvalidOption(f"{what} is {value!r}: give one of {', '.join(names)}")
 
 
 def check_truth(value: object, what: str) -> None:
     """Raise InvalidOption unless a value is True or False."""
     if not isinstance(value, bool):
-        raise InvalidOption(f"{what} is {value!r}: True or False")
+        raise InvalidOption(f"{what} is {value!r}: give True or False")
 
 
 def check_cap(cap: float, owner: str) -> None:
-    """Raise InvalidOption unless a bound on the entries sent, over k, is a number of at least 1."""
+    """Raise InvalidOption unless a selector's ``cap`` is a number of at least 1."""
     if not is_number(cap) or cap < 1:
         raise InvalidOption(
-            f"cap of {owner} is {cap!r}: it bounds the entries sent at cap * k, so a number of at "
-            "least 1"
+            f"cap of {owner} is {cap!r}: give a number of at least 1, because at most cap * k "
+            "entries are sent"
         )
 
 
-@lru_cache(maxsize=4096)  # asked for several times a tensor and step
+@lru_cache(maxsize=4096)  # called several times per tensor and step
 def count_from_density(numel: int, density: float) -> int:
     """Return k = max(1, min(numel, floor(numel * density + 1e-9))); 0 for an empty tensor.
 
-    The small term undoes the rounding of products such as 0.29 * 100, which is 28.999999999999996.
+    The small term compensates for rounding: for example, 0.29 * 100 is 28.999999999999996.
 
     Parameters
     ----------
     numel : entries of the tensor
-    density : in (0, 1]
+    density : the density, in (0, 1]
     """
     if numel == 0:
         return 0

@@ -1,5 +1,4 @@
-"""Compatibility of parts: which cannot be joined, by their declared properties, never by their
-names."""
+"""Compatibility of parts, checked by their declared properties and never by their ids."""
 
 from __future__ import annotations
 
@@ -20,12 +19,12 @@ from hvd_sparse.selectors.contract import Selector
 def check_composition(
     selector: Selector, memory: Memory, codec: Codec, schedule: Schedule | None
 ) -> None:
-    """Raise InvalidOption for parts that would silently do something else than their papers say."""
+    """Raise InvalidOption for parts that together would deviate from their papers."""
     is_rounded = not codec.is_exact and not (codec.is_exact_for_signs and selector.changes_values)
     is_biased = selector.changes_values and not (selector.is_unbiased or memory.counts_votes)
     if memory.counts_votes and not selector.sends_votes:
         raise InvalidOption(
-            f"memory {memory.id} counts votes, and {selector.id} sends values: use "
+            f"memory {memory.id} counts votes, and selector {selector.id} sends values: use "
             "memory='error_feedback', or selector='sign_vote'"
         )
     if (is_rounded or is_biased) and not memory.keeps_rounding:
@@ -35,8 +34,8 @@ def check_composition(
         )
     if selector.needs_gradient and not (memory.adds_gradient or memory.finishes):
         raise InvalidOption(
-            f"{selector.id} compares the gradient with the residual it is added to, and memory "
-            f"{memory.id} adds something else: use memory='error_feedback'"
+            f"selector {selector.id} compares the gradient with the residual to which it is added, "
+            f"and memory {memory.id} adds something else: use memory='error_feedback'"
         )
     if schedule is not None and not hasattr(selector, "density"):
         raise InvalidOption(
@@ -45,7 +44,7 @@ def check_composition(
 
 
 def check_densities(selector: Selector, schedule: Schedule | None) -> None:
-    """Raise InvalidOption for a schedule that ends elsewhere than a density by tensor says."""
+    """Raise InvalidOption if a schedule's final density contradicts the densities by tensor."""
     asked, told = getattr(selector, "density", None), getattr(schedule, "value", None)
     if isinstance(asked, DensityRule) and told is not None and told != asked:
         raise InvalidOption(
@@ -61,7 +60,7 @@ def check_exchange(
     codec: Codec,
     schedule: Schedule | None,
 ) -> None:
-    """Raise InvalidOption for an exchange that cannot do its work with these parts."""
+    """Raise InvalidOption for an exchange that is incompatible with the other parts."""
     if exchange.needs_count and schedule is None:
         raise InvalidOption(
             f"exchange {exchange.id} cuts to the k entries of a density, and "
@@ -70,14 +69,14 @@ def check_exchange(
     if exchange.shares_indices and selector.changes_values:
         raise InvalidOption(
             f"exchange {exchange.id} sends all ranks' accumulated values at one rank's indices, "
-            f"and {selector.id} sends other values: use exchange='allgather'"
+            f"and selector {selector.id} sends other values: use exchange='allgather'"
         )
     if exchange.shares_indices and not codec.is_exact:
         raise InvalidOption(
             f"exchange {exchange.id} sums exact values, so codec {codec.id} would have no effect: "
             "leave out the codec"
         )
-    # Entries that come back meet a residual that was already rounded.
+    # Returned entries would be added to a residual that is already rounded.
     stored = getattr(memory, "residual", "float32")
     if exchange.sums_again and stored != "float32":
         raise InvalidOption(
@@ -95,12 +94,11 @@ Groups = Union[int, str, tuple[tuple[str, ...], ...], None]
 """The option ``groups``: a number of groups, "planned", lists of names, or None."""
 
 PLANNED = "planned"
-"""The choice of ``groups`` that is made at run time."""
+"""The choice of ``groups`` that plans them from measurements."""
 
 
 def check_select_over(select_over: object, exchange: Exchange, selector: Selector) -> None:
-    """Raise InvalidOption for parts that need every tensor by itself where selection is over
-    groups."""
+    """Raise InvalidOption for ``select_over="group"`` with parts that need separate tensors."""
     check_choice(select_over, "select_over", ("tensor", "group"))
     if select_over == "tensor":
         return
@@ -111,13 +109,13 @@ def check_select_over(select_over: object, exchange: Exchange, selector: Selecto
         )
     if selector.needs_gradient:
         raise InvalidOption(
-            f"select_over is 'group', and {selector.id} compares every tensor's gradient with its "
-            "residual: use another selector, or select_over='tensor'"
+            f"select_over is 'group', and selector {selector.id} compares every tensor's gradient "
+            "with its residual: use another selector, or select_over='tensor'"
         )
 
 
 def check_hiding(exchange: Exchange, groups: object, select_over: object) -> None:
-    """Raise InvalidOption for options with which densities that hide cannot be measured."""
+    """Raise InvalidOption for options that are incompatible with ``density="hiding"``."""
     if not exchange.is_one_allgather:
         raise InvalidOption(
             f"density is 'hiding', and exchange {exchange.id} starts collectives after the "
@@ -136,12 +134,12 @@ def check_hiding(exchange: Exchange, groups: object, select_over: object) -> Non
 
 
 def refuse_hiding(rule: DensityRule | None, why: str) -> None:
-    """Raise InvalidOption for densities that hide, where nothing measures them.
+    """Raise InvalidOption if the density is "hiding", for programs that cannot measure it.
 
     Parameters
     ----------
-    rule : of the configuration
-    why : the reason, in words
+    rule : the configuration's density rule
+    why : the reason, for the error
     """
     if rule is not None and rule.c_max is not None:
         raise InvalidOption(
@@ -151,11 +149,11 @@ def refuse_hiding(rule: DensityRule | None, why: str) -> None:
 
 
 def check_groups(groups: object) -> Groups:
-    """Return the option ``groups`` in its one form.
+    """Validate and normalize the option ``groups``.
 
     Raises
     ------
-    InvalidOption : it is neither a number of groups, nor lists of names, each once, nor "planned"
+    InvalidOption : it is neither a number of groups, nor lists of unique names, nor "planned"
     """
     if groups is None or (isinstance(groups, str) and groups == PLANNED):
         return groups
@@ -182,15 +180,14 @@ def exchanges_that_fit(
     select_over: str,
     placement: Placement,
 ) -> list[Exchange]:
-    """Return the exchanges, with their defaults, that fit these parts and ranks.
+    """Return the exchanges, with default options, that fit these parts and ranks.
 
-    Left out are exchanges that lose mass, those whose result rests on an assumption about the
-    gradients (shared indices, but for selectors whose indices are common anyway), and those that
-    only choose.
+    Left out are exchanges that lose mass, those that only choose another, and ``shared_index``,
+    because its result depends on how alike the ranks' gradients are. It is included for selectors
+    that find the same indices on all ranks.
     """
-    # Indices that all ranks find alike make shared_index exact, without its assumption.
     is_common = selector.has_shared_indices or selector.sums_statistics
-    # Summing first pays only where ranks share nodes, and binds residuals to them.
+    # Summing first only helps if ranks share nodes, and ties residuals to ranks.
     divides = placement.node_count < placement.world_size and not is_elastic()
     fitting = []
     for id in EXCHANGES:

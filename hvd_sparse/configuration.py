@@ -1,4 +1,4 @@
-"""Configuration of a compressor: its parts and the options that all methods share."""
+"""Configuration of a compressor: its parts and the common options."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ PARTS = {
     "schedule": SCHEDULES,
 }
 EngineChoice = Union[str, dict[str, object], None]
-"""The option ``engine``: an id, a mapping with an "id" and options, or None for the best."""
+"""The option ``engine``: an id, a mapping with an "id" and options, or None for the fastest."""
 
 HOST_WIRE, DEVICE_WIRE = "host", "device"
 WIRES = ("auto", HOST_WIRE, DEVICE_WIRE)
@@ -73,12 +73,12 @@ LOCAL = {
     "telemetry_every",
     "wire",
 }
-"""Options that may differ between ranks, or between a state and who loads it."""
+"""Options that may differ between ranks, or between a state and the compressor that loads it."""
 
 
 @dataclass(frozen=True)
 class Configuration(Parts):
-    """Five parts and the common options; immutable, comparable, JSON-able by ``describe``.
+    """Five parts and the common options: immutable, comparable, and JSON by ``describe``.
 
     Attributes
     ----------
@@ -134,17 +134,17 @@ class Configuration(Parts):
     def create(
         cls, *, selector: object, schedule: object = None, **options: Option
     ) -> Configuration:
-        """Return a configuration of parts and options.
+        """Create a configuration from parts and options.
 
         Parameters
         ----------
         selector, schedule : parts, as an id, a mapping ``{"id": ..., option: value}`` or an object
-        options : ``memory``, ``codec`` and ``exchange``, given likewise, and the common options
+        options : ``memory``, ``codec`` and ``exchange`` in the same forms, and the common options
 
         Raises
         ------
-        UnknownName : no part has that id
-        InvalidOption : an option is unknown or wrong, or the parts cannot be joined
+        UnknownName : an id is unknown
+        InvalidOption : an option is unknown or invalid, or the parts are incompatible
 
         Examples
         --------
@@ -176,9 +176,9 @@ class Configuration(Parts):
                 f"timeout_s is {self.timeout_s!r}: seconds above 0, or None to wait forever"
             )
         if self.name is not None and (not isinstance(self.name, str) or not self.name):
-            raise InvalidOption(f"name is {self.name!r}: a text of at least one letter")
+            raise InvalidOption(f"name is {self.name!r}: give a string of at least one letter")
         if self.engine is not None:
-            # In one form, so that equal choices are equal configurations.
+            # Normalize, so that equal choices give equal configurations.
             engine = configuration(ENGINES.resolve(self.engine))
             object.__setattr__(self, "engine", engine if len(engine) > 1 else engine["id"])
         object.__setattr__(self, "groups", check_groups(self.groups))
@@ -206,8 +206,10 @@ class Configuration(Parts):
             check_truth(getattr(self, option), option)
 
     def describe(self) -> Report:
-        """Return a JSON-able mapping; ``Configuration.create(**described)`` is equal to this, but
-        for functions among the writers, which are left out."""
+        """Return a JSON-serializable mapping, from which ``create`` makes an equal configuration.
+
+        Functions among the telemetry writers are left out.
+        """
         options = {
             field.name: getattr(self, field.name)
             for field in fields(self)
@@ -224,23 +226,21 @@ class Configuration(Parts):
 
     @cached_property
     def digest(self) -> str:
-        """Return a SHA-256, in hexadecimal, of all that the ranks must share."""
-        # Options of one rank alone are left out, and keys sorted: the same text on all ranks.
+        """SHA-256, in hexadecimal, of the options that must be equal on all ranks."""
         shared = {name: value for name, value in self.describe().items() if name not in LOCAL}
         return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()
 
     @cached_property
     def checksum(self) -> int:
-        """Return the digest in 32 bits, for message headers."""
+        """32-bit checksum of the digest, for message headers."""
         return crc32(self.digest.encode())
 
     def is_sparse(self, shape: tuple[int, ...], numel: int) -> bool:
-        """Tell whether tensors of this shape are compressed; others are left to Horovod's
-        allreduce."""
+        """Return whether tensors of this shape are compressed; Horovod allreduces the others."""
         return numel > 0 and numel >= self.min_numel and (self.compress_1d or len(shape) > 1)
 
     def for_tensors(self, specs: Sequence[TensorSpec]) -> Configuration:
-        """Return this configuration with the densities of these tensors settled.
+        """Return this configuration with the density rule resolved for these tensors.
 
         Parameters
         ----------
@@ -248,7 +248,7 @@ class Configuration(Parts):
 
         Raises
         ------
-        InvalidOption : a tensor that is compressed has no density, or a name has no tensor
+        InvalidOption : the rule has no density for a compressed tensor, or a name without a tensor
         """
         if self.rule is None:
             return self
@@ -258,14 +258,14 @@ class Configuration(Parts):
     def with_measured(
         self, specs: Sequence[TensorSpec], densities: Mapping[str, float]
     ) -> Configuration:
-        """Return this configuration, which hides, with densities that the run has measured.
+        """Return this configuration, of density "hiding", with densities measured in the run.
 
-        It is equal to this one, and has its digest: densities are no part of what was asked for.
+        It is equal to this one and has the same digest.
 
         Parameters
         ----------
         specs : all tensors of a compressor
-        densities : by name; none to begin anew, with the least
+        densities : measured densities by name; empty to start over with the least density
         """
         assert self.rule is not None
         compressed = [spec for spec in specs if self.is_sparse(spec.shape, spec.numel)]
@@ -284,22 +284,22 @@ class Configuration(Parts):
         placement: Placement | None = None,
         pace: Pace | None = None,
     ) -> bool:
-        """Tell whether a compressed tensor's step runs dense, from shared quantities only.
+        """Return whether a compressed tensor's step runs dense; the same on all ranks.
 
         Parameters
         ----------
         spec : the tensor
         step : its completed steps
         world_size : number of ranks
-        exchange : the one that runs, where this configuration lets it be chosen
-        placement : the node of every rank, if it matters; else every rank is on a node of its own
-        pace : its learning rate, where densities follow that
+        exchange : the exchange in use, if this configuration's exchange is "auto"
+        placement : the node of every rank; None for one rank per node
+        pace : its learning rate, if densities follow the learning rate
         """
         density = self.density(step, spec, pace)
         if density is None or not self.allow_dense:
             return False
         most = self.most_entries(spec, world_size, self.at_step(step, spec, pace).codec)
-        # Messages must fit whatever is cheaper: the bound decides first.
+        # The bound on messages holds even where sparse is cheaper.
         if most is not None and count_from_density(spec.numel, density) > most:
             return True
         where = in_nodes_of(1, 0, world_size) if placement is None else placement
@@ -307,14 +307,14 @@ class Configuration(Parts):
         return (exchange or self.exchange).is_dense_cheaper(density, entry_bytes, where)
 
     def most_entries(self, spec: TensorSpec, world_size: int, codec: Codec) -> int | None:
-        """Return how many entries a rank may send of a tensor; None where nothing bounds them."""
+        """Return the most entries that a rank may send of a tensor; None without a bound."""
         if self.max_gathered_bytes is None:
             return None
         width = spec.accumulator.itemsize
         return capacity(codec, spec.numel, width, world_size, self.max_gathered_bytes)
 
     def exchanges(self, placement: Placement) -> list[Exchange]:
-        """Return the exchanges that fit the parts and these ranks, for one that chooses."""
+        """Return the exchanges that are compatible with the parts and these ranks."""
         return exchanges_that_fit(
             self.selector,
             self.memory,
@@ -325,14 +325,14 @@ class Configuration(Parts):
         )
 
     def step_volume(self, numel: int, buckets: int) -> StepVolume:
-        """Return the volume of a step of so many entries in so many buckets."""
-        # Behind any warm-up, as the exchange is chosen once for all steps.
+        """Return the volume of a step with ``numel`` entries in ``buckets`` buckets."""
+        # After any warm-up, because the exchange is chosen once for all steps.
         density = self.density(LONG_RUN) or UNKNOWN_DENSITY
         entry_bytes = self.codec.entry_bytes(max(1, numel // max(1, buckets)), density)
         return StepVolume(self.selector, density, entry_bytes, numel, buckets)
 
     def resolve_exchange(self, placement: Placement, numel: int, buckets: int) -> Exchange:
-        """Return the exchange that runs among these ranks."""
+        """Return the exchange to use among these ranks, for ``numel`` entries in ``buckets``."""
         volume = self.step_volume(numel, buckets)
         return self.exchange.resolve(self.exchanges(placement), volume, placement)
 

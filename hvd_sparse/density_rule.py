@@ -1,4 +1,4 @@
-"""Densities by tensor: a rule of names, globs, or a function, in the place of one number."""
+"""Densities by tensor: a rule of names and globs, or a function, instead of one number."""
 
 from __future__ import annotations
 
@@ -16,32 +16,31 @@ WILD = "*?["
 """Characters that make a name a glob."""
 
 HIDING = "hiding"
-"""The density that is measured in the run: as much of each tensor as hides behind the backward
-pass."""
+"""The density that is measured in the run, at which messages hide behind the backward pass."""
 C_MAX = 1000.0
-"""The largest compression ratio that "hiding" allows, unless it is told another."""
+"""Default of the largest compression ratio of "hiding"."""
 
 Chooser = Callable[[str, tuple[int, ...]], float]
-"""A tensor's density by its name and shape."""
+"""A function from a tensor's name and shape to its density."""
 
 
 @dataclass(frozen=True)
 class DensityRule:
     """A density for each tensor, by its name.
 
-    A tensor takes the density of its exact name; else that of the glob with the most characters
-    that are not wild. So ``{"*": 0.001, "fc.*": 0.01, "fc.bias": 1.0}`` reads from the rule to the
-    exception, in whatever order it is written.
+    The density of a tensor is that of its exact name, or else that of the matching glob with the
+    most characters that are not wildcards. The order does not matter: for example, in
+    ``{"*": 0.001, "fc.*": 0.01, "fc.bias": 1.0}`` the tensor ``fc.weight`` has 0.01.
 
     Attributes
     ----------
     patterns : pairs of a name or glob and its density, sorted
-    chooser : a function of name and shape in the place of patterns; ``bound`` makes them of it
-    table : density by name, once the tensors are known
-    mean : over all entries of these tensors, for what is reckoned of all of them together
-    c_max : the densities are measured in the run, and 1 / c_max at least, which is every tensor's
-        until then; None where they are told
-    is_measured : ``table`` has what the run has measured
+    chooser : a function of name and shape instead of patterns; ``bound`` computes patterns from it
+    table : densities by name, once the tensors are known
+    mean : mean density over all entries of these tensors
+    c_max : for "hiding", the largest compression ratio; every tensor has the density 1 / c_max
+        until the run has measured. None for other rules
+    is_measured : whether ``table`` has measured densities
     """
 
     patterns: tuple[tuple[str, float], ...]
@@ -52,16 +51,16 @@ class DensityRule:
     is_measured: bool = field(default=False, compare=False, repr=False)
 
     def bound(self, compressed: Sequence[TensorSpec], names: Sequence[str]) -> DensityRule:
-        """Return the rule for these tensors, in names alone.
+        """Return the rule resolved for these tensors.
 
         Parameters
         ----------
         compressed : the tensors that need a density
-        names : of all tensors, also of those that are never compressed
+        names : names of all tensors, including those that are never compressed
 
         Raises
         ------
-        InvalidOption : a tensor has no density, or two; or a pattern fits no tensor
+        InvalidOption : a tensor has no density, or more than one; or a pattern matches no tensor
         """
         for pattern, _ in self.patterns:
             if not any(name == pattern or fnmatchcase(name, pattern) for name in names):
@@ -77,12 +76,12 @@ class DensityRule:
     def measured(
         self, compressed: Sequence[TensorSpec], densities: Mapping[str, float]
     ) -> DensityRule:
-        """Return the rule with the densities that the run has measured.
+        """Return the rule with densities measured in the run.
 
         Parameters
         ----------
         compressed : the tensors that need a density
-        densities : by name; a tensor that is missing keeps the least
+        densities : measured densities by name; other tensors keep the least density
         """
         least = dict(self.patterns)["*"]
         table = {spec.key: densities.get(spec.key, least) for spec in compressed}
@@ -100,7 +99,7 @@ class DensityRule:
 
         Raises
         ------
-        InvalidOption : the rule gives it none, or two
+        InvalidOption : the rule has no density for the tensor, or more than one
         """
         if spec.key in self.table:
             return self.table[spec.key]
@@ -126,7 +125,7 @@ class DensityRule:
         return most[2]
 
     def plain(self) -> dict[str, float] | str:
-        """Return the rule, JSON-able: a mapping, or "hiding"."""
+        """Return the rule for JSON: a mapping, or "hiding"."""
         return spell_hiding(self.c_max) if self.c_max is not None else self._as_mapping()
 
     def _as_mapping(self) -> dict[str, float]:
@@ -134,13 +133,13 @@ class DensityRule:
 
         Raises
         ------
-        InvalidOption : it is a function whose tensors are not known yet
+        InvalidOption : the rule is a function that has not been resolved for tensors
         """
         if self.chooser is not None:
             raise InvalidOption(
-                f"density is the function {self.chooser!r}, which a configuration can hold only as "
-                "the densities of named tensors: ask once the compressor knows its tensors (in "
-                "TensorFlow after the first step, or after resolve())"
+                f"density is the function {self.chooser!r}, which a configuration can only store "
+                "as the densities of named tensors: call this after the compressor knows its "
+                "tensors (in TensorFlow after the first step, or after resolve())"
             )
         return dict(self.patterns)
 
@@ -151,11 +150,11 @@ and shape, or "hiding"."""
 
 
 def read_hiding(text: str) -> float:
-    """Return the largest ratio of "hiding", or of "hiding:300".
+    """Read the largest compression ratio from "hiding", or for example from "hiding:300".
 
     Raises
     ------
-    InvalidOption : the text is neither, or the ratio is below 1
+    InvalidOption : the text has another form, or the ratio is below 1
     """
     name, colon, ratio = text.partition(":")
     try:
@@ -164,19 +163,19 @@ def read_hiding(text: str) -> float:
         c_max = math.nan
     if name != HIDING or not (math.isfinite(c_max) and c_max >= 1.0):
         raise InvalidOption(
-            f"density is {text!r}: a number in (0, 1], a mapping of names, a function, or "
-            '"hiding", with the largest compression ratio behind a colon, as in "hiding:300"'
+            f"density is {text!r}: give a number in (0, 1], a mapping of names, a function, or "
+            '"hiding", optionally with the largest compression ratio, as in "hiding:300"'
         )
     return c_max
 
 
 def spell_hiding(c_max: float) -> str:
-    """Return the text that ``read_hiding`` reads as this ratio."""
+    """Return the text for a largest compression ratio; the inverse of ``read_hiding``."""
     return HIDING if c_max == C_MAX else f"{HIDING}:{c_max:g}"
 
 
 def check_rule(density: Density, where: str) -> float | DensityRule:
-    """Return the option ``density`` in one of its two forms.
+    """Validate the option ``density``, and return it as a float or a rule.
 
     Parameters
     ----------
@@ -185,8 +184,8 @@ def check_rule(density: Density, where: str) -> float | DensityRule:
 
     Raises
     ------
-    InvalidOption : it is neither a number in (0, 1], nor a mapping to such, nor a function, nor
-        "hiding"
+    InvalidOption : it is neither a number in (0, 1], nor a mapping to such numbers, nor a function,
+        nor "hiding"
     """
     if isinstance(density, DensityRule):
         return density
@@ -195,7 +194,7 @@ def check_rule(density: Density, where: str) -> float | DensityRule:
     if isinstance(density, Mapping):
         if not density or not all(isinstance(name, str) and name for name in density):
             raise InvalidOption(
-                f'{where} is {density!r}: names or globs of tensors, as in {{"*": 0.001}}'
+                f'{where} is {density!r}: give names or globs of tensors, as in {{"*": 0.001}}'
             )
         told = {name: check_density(d, f"{where} for {name!r}") for name, d in density.items()}
         return DensityRule(tuple(sorted(told.items())))
@@ -216,25 +215,25 @@ def _read_text(density: str, where: str) -> DensityRule:
 
 
 def number_of(density: Density, owner: str) -> float:
-    """Return a density that must be a number by now.
+    """Return a density that must be a number.
 
     Parameters
     ----------
     density : the option
-    owner : whose it is, for the error
+    owner : class of the part with this option, for the error
 
     Raises
     ------
-    InvalidOption : it is a rule, which only a tensor settles
+    InvalidOption : the density is a rule, which has no value without a tensor
     """
     if isinstance(density, DensityRule):
         raise InvalidOption(
             f"density of {owner} is a rule by tensor: at_density(...) with one tensor's density "
-            "comes first; compressors do that by themselves"
+            "must be called first, as compressors do"
         )
     return cast(float, density)
 
 
 def _plain(pattern: str) -> int:
-    """Return how many characters of a glob are not wild."""
+    """Return the number of characters of a glob that are not wildcards."""
     return sum(letter not in WILD + "]" for letter in pattern)

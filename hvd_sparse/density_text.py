@@ -1,4 +1,4 @@
-"""Densities as command lines spell them: a number, names and globs with theirs, or "hiding"."""
+"""Densities on command lines: a number, densities by name and glob, or "hiding"."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from hvd_sparse.errors import InvalidOption
 Spelled = Union[float, dict[str, float], str]
 """A number, a mapping of names and globs, or "hiding"."""
 FORMS = (
-    'a number in (0, 1], names or globs with theirs, as in "conv*=0.01,*=0.001", or "hiding", in a '
-    "training that measures what hides"
+    'a number in (0, 1], densities by name or glob, as in "conv*=0.01,*=0.001", or "hiding", which '
+    "is measured in training"
 )
 
 
 def read_density(text: str) -> Spelled:
-    """Return the option ``density`` that a text stands for.
+    """Read the option ``density`` from a text.
 
     Parameters
     ----------
-    text : a number; names and globs of tensors with their densities, NAME=DENSITY, behind commas;
-        or "hiding", with the largest ratio behind a colon, as in "hiding:300"
+    text : a number; or NAME=DENSITY for names and globs of tensors, separated by commas; or
+        "hiding", optionally with the largest compression ratio, for example "hiding:300"
 
     Raises
     ------
-    InvalidOption : the text is none of these, or a density is not in (0, 1]
+    InvalidOption : the text has another form, or a density is not in (0, 1]
 
     Examples
     --------
@@ -48,7 +48,7 @@ def read_density(text: str) -> Spelled:
         name, _, value = part.rpartition("=")
         name = name.strip()
         if not name:
-            raise InvalidOption(f"density is {text!r}: {part!r} names no tensor; write {FORMS}")
+            raise InvalidOption(f"density is {text!r}: {part!r} names no tensor; give {FORMS}")
         if name in told:
             raise InvalidOption(f"density is {text!r}, which names {name!r} twice: name it once")
         told[name] = _number(value, f"density for {name!r}", text)
@@ -59,16 +59,18 @@ def _number(value: str, where: str, text: str) -> float:
     try:
         number = float(value)
     except ValueError:
-        raise InvalidOption(f"density is {text!r}, and {value!r} is no number: {FORMS}") from None
+        raise InvalidOption(
+            f"density is {text!r}, and {value!r} is no number: give {FORMS}"
+        ) from None
     return check_density(number, where)
 
 
 def density_argument(text: str) -> Spelled:
-    """Return ``read_density`` of an argument, as ``argparse`` takes a type.
+    """Read the option ``density``; a ``type`` for ``argparse``.
 
     Raises
     ------
-    argparse.ArgumentTypeError : the text is no density
+    argparse.ArgumentTypeError : the text is not a density
     """
     try:
         return read_density(text)
@@ -77,11 +79,11 @@ def density_argument(text: str) -> Spelled:
 
 
 def known_density(text: str) -> Union[float, dict[str, float]]:
-    """Return ``density_argument`` where nothing trains, so that nothing can be measured.
+    """Read a density other than "hiding"; a ``type`` for ``argparse`` in commands without training.
 
     Raises
     ------
-    argparse.ArgumentTypeError : the text is no density, or "hiding"
+    argparse.ArgumentTypeError : the text is not a density, or is "hiding"
     """
     density = density_argument(text)
     if isinstance(density, str):
@@ -93,7 +95,7 @@ def known_density(text: str) -> Union[float, dict[str, float]]:
 
 
 def spell_density(density: Union[float, Mapping[str, float], str]) -> str:
-    """Return the text that ``read_density`` reads as this density.
+    """Return the text for a density; the inverse of ``read_density``.
 
     Examples
     --------
@@ -108,5 +110,5 @@ def spell_density(density: Union[float, Mapping[str, float], str]) -> str:
 
 
 def plain_density(density: Spelled) -> Union[float, str]:
-    """Return a density as files and tables of results hold it: a number, or its spelling."""
+    """Return a density for files and tables of results: a number, or its text."""
     return density if isinstance(density, float) else spell_density(density)

@@ -1,4 +1,4 @@
-"""Learning rates of a run, as far as they are known ahead, for densities that follow them."""
+"""Learning rates of a run, as far as known in advance, for densities that follow them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from hvd_sparse.types import Pace
 logger = logging.getLogger("hvd_sparse")
 
 SLACK = 0.05
-"""Part by which a rate may differ from the one that was foreseen."""
+"""Tolerance for differences from the predicted rate, as a fraction of the mean rate."""
 
 
 @dataclass(eq=False)
 class Rates:
-    """The rates to compare with, by parameter group.
+    """Reference rates by parameter group.
 
     Parameters
     ----------
-    path : rates by step and group, as foreseen; or the first rates alone
-    is_foreseen : which of these
+    path : predicted rates by step and group; or only the first rates
+    is_foreseen : whether ``path`` has predicted rates
     """
 
     path: Sequence[Sequence[float]]
@@ -40,12 +40,12 @@ class Rates:
                 )
 
     def pace(self, rate: float, group: int, step: int) -> Pace:
-        """Return the pace of a step.
+        """Return the rate of a step with its reference.
 
         Parameters
         ----------
-        rate : the optimizer's, now
-        group : of the tensor's parameters
+        rate : the optimizer's present learning rate
+        group : index of the tensor's parameter group
         step : completed steps of the tensor
         """
         if group >= len(self._references):  # added to the optimizer later
@@ -53,9 +53,9 @@ class Rates:
         if self.is_foreseen and not self._has_warned and self._is_off(rate, group, step):
             self._has_warned = True
             logger.warning(
-                "the learning rate is %g at step %d, where its scheduler, stepped once a step, "
-                "would have %g, so the density will not have the mean that was asked for: if the "
-                "scheduler is stepped once an epoch, give the schedule its steps, "
+                "the learning rate is %g at step %d, and %g was predicted for a scheduler that is "
+                "stepped once per step, so the mean density will differ from the requested one: if "
+                "the scheduler is stepped once per epoch, give the number of epochs as in "
                 'schedule={"id": "learning_rate", "steps": epochs}',
                 rate,
                 step,
@@ -64,41 +64,41 @@ class Rates:
         return Pace(rate, self._references[group], self.is_foreseen)
 
     def _is_off(self, rate: float, group: int, step: int) -> bool:
-        """Tell whether no step nearby was foreseen to have about this rate."""
-        # A step that a loss scaler skips moves no scheduler on.
+        """Return whether a rate differs from all rates predicted for nearby steps."""
+        # Steps that a loss scaler skips do not advance the scheduler.
         near = 10 + step // 20
         foreseen = [each[group] for each in self.path[max(0, step - near) : step + near]]
-        if not foreseen:  # the run goes on longer than was said
+        if not foreseen:  # after the last predicted step
             return False
         margin = SLACK * self._references[group]
         return not min(foreseen) - margin <= rate <= max(foreseen) + margin
 
     def without_check(self) -> Rates:
-        """Return the same rates, for a scheduler that is not stepped once a step."""
+        """Return these rates without the warning, for a scheduler not stepped once per step."""
         self._has_warned = True
         return self
 
 
 def first_rates(rates: Sequence[float], why: str | None) -> Rates:
-    """Return the rates to compare with where those of the run are not known ahead.
+    """Return reference rates for a run whose rates are not known in advance.
 
     Parameters
     ----------
-    rates : by parameter group, now
-    why : the mean is not known; None where nothing speaks for rates that change
+    rates : the present rates by parameter group
+    why : the reason, for a warning; None if the rates are probably constant
     """
     if why is not None:
         logger.warning(
-            "the density follows the learning rate, whose mean over the run is not known ahead, "
-            "because %s: a step has the density that was asked for times rate / first rate, so "
-            "that fewer bytes are sent",
+            "the density follows the learning rate, whose mean over the run is not known in "
+            "advance, because %s: the density of a step is the requested one times rate / first "
+            "rate, so fewer bytes are sent than requested",
             why,
         )
     return Rates([rates], is_foreseen=False)
 
 
 def refuse_path(error: Exception, steps: int) -> NoReturn:
-    """Raise the error of a scheduler that cannot go so far."""
+    """Raise InvalidOption for a scheduler whose copy could not be stepped ``steps`` times."""
     raise InvalidOption(
         f"steps is {steps}, and a copy of the scheduler could not be stepped so often "
         f"({type(error).__name__}: {error}): give the number of steps it was created for"

@@ -1,4 +1,4 @@
-"""Registries: the names of the interchangeable parts.
+"""Registries of the interchangeable parts, by id.
 
 >>> from hvd_sparse.registry import SELECTORS
 >>> SELECTORS.create("topk", density=0.01)
@@ -21,10 +21,9 @@ Part = TypeVar("Part")
 
 
 class Registry(Generic[Part]):
-    """The ids of one kind of part, and the way to make them.
+    """The classes of one kind of part, by id.
 
-    A part is a frozen dataclass: its fields are its options, so that its configuration and its
-    ``repr`` come from the same place.
+    A part is a frozen dataclass whose fields are its options.
 
     Parameters
     ----------
@@ -36,17 +35,18 @@ class Registry(Generic[Part]):
         self._classes: dict[str, type] = {}
 
     def register(self, id: str) -> Callable[[PartType], PartType]:
-        """Return a class decorator that gives a part its permanent id.
+        """Return a class decorator that registers a part under its permanent id.
 
         Raises
         ------
-        InvalidOption : the id is taken
+        InvalidOption : the id is already registered
         """
 
         def decorate(cls: PartType) -> PartType:
             if id in self._classes:
                 raise InvalidOption(
-                    f"{self.kind} {id!r} is registered twice: {self._classes[id]!r} and {cls!r}"
+                    f"{self.kind} {id!r} is registered twice: {self._classes[id]!r} and {cls!r}; "
+                    "give one of them another id"
                 )
             cls.id = id  # type: ignore[attr-defined]
             self._classes[id] = cls
@@ -62,11 +62,11 @@ class Registry(Generic[Part]):
         return iter(self.ids())
 
     def get(self, id: str) -> type[Part]:
-        """Return the class behind an id.
+        """Return the class with an id.
 
         Raises
         ------
-        UnknownName : no part has that id; the error names the nearest and all that exist
+        UnknownName : the id is unknown; the error suggests the nearest and lists all ids
         """
         try:
             return self._classes[id]
@@ -78,7 +78,7 @@ class Registry(Generic[Part]):
             ) from None
 
     def create(self, id: str, **options: object) -> Part:
-        """Return a part with these options.
+        """Create a part.
 
         Parameters
         ----------
@@ -87,12 +87,12 @@ class Registry(Generic[Part]):
 
         Returns
         -------
-        The part: a frozen dataclass
+        The part, a frozen dataclass
 
         Raises
         ------
-        UnknownName : no part has that id
-        InvalidOption : an option is unknown or missing; the error names those it has
+        UnknownName : the id is unknown
+        InvalidOption : an option is unknown or missing; the error lists the part's options
 
         Examples
         --------
@@ -100,7 +100,7 @@ class Registry(Generic[Part]):
         >>> CODECS.create("golomb", values="float16")
         Golomb(values='float16')
         """
-        cls = cast(type, self.get(id))  # a dataclass, which the contracts do not say
+        cls = cast(type, self.get(id))  # a dataclass, which the type does not express
         fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
         unknown = sorted(set(options) - set(fields))
         missing = sorted(
@@ -119,21 +119,20 @@ class Registry(Generic[Part]):
         return cast(Part, cls(**options))
 
     def resolve(self, part: object) -> Part:
-        """Return a part that is given as an id, a mapping ``{"id": ..., option: value}``, or
-        itself.
+        """Return a part from an id, a mapping or the part itself.
 
         Parameters
         ----------
-        part : one of the three
+        part : an id, a mapping ``{"id": ..., option: value}``, or a part of this kind
 
         Returns
         -------
-        The part: a frozen dataclass
+        The part, a frozen dataclass
 
         Raises
         ------
-        UnknownName : it is none of these
-        InvalidOption : an option is unknown, missing or wrong
+        UnknownName : the id is unknown, or the argument is none of these
+        InvalidOption : an option is unknown, missing or invalid
 
         Examples
         --------
@@ -154,9 +153,8 @@ class Registry(Generic[Part]):
         )
 
 
-def configuration(part: Any) -> dict[str, Any]:  # any of six kinds of part, as JSON
-    """Return a part as a JSON-able mapping that ``Registry.resolve`` turns back into an equal
-    part."""
+def configuration(part: Any) -> dict[str, Any]:  # any kind of part, as JSON
+    """Return a part as a JSON-serializable mapping, from which ``resolve`` makes an equal part."""
     options = {
         field.name: getattr(part, field.name) for field in dataclasses.fields(part) if field.init
     }
@@ -167,19 +165,18 @@ def configuration(part: Any) -> dict[str, Any]:  # any of six kinds of part, as 
 
 
 def _plain(value: Any) -> Any:  # an option of any kind
-    """Return an option as JSON has it: what is no plain value says itself how (``plain``)."""
+    """Return an option's value for JSON, by its method ``plain`` if it has one."""
     if isinstance(value, tuple):
         return list(value)
     return value.plain() if hasattr(value, "plain") else value
 
 
 def import_siblings(package: str, path: list[str]) -> None:
-    """Import every module of a part's folder whose name has no leading underscore, so that it
-    registers itself: a new part is one new file.
+    """Import all modules of a package without a leading underscore, so that their parts register.
 
     Parameters
     ----------
-    package : dotted name of the folder
+    package : dotted name of the package
     path : its ``__path__``
     """
     for module in pkgutil.iter_modules(path):
@@ -187,7 +184,7 @@ def import_siblings(package: str, path: list[str]) -> None:
             importlib.import_module(f"{package}.{module.name}")
 
 
-# Parts and their contracts lie above this module: who resolves one names the contract it is of.
+# The contracts import this module, so the types of parts are given where they are resolved.
 SELECTORS: Registry = Registry("selector")
 MEMORIES: Registry = Registry("memory")
 CODECS: Registry = Registry("codec")

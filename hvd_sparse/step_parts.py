@@ -1,4 +1,4 @@
-"""The five parts, and the record of those that a tensor's step is made with."""
+"""The five parts of a compressor, and the parts of a tensor's step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hvd_sparse.selectors.contract import Selector
 from hvd_sparse.types import Pace, TensorSpec
 
 MOST_DENSITIES = 1024
-"""Densities whose parts are remembered."""
+"""Number of densities whose parts are cached."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class StepParts:
 
     @classmethod
     def of(cls, density: float | None, selector: Selector, codec: Codec) -> StepParts:
-        """Return the record of these parts, with what they declare."""
+        """Create the record from the parts, with their declared properties."""
         is_exact = codec.is_exact
         sends_accumulated = is_exact and not selector.changes_values
         sends_plain = sends_accumulated and codec.is_plain
@@ -51,7 +51,7 @@ class StepParts:
 
 @dataclass(frozen=True)
 class Parts:
-    """The five parts, and what becomes of them from step to step, as the density changes.
+    """The five parts, and their versions at the density of each step.
 
     Attributes
     ----------
@@ -66,18 +66,17 @@ class Parts:
 
     @cached_property
     def rule(self) -> DensityRule | None:
-        """Return the rule that gives each tensor a density of its own; None where one number
-        holds for all."""
+        """The rule for densities by tensor; None if all tensors have the same density."""
         told = (getattr(self.schedule, "value", None), getattr(self.selector, "density", None))
         return next((each for each in told if isinstance(each, DensityRule)), None)
 
     @property
     def hides(self) -> bool:
-        """Tell whether the run measures the densities: ``density="hiding"``."""
+        """Whether the run measures the densities (``density="hiding"``)."""
         return self.rule is not None and self.rule.c_max is not None
 
     def settled(self, bound: DensityRule) -> tuple[Selector, Schedule | None]:
-        """Return selector and schedule with a rule that has the density of every tensor."""
+        """Return the selector and the schedule with a resolved density rule."""
         selector, schedule = self.selector, self.schedule
         if isinstance(getattr(selector, "density", None), DensityRule):
             selector = replace(selector, density=bound)  # type: ignore[call-arg]
@@ -87,19 +86,19 @@ class Parts:
 
     @property
     def follows_rate(self) -> bool:
-        """Tell whether densities follow the learning rate of an optimizer."""
+        """Whether densities follow the learning rate of an optimizer."""
         return isinstance(self.schedule, LearningRate)
 
     def at_step(
         self, step: int, spec: TensorSpec | None = None, pace: Pace | None = None
     ) -> StepParts:
-        """Return the parts of a tensor's step; one record for steps of one density.
+        """Return the parts of a tensor's step; the same object for equal densities.
 
         Parameters
         ----------
         step : completed steps of the tensor
-        spec : the tensor; None for what is reckoned of all together, at their mean density
-        pace : its learning rate, where densities follow that; None for the mean
+        spec : the tensor; None for the mean density of all tensors
+        pace : its learning rate, if densities follow the learning rate; None for the mean rate
         """
         if self.fixed_parts is not None:
             return self.fixed_parts
@@ -123,19 +122,19 @@ class Parts:
             selector, codec = self.selector, self.codec
             if density is not None:
                 selector, codec = selector.at_density(density), codec.at_density(density)
-            if len(self._at_density) >= MOST_DENSITIES:  # another at every step
+            if len(self._at_density) >= MOST_DENSITIES:  # for example, a new density at every step
                 self._at_density.clear()
             made = self._at_density[density] = StepParts.of(density, selector, codec)
         return made
 
-    # Not a field: neither compared nor described.
+    # Not a field, so that it is neither compared nor described.
     @cached_property
     def _at_density(self) -> dict[float | None, StepParts]:
         return {}
 
     @cached_property
     def fixed_parts(self) -> StepParts | None:
-        """Return the parts of every step where the density stays as it is; else None."""
+        """The parts of every step if one constant density holds for all tensors, else None."""
         if self.schedule is None:
             return self.parts_at(None)
         if self.rule is not None or not isinstance(self.schedule, Constant):
@@ -145,12 +144,12 @@ class Parts:
     def density(
         self, step: int, spec: TensorSpec | None = None, pace: Pace | None = None
     ) -> float | None:
-        """Return the density asked for at a tensor's step; None where the method decides.
+        """Return the density of a tensor's step; None for methods without a density.
 
         Parameters
         ----------
         step : completed steps of the tensor
-        spec : the tensor; None for the mean, where each has its own
-        pace : as in ``at_step``
+        spec : the tensor; None for the mean density of all tensors
+        pace : see ``at_step``
         """
         return self.at_step(step, spec, pace).density

@@ -1,4 +1,4 @@
-"""Values that travel between the parts: plain, frozen, framework-free."""
+"""Values that parts exchange: plain, frozen and independent of frameworks."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from numpy.typing import DTypeLike
 from hvd_sparse.errors import UnsupportedInput
 
 INDEX_LIMIT = 2**32
-"""Indices are uint32, so a tensor has fewer entries than this."""
+"""Tensors have fewer entries than this, because indices are uint32."""
 
 FLOATS = {"float16", "bfloat16", "float32", "float64"}
-"""The gradient dtypes that are compressed; float16 and bfloat16 are accumulated in float32."""
+"""Supported dtypes of gradients; float16 and bfloat16 are accumulated in float32."""
 
 
 Memo = Union[None, float, list[float], Mapping[str, object]]
-"""State that a part leaves for a tensor's next step: JSON-able, as checkpoints hold it."""
+"""State of a part from one step of a tensor to the next, JSON-serializable for checkpoints."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The entries of one tensor that are sent.
+    """A sparse vector: selected entries of one tensor.
 
     Attributes
     ----------
     indices : uint32 [count], ascending and unique
-    values : float32 or float64 [count], the entries at those indices
-    numel : entries in the tensor they were chosen from
+    values : float32 or float64 [count], the values at these indices
+    numel : number of entries of the tensor
     """
 
     indices: np.ndarray
@@ -40,37 +40,41 @@ class Selection:
 
     @property
     def count(self) -> int:
-        """Return the number of entries."""
+        """The number of selected entries."""
         return int(self.indices.size)
 
     def without_zeros(self) -> Selection:
-        """Return the entries that have a sign."""
+        """Return the entries that are not exactly zero."""
         is_kept = self.values != 0
         if is_kept.all():
             return self
         return Selection(self.indices[is_kept], self.values[is_kept], self.numel)
 
     def without(self, others: Selection) -> Selection:
-        """Return the entries that are not among others, which are some of these."""
+        """Return the entries without ``others``, whose indices are a subset."""
         is_left = np.ones(self.count, bool)
         is_left[np.searchsorted(self.indices, others.indices)] = False
         return Selection(self.indices[is_left], self.values[is_left], self.numel)
 
     @classmethod
     def empty(cls, numel: int, dtype: DTypeLike = np.float32) -> Selection:
-        """Return a selection of no entries."""
+        """Return a selection without entries."""
         return cls(np.empty(0, np.uint32), np.empty(0, dtype), numel)
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """The properties of one registered tensor that all ranks must agree on.
+    """The properties of a registered tensor, which must be equal on all ranks.
 
     Attributes
     ----------
-    key : its stable name
-    shape : its dimensions, () for a scalar
-    dtype : name of the gradient's dtype, for instance "float32"
+    key : the tensor's stable name
+    shape : its dimensions; () for a scalar
+    dtype : name of the gradient's dtype, for example "float32"
+
+    Raises
+    ------
+    UnsupportedInput : the dtype is not supported, or the tensor has 2**32 or more entries
     """
 
     key: str
@@ -85,13 +89,13 @@ class TensorSpec:
             )
         if self.numel >= INDEX_LIMIT:
             raise UnsupportedInput(
-                f"tensor {self.key!r} has {self.numel} entries: indices are 32 bits wide, so at "
-                f"most {INDEX_LIMIT - 1}; split it into several parameters"
+                f"tensor {self.key!r} has {self.numel} entries: indices have 32 bits, which allow "
+                f"at most {INDEX_LIMIT - 1}; split it into several parameters"
             )
 
     @cached_property
     def numel(self) -> int:
-        """Return the number of entries."""
+        """The number of entries."""
         numel = 1
         for dimension in self.shape:
             numel *= int(dimension)
@@ -99,18 +103,18 @@ class TensorSpec:
 
     @cached_property
     def accumulator(self) -> np.dtype:
-        """Return the dtype of the residual: float64 for float64 gradients, else float32."""
+        """The dtype of the residual: float64 for float64 gradients, else float32."""
         return np.dtype(np.float64 if self.dtype == "float64" else np.float32)
 
 
 class Pace(NamedTuple):
-    """The learning rate of a tensor's step, beside one to compare it with.
+    """The learning rate of a tensor's step, and a reference rate.
 
     Attributes
     ----------
-    rate : of the step
-    reference : mean rate of the run, or the first rate where the mean is not known
-    is_mean : which of these
+    rate : learning rate of the step
+    reference : mean rate of the run, or the first rate if the mean is not known
+    is_mean : whether ``reference`` is the mean
     """
 
     rate: float
@@ -119,7 +123,7 @@ class Pace(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Return the rate as a share of the reference; at most 1 where that is no mean."""
+        """The rate divided by the reference; at most 1 if the reference is not the mean."""
         if self.reference == 0:
             return 1.0 if self.rate else 0.0
         share = self.rate / self.reference
