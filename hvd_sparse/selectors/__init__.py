@@ -1,4 +1,4 @@
-"""Selectors: rules that choose the entries to send, one method a file."""
+"""Selectors, which choose the entries to send, one a file."""
 
 from hvd_sparse.registry import import_siblings
 

@@ -1,4 +1,4 @@
-"""Cuts of a list of candidates: the last resort of every threshold selector."""
+"""Exact cuts of candidates, with which threshold selectors bound the number of entries."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hvd_sparse.types import Selection
 
 
 def largest_of(candidates: Selection, count: int, kernels: Kernels) -> Selection:
-    """Return the ``count`` largest entries of a selection: exact top-k on the candidates alone."""
+    """Return the ``count`` largest entries of a selection."""
     return kernels.trim(candidates, count, None)[0] if 0 < count < candidates.count else candidates
 
 
 def least_of(selection: Selection) -> float | None:
-    """Return the smallest magnitude of a selection; None where it is empty."""
+    """Return the smallest magnitude of a selection; None if it is empty."""
     return float(np.abs(selection.values).min()) if selection.count else None
 
 
@@ -27,10 +27,10 @@ def take_bounded(
     context: Context,
     passes: int,
 ) -> Found:
-    """Take the entries above an estimated threshold, at least one and at most ``most`` of them.
+    """Take the entries above an estimated threshold, at least one and at most ``most``.
 
-    An estimate is not a count: without the two bounds it can select nothing, or nearly everything.
-    Beyond ``most`` the largest entries are taken.
+    The bounds are needed because an estimate can select nothing, or nearly everything. If more than
+    ``most`` entries reach the threshold, the largest are taken.
     """
     if not moments.nonzeros:
         return Found(Selection.empty(accumulated.size, accumulated.dtype), threshold, passes)

@@ -1,4 +1,4 @@
-"""Upper tail of the gamma distribution, which numpy lacks and one selector needs."""
+"""Upper tail of the gamma distribution, which numpy does not provide."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ STEPS = 200
 
 
 def upper_tail(shape: float, x: float) -> float:
-    """Return P(X > x) for X of a gamma distribution with unit scale.
+    """Return P(X > x) for a gamma distribution with unit scale.
 
-    This is the regularised upper incomplete gamma function: a power series below shape + 1, a
-    continued fraction (Lentz) above it; good to about 1e-12.
+    This is the regularised upper incomplete gamma function, computed by a power series below
+    shape + 1 and by a continued fraction (Lentz) above it, with an error of about 1e-12.
     """
     if x <= 0:
         return 1.0
@@ -39,8 +39,7 @@ def upper_tail(shape: float, x: float) -> float:
 
 
 def tail_quantile(shape: float, probability: float) -> float:
-    """Return the x with P(X > x) = probability, by bisection on a bracket doubled until it holds
-    x."""
+    """Return the x with P(X > x) = probability, by bisection."""
     high = max(1.0, shape)
     while upper_tail(shape, high) > probability:
         high *= 2.0

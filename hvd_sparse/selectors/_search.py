@@ -1,8 +1,8 @@
-"""Threshold search by counting: the threshold that a wanted number of entries reach.
+"""Search for a threshold by counting the entries that reach it.
 
-The count is a step function that never rises with the threshold. A bracket [low, high] with
-count(low) > wanted > count(high) shrinks until a count lies in the band or nothing is left between
-its ends.
+The count is a non-increasing step function of the threshold. A bracket [low, high] with count(low)
+> wanted > count(high) shrinks until a count lies in the band, or no threshold lies between its
+ends.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hvd_sparse.types import Selection
 
 @dataclass(frozen=True)
 class Band:
-    """The counts that are good enough: least <= count <= most, aiming at wanted."""
+    """The range of accepted counts, least <= count <= most, and the wanted count."""
 
     least: int
     wanted: int
@@ -32,11 +32,11 @@ class Band:
         return self.least <= count <= self.most
 
 
-@lru_cache(maxsize=4096)  # asked for at every step of a tensor
+@lru_cache(maxsize=4096)  # called at every step of a tensor
 def band_around(count: int, tolerance: tuple[float, float]) -> Band:
-    """Return tolerance * count as a band of whole entries that includes the count itself."""
+    """Return the band of integers from low * count to high * count, for (low, high) = tolerance."""
     low, high = tolerance
-    # 1e-9: in floats 1.13 * 100 is 112.99999999999999, and 113 entries are in that band.
+    # 1e-9 compensates for rounding: for example, 1.13 * 100 is 112.99999999999999.
     return Band(
         max(1, math.ceil(low * count - 1e-9)), count, max(count, math.floor(high * count + 1e-9))
     )
@@ -44,7 +44,7 @@ def band_around(count: int, tolerance: tuple[float, float]) -> Band:
 
 @dataclass
 class Bracket:
-    """Two thresholds and their counts: too many entries reach ``low``, too few reach ``high``."""
+    """Two thresholds and their counts; too many entries reach ``low``, too few reach ``high``."""
 
     low: float
     high: float
@@ -53,11 +53,11 @@ class Bracket:
 
     @property
     def width(self) -> float:
-        """Return the distance between the two thresholds."""
+        """The distance between the two thresholds."""
         return self.high - self.low
 
     def narrow(self, threshold: float, count: int, wanted: int) -> None:
-        """Replace the end on whose side a counted threshold lies."""
+        """Replace one end of the bracket by a counted threshold."""
         if count > wanted:
             self.low, self.low_count = threshold, count
         else:
@@ -65,53 +65,53 @@ class Bracket:
 
 
 def bisection(bracket: Bracket, wanted: int) -> float:
-    """Return the middle of the bracket: the binary search of the paper."""
+    """Return the middle of the bracket, for the paper's binary search."""
     return 0.5 * (bracket.low + bracket.high)
 
 
 def log_count(bracket: Bracket, wanted: int) -> float:
-    """Return the threshold at which the interpolated logarithm of the count is the wanted one.
+    """Return the threshold with the wanted count by linear interpolation of log(count).
 
-    Tails of gradients fall about exponentially, so a straight line between the logarithms at both
-    ends is nearly the curve itself. The step is kept off both ends, so that the bracket always
-    shrinks.
+    Tails of gradients fall about exponentially, so log(count) is nearly linear. The result stays
+    away from both ends, so that the bracket always shrinks.
     """
-    # Half an entry stands for none, whose logarithm there is not.
+    # Use half an entry for a count of 0, to take its logarithm.
     most, least = math.log(bracket.low_count), math.log(max(bracket.high_count, 0.5))
     fraction = (most - math.log(wanted)) / (most - least) if most > least else 0.5
     return bracket.low + min(0.95, max(0.05, fraction)) * (bracket.high - bracket.low)
 
 
 CANDIDATES = 16
-"""Entries over k that are worth taking before the search is over."""
+"""Largest number of candidates, as a multiple of k."""
 
 STANDSTILLS = 2
-"""Counts over the whole vector that repeat an end of the bracket, after which the search ends.
+"""The search ends after this many counts of the whole vector that repeat an end of the bracket.
 
-Between the ends lie many equal magnitudes then, or a spike pulled one end far away, and further
-passes would tell nothing."""
+Then many magnitudes between the ends are equal, or a spike has moved one end far away, and further
+passes would not help."""
 
 STEPS: dict[str, Callable[[Bracket, int], float]] = {"bisection": bisection, "log_count": log_count}
 
 
 def check_search(owner: str, search: object, tolerance: object, max_passes: object) -> None:
-    """Raise InvalidOption for options that no search could keep."""
+    """Raise InvalidOption for invalid options of a search."""
     if not isinstance(search, str) or search not in STEPS:
-        raise InvalidOption(f"search of {owner} is {search!r}: one of {', '.join(sorted(STEPS))}")
+        raise InvalidOption(
+            f"search of {owner} is {search!r}: give one of {', '.join(sorted(STEPS))}"
+        )
     if not is_tolerance(tolerance):
         raise InvalidOption(
-            f"tolerance of {owner} is {tolerance!r}: two numbers (low, high) with 0 < low <= 1 <= "
-            "high"
+            f"tolerance of {owner} is {tolerance!r}: give two numbers (low, high) with 0 < low <= "
+            "1 <= high"
         )
     if isinstance(max_passes, bool) or not isinstance(max_passes, int) or max_passes < 1:
         raise InvalidOption(
-            f"max_passes of {owner} is {max_passes!r}: a whole number of at least 1"
+            f"max_passes of {owner} is {max_passes!r}: give a whole number, 1 or more"
         )
 
 
 def is_tolerance(tolerance: object) -> bool:
-    """Tell whether a value is a pair of bounds (low, high) on count / k with 0 < low <= 1 <=
-    high."""
+    """Return whether a value is a pair of numbers (low, high) with 0 < low <= 1 <= high."""
     if not isinstance(tolerance, (tuple, list)) or len(tolerance) != 2:
         return False
     return all(map(is_number, tolerance)) and 0 < tolerance[0] <= 1 <= tolerance[1]
@@ -119,16 +119,16 @@ def is_tolerance(tolerance: object) -> bool:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """A threshold, the entries that reach it, and the cost of finding it.
+    """A threshold, the entries that reach it, and the cost of the search.
 
     Attributes
     ----------
-    threshold : its count lies in the band if ``converged``; else it is the smallest magnitude
-        selected
-    converged : True if a count in the band was found
-    passes : counts over the whole vector
-    selection : the entries that reach the threshold; if not ``converged``, the largest, as many as
-        wanted
+    threshold : the threshold, whose count lies in the band if ``converged``; otherwise the smallest
+        selected magnitude
+    converged : whether a threshold was found whose count lies in the band
+    passes : number of counts over the whole vector
+    selection : the entries that reach the threshold; if not ``converged``, the wanted number of
+        largest entries
     """
 
     threshold: float
@@ -138,50 +138,47 @@ class SearchResult:
 
 
 class _Counter:
-    """Counter over the whole vector until few enough entries are left, and then over these alone.
+    """Counter of the entries that reach a threshold, in the whole vector or among candidates.
 
-    A threshold that too many entries reach, but not far too many, is still of use: the entries
-    above any higher threshold are among them. They are taken once, and the search goes on in a list
-    of a few times k.
+    If slightly too many entries reach a threshold, they are taken as candidates. All entries above
+    higher thresholds are among them, so the search continues in this short list.
     """
 
     def __init__(self, x: np.ndarray, wanted: int, kernels: Kernels) -> None:
         self._x, self._kernels = x, kernels
-        # At most an eighth of the vector is copied, unless 3 k entries are more.
+        # Copy at most an eighth of the vector, or 3 k entries if these are more.
         self._few = min(CANDIDATES * wanted, max(x.size // 8, 3 * wanted))
         self._candidates: Selection | None = None
         self._last: tuple[float, Selection | None] = (-1.0, None)
         self.passes = 0
 
     def count(self, threshold: float, most: int) -> int:
-        """Return how many entries reach a threshold; keep them as candidates if they exceed
-        ``most``."""
+        """Return how many entries reach a threshold; keep them if they exceed ``most``."""
         if self._candidates is not None:
             return self._kernels.count_at_least(self._candidates.values, threshold)
-        # Counting and taking in one pass: the last count is mostly the right one.
+        # Count and take in one pass, because the last count usually ends the search.
         count, taken = self._kernels.count_and_take(self._x, threshold, self._few)
         self.passes += 1
         self._last = threshold, taken
-        # Any threshold searched from here on is higher: what it leaves is among the taken.
+        # All later thresholds are higher, so their entries are among those taken.
         if count > most:
             self._candidates = taken
         return count
 
     @property
     def is_short(self) -> bool:
-        """Tell whether the entries left to search are a list of candidates."""
+        """Whether the search continues among candidates."""
         return self._candidates is not None
 
     def largest(self, count: int) -> tuple[Selection, float]:
-        """Return the largest entries and the smallest magnitude among them, where no threshold
-        leaves so many."""
+        """Return the ``count`` largest entries, and the smallest magnitude among them."""
         if self._candidates is not None:
             return self._kernels.trim(self._candidates, count, None)
         selection = self._kernels.take_largest(self._x, count)
         return selection, float(np.abs(selection.values).min()) if selection.count else 0.0
 
     def take(self, threshold: float) -> Selection:
-        """Return the entries that reach a threshold that was counted."""
+        """Return the entries that reach a counted threshold."""
         if self._candidates is None:
             at, taken = self._last
             return (
@@ -203,22 +200,22 @@ def search_threshold(
     max_passes: int,
     known: tuple[float, int] | None = None,
 ) -> SearchResult:
-    """Search a threshold whose count lies in the band, and take the entries that reach it.
+    """Search for a threshold whose count lies in the band, and take the entries that reach it.
 
-    The search ends after ``max_passes`` counts, over the vector or over candidates, or as soon as
-    no number of x's precision lies strictly inside the bracket (ties, spikes), or after
-    ``STANDSTILLS``. What is left then is exact selection.
+    The search fails after ``max_passes`` counts, over the vector or over candidates; if no number
+    of x's precision lies strictly inside the bracket (ties, spikes); or after ``STANDSTILLS``
+    repeated counts. Then the wanted number of largest entries is selected exactly.
 
     Parameters
     ----------
     x : float32 or float64 [numel]
     first : the threshold to count first
     band : the counts that end the search
-    moments : of x
-    kernels : of the engine
+    moments : moments of x
+    kernels : the engine's kernels
     search : "bisection" or "log_count"
-    max_passes : counts after which the search is given up
-    known : a threshold that was counted before, and its count
+    max_passes : largest number of counts
+    known : a threshold that has been counted, and its count
 
     Returns
     -------
@@ -228,9 +225,9 @@ def search_threshold(
     bracket = Bracket(0.0, float(moments.abs_max), moments.nonzeros, 0)
     if known is not None and known[0] < bracket.high:
         bracket.narrow(*known, band.wanted)
-    # In x's own precision: kernels round thresholds to it, and a finer bracket would never close.
+    # Round to x's precision, as kernels do; otherwise the bracket might never close.
     threshold = float(round_to(min(first, bracket.high)))
-    if not threshold > bracket.low:  # a NaN, too
+    if not threshold > bracket.low:  # also for NaN
         threshold = float(round_to(STEPS[search](bracket, band.wanted)))
     counter = _Counter(x, band.wanted, kernels)
     widths, standstills = [bracket.width], 0
@@ -238,18 +235,17 @@ def search_threshold(
         count = counter.count(threshold, band.most)
         if count in band:
             return SearchResult(threshold, True, counter.passes, counter.take(threshold))
-        # Counts among candidates cost next to nothing: they may repeat.
+        # Repeated counts among candidates are allowed, because they are cheap.
         if not counter.is_short and count in (bracket.low_count, bracket.high_count):
             standstills += 1
             if standstills == STANDSTILLS:
                 break
         bracket.narrow(threshold, count, band.wanted)
         widths.append(bracket.width)
-        # Interpolation can creep along one end of a curve that bends the other way: two passes must
-        # halve the bracket.
+        # Interpolation can converge slowly: bisect if two passes have not halved the bracket.
         creeps = len(widths) > 3 and widths[-1] > 0.5 * widths[-3]
         threshold = float(round_to((bisection if creeps else STEPS[search])(bracket, band.wanted)))
-        if threshold == bracket.high:  # counted before, or the maximum itself, shared by too many
+        if threshold == bracket.high:  # already counted, or the maximum
             break
     selection, smallest = counter.largest(band.wanted)
     return SearchResult(smallest, False, counter.passes, selection)

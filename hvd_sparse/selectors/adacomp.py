@@ -1,4 +1,4 @@
-"""AdaComp: the entries that the newest gradient could make a bin's largest."""
+"""AdaComp: the entries that another such gradient could make the largest of their bin."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ CONVOLUTION_BIN, OTHER_BIN = 50, 500
 @SELECTORS.register("adacomp")
 @dataclass(frozen=True)
 class AdaComp(Selector):
-    """Keep, in every bin, the entries that one more such gradient would lift to the bin's maximum.
+    """Select, in every bin, the entries that another such gradient would raise to the maximum.
 
         H = accumulated + gradient
-        entry j of a bin is sent when |H_j| >= max over the bin of |accumulated|
-        every value sent is sign(accumulated_j) * scale, scale = mean over the bins of their maxima
+        entry j of a bin is sent if |H_j| >= max over the bin of |accumulated|
+        sent_j = sign(accumulated_j) * scale, scale = mean over the bins of their maxima
 
     Parameters
     ----------
-    bin_length : entries a bin; None takes 50 for convolutions (three dimensions or more) and 500
-        for fully connected, recurrent and embedding layers
+    bin_length : entries per bin; None for 50 in convolutions (three dimensions or more) and 500 in
+        fully connected, recurrent and embedding layers
 
     Notes
     -----
-    The density adapts to the data, so it is not asked for. An entry of zero has no sign, and is not
-    sent. Memories keep accumulated - sent at the sent entries: the common scale overshoots in quiet
-    bins.
+    The number of entries adapts to the data, so there is no density. Exact zeros have no sign and
+    are not sent. Memories keep accumulated - sent at the sent entries, because the common scale is
+    too large for bins with small maxima.
 
     Cost: one pass for the bins' maxima, one to compare and take.
 
@@ -46,7 +46,7 @@ class AdaComp(Selector):
     needs_gradient: ClassVar[bool] = True
     is_by_magnitude: ClassVar[bool] = False
     ignores: ClassVar[frozenset[str]] = frozenset({"scale", "signs"})
-    needs_host: ClassVar[str] = "tells this step's part of the vector from the residual"
+    needs_host: ClassVar[str] = "needs the gradient apart from the residual"
 
     def __post_init__(self) -> None:
         if self.bin_length is not None:
@@ -70,5 +70,5 @@ class AdaComp(Selector):
 
 
 def bin_length_of(spec: TensorSpec | None) -> int:
-    """Return the paper's bin length for the kind of layer that the shape suggests."""
+    """Return the paper's bin length for the kind of layer, guessed from the shape."""
     return CONVOLUTION_BIN if spec is not None and len(spec.shape) > 2 else OTHER_BIN

@@ -15,7 +15,7 @@ from hvd_sparse.types import Selection
 @SELECTORS.register("chunk_max")
 @dataclass(frozen=True)
 class ChunkMax(DensitySelector):
-    """Keep the largest entry of each of k chunks of equal length.
+    """Select the largest entry of each of k chunks of equal length.
 
         chunk length: ceil(numel / k)
 
@@ -25,18 +25,19 @@ class ChunkMax(DensitySelector):
 
     Notes
     -----
-    At most k entries: chunks of zeros send nothing.  Of equal magnitudes the lower index goes.  No
-    search, no sorting; in return an entry can stay while a smaller one of another chunk goes.
+    At most k entries are sent, because chunks of zeros send nothing.  Of equal magnitudes the lower
+    index is selected.  There is no search or sort, but the selection is not the top k: an entry may
+    be left out although a smaller one of another chunk is sent.
 
     Cost: one pass, and a vector of zeros.
 
-    Paper: chen2020scalecom.  Departs: one entry a chunk, where the paper also allows several.
+    Paper: chen2020scalecom.  Departs: one entry per chunk, while the paper also allows several.
     """
 
     paper: ClassVar[str | None] = "chen2020scalecom"
     is_by_magnitude: ClassVar[bool] = False
     ignores: ClassVar[frozenset[str]] = frozenset({"scale", "signs"})
-    needs_host: ClassVar[str] = "works on the vector as an array of the host"
+    needs_host: ClassVar[str] = "works on an array on the host"
 
     @property
     def pass_limit(self) -> int:

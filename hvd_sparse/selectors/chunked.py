@@ -1,4 +1,4 @@
-"""Chunked (coarse) sparsification: whole chunks, by their norm."""
+"""Chunked (coarse) sparsification: whole chunks with the largest norms."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from hvd_sparse.selectors.contract import Context, DensitySelector, Found
 @SELECTORS.register("chunked")
 @dataclass(frozen=True)
 class Chunked(DensitySelector):
-    """Keep the chunks of largest L1 norm, whole.
+    """Select the chunks with the largest L1 norms, with all their entries.
 
     Parameters
     ----------
     density : float in (0, 1]: max(1, floor(chunks * density)) chunks are sent
-    chunk_length : entries a chunk; the last one may be shorter
+    chunk_length : entries per chunk; the last one may be shorter
 
     Notes
     -----
-    Of equal norms the lower chunk goes first.  Exact zeros inside a chunk are sent with it.
+    Of equal norms the lower chunk is selected first.  Exact zeros in a chunk are sent too.
 
     Cost: one pass for the norms, one copy of the chunks.
 
-    Exchange ``shared_index`` sums the norms over the ranks, so that all choose the same chunks and
-    no index travels.
+    Exchange ``shared_index`` sums the norms over the ranks, so that all ranks select the same
+    chunks and no indices are sent.
 
-    Paper: sun2019csc.  Departs: with other exchanges every rank chooses its own chunks, which
-    travel with their indices.
+    Paper: sun2019csc.  Departs: with other exchanges every rank selects its own chunks, and sends
+    their indices.
     """
 
     chunk_length: int = 512
@@ -61,7 +61,7 @@ class Chunked(DensitySelector):
         return -(-numel // self.chunk_length)
 
     def measure(self, accumulated: np.ndarray, kernels: Kernels) -> np.ndarray:
-        """Return the L1 norms of the chunks, in the vector's dtype."""
+        """Return the L1 norms of the chunks, [chunks] in the vector's dtype."""
         return kernels.chunk_norms(accumulated, self.chunk_length)
 
     def find_by(self, statistics: np.ndarray, accumulated: np.ndarray, kernels: Kernels) -> Found:

@@ -1,4 +1,4 @@
-"""DGC's selection: a threshold from a sample, repaired on what it selects."""
+"""DGC's selection: a threshold from a sample, corrected by the number of selected entries."""
 
 from __future__ import annotations
 
@@ -23,32 +23,33 @@ from hvd_sparse.types import Memo, Selection
 @SELECTORS.register("dgc_sampled")
 @dataclass(frozen=True)
 class DgcSampled(DensitySelector):
-    """Keep about k entries above a threshold that a strided sample gives.
+    """Select about k entries above a threshold from a strided sample.
 
-        threshold = the smallest of the sample's top density
-        more than high * k above it: exact top-k of those; fewer than low * k: threshold *= low, and
-        again
+        threshold = smallest magnitude in the top fraction ``density`` of the sample
+        more than high * k entries reach it: exact top-k of these
+        fewer than low * k: threshold *= low, and repeat
 
     Parameters
     ----------
     density : float in (0, 1]
-    sample_density : part of the entries looked at, at least so many that the sample's top holds two
-    bounds : (low, high), over k
-    max_rounds : how often the threshold is lowered
-    seed : of the sample's start
+    sample_density : fraction of the entries in the sample; increased if its top fraction would have
+        fewer than two entries
+    bounds : (low, high), relative to k
+    max_rounds : how often the threshold may be lowered
+    seed : seed of the sample's offset
 
     Notes
     -----
-    Never more than high * k entries, and at least the largest one.
+    At least the largest entry and at most high * k entries are sent.
 
-    Cost: hardly anything over the pass that adds the gradient, in most steps. It takes what is a
-    little smaller than the last step's threshold along; where these are more than high * k,
-    whatever the sample says is found among them, and where enough of them are in the sample nothing
-    else is read. Else the sample, and where they are too few also one pass a round, which counts
-    and takes.
+    Cost: in most steps little more than the pass that adds the gradient. This pass also collects
+    entries slightly smaller than the last threshold. If there are more than high * k, the selection
+    is found among them; and if enough of them are in the sample, the rest of the sample is not
+    read. Otherwise the cost is the sample, and if too few entries were collected, one pass per
+    round.
 
-    Paper: lin2018dgc.  Departs: from its authors' code, which cuts what is over k by position, so
-    that the end of every tensor is served last: ours keeps the largest.
+    Paper: lin2018dgc.  Departs from the authors' code, which cuts the entries over k by position,
+    so that the ends of tensors are seldom sent; here the largest are kept.
     """
 
     sample_density: float = 0.01
@@ -65,8 +66,8 @@ class DgcSampled(DensitySelector):
         super().__post_init__()
         if not is_tolerance(self.bounds) or self.bounds[0] == 1:
             raise InvalidOption(
-                f"bounds of DgcSampled is {self.bounds!r}: two numbers (low, high) with 0 < low < "
-                "1 <= high"
+                f"bounds of DgcSampled is {self.bounds!r}: give two numbers (low, high) with 0 < "
+                "low < 1 <= high"
             )
         object.__setattr__(self, "bounds", tuple(self.bounds))
         check_density(self.sample_density, "sample_density of DgcSampled")
@@ -82,7 +83,7 @@ class DgcSampled(DensitySelector):
 
     def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
         wanted, (low, high) = self.count(taken.numel), self.bounds
-        if context.kept is None or taken.count <= wanted:  # or there may be no more non-zeros
+        if context.kept is None or taken.count <= wanted:  # there may be no more non-zeros
             return None
         most, magnitudes = math.floor(high * wanted), np.abs(taken.values)
         memo = steer(context.memo, taken.count, most + 1)
@@ -91,9 +92,9 @@ class DgcSampled(DensitySelector):
         threshold = min(sampled, float(magnitudes.max()))
         for rounds in range(self.max_rounds + 1):
             if dtype(threshold) < dtype(aim.threshold):
-                if taken.count <= most:  # nobody knows how many reach it
+                if taken.count <= most:  # the count at the threshold is unknown
                     return None
-                count = taken.count  # or more: too many in any case
+                count = taken.count  # a lower bound, which is too many
             else:
                 count = int(np.count_nonzero(magnitudes >= dtype(threshold)))
             if count >= low * wanted or rounds == self.max_rounds:
@@ -104,12 +105,12 @@ class DgcSampled(DensitySelector):
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         moments = context.moments_of(accumulated)
         wanted = self.count(accumulated.size)
-        if moments.nonzeros <= wanted:  # all of them, without a sample
+        if moments.nonzeros <= wanted:  # take all of them
             return Found(context.kernels.take_at_least(accumulated, 0.0), memo=context.memo)
         low, high = self.bounds
         threshold = min(self._sampled_threshold(accumulated, context), moments.abs_max)
         most = math.floor(high * wanted)
-        # Counted and taken in one pass: nearly every sample's threshold is good at once.
+        # Count and take in one pass, because the first threshold is usually good.
         count, selection = context.kernels.take_at_most(accumulated, threshold, most)
         passes = 0
         while count < low * wanted and passes < self.max_rounds:
@@ -126,9 +127,9 @@ class DgcSampled(DensitySelector):
     def _sampled_threshold(
         self, accumulated: np.ndarray, context: Context, taken: Selection | None = None
     ) -> float:
-        """Return the smallest of a sample's top density; infinity where it has no non-zero.
+        """Return the threshold from a sample; infinity if the sample has no non-zero entry.
 
-        taken : entries that the vector lacks: all that reach the pass's aim
+        taken : the entries that reached the pass's aim, which are no longer in the vector
         """
         stride = self.stride(accumulated.size)
         start = int(context.random().integers(stride)) if stride > 1 else 0
@@ -137,7 +138,7 @@ class DgcSampled(DensitySelector):
             ahead = taken.indices.astype(np.int64) - start
             is_sampled = (ahead >= 0) & (ahead % stride == 0)
             largest = np.abs(taken.values[is_sampled])
-            if largest.size >= top:  # the rest of the sample lies below the aim: it is not read
+            if largest.size >= top:  # the others are below the aim
                 return float(np.partition(largest, largest.size - top)[largest.size - top])
         sample = context.kernels.sample_magnitudes(accumulated, start, stride)
         if taken is not None:
@@ -147,7 +148,7 @@ class DgcSampled(DensitySelector):
     def stride(self, numel: int) -> int:
         """Return the distance between sampled entries.
 
-        It is odd against 32, so that the sample does not follow the rows of a matrix.
+        It is odd, so that the sample does not stay in the same columns of a matrix.
         """
         fewest = math.ceil(2 / self.share)
         if numel <= fewest:

@@ -1,4 +1,4 @@
-"""EF-signSGD's selection: every sign, and one magnitude."""
+"""EF-signSGD's selection: all signs and one magnitude."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from hvd_sparse.types import Selection
 @SELECTORS.register("ef_sign")
 @dataclass(frozen=True)
 class EfSign(Selector):
-    """Send the sign of every non-zero entry, times the mean magnitude of all.
+    """Send the sign of every non-zero entry, times the mean magnitude of all entries.
 
         sent_j = sign(accumulated_j) * mean(|accumulated|)
 
     Notes
     -----
-    With error feedback: |accumulated - sent|^2 = |accumulated|^2 - (sum of magnitudes)^2 / numel
-    where no entry is 0.
+    With error feedback, |accumulated - sent|^2 = |accumulated|^2 - (sum of magnitudes)^2 / numel if
+    no entry is 0.
 
     Cost: one pass for the mean, one to write the signs.
 
-    Paper: karimireddy2019error.  Departs: the learning rate stays with the optimizer; the mean over
-    the ranks divides by their number, which a published code forgets.
+    Paper: karimireddy2019error.  Departs: the learning rate is left to the optimizer; the mean over
+    the ranks divides by their number, which a published implementation omits.
     """
 
     paper: ClassVar[str | None] = "karimireddy2019error"
     needs_host: ClassVar[str] = (
-        "sends a value for every entry, so that the whole tensor would travel"
+        "sends a value for every entry, so that the whole tensor is copied anyway"
     )
 
     @property

@@ -1,4 +1,4 @@
-"""Fixed threshold: every entry above one magnitude, the same all through training."""
+"""Fixed threshold: the entries above a magnitude that is constant in training."""
 
 from __future__ import annotations
 
@@ -16,32 +16,33 @@ from hvd_sparse.selectors.contract import Context, Found, Selector
 from hvd_sparse.types import Memo, Selection
 
 CAPACITY = 2
-"""Entries over those that may be sent, above which a pass takes none."""
+"""Capacity of a pass, as a multiple of the largest number of entries sent."""
 
 
 @SELECTORS.register("fixed_threshold")
 @dataclass(frozen=True)
 class FixedThreshold(Selector):
-    """Keep what is at least ``threshold`` large; the count is whatever that gives.
+    """Select all entries with a magnitude of at least ``threshold``.
 
     Parameters
     ----------
     threshold : float > 0, in units of the accumulated gradient
-    max_density : float in (0, 1]: never more than this part of a tensor: beyond, the largest of it
-    signs_only : send sign(x) * threshold instead of x; what is above stays and is sent again
-        (Strom)
+    max_density : float in (0, 1]; the largest fraction of a tensor that is sent. If more entries
+        reach the threshold, the largest are sent
+    signs_only : send sign(x) * threshold instead of x (Strom); the excess stays in the residual
 
     Notes
     -----
-    Minimises the total error over training rather than every step's.  At least the largest entry is
-    sent, unless only signs are, of which one below the threshold would be wrong.
+    A fixed threshold minimises the total error over training instead of the error of every step.
+    At least the largest entry is sent, unless ``signs_only`` is True, because the threshold would
+    be too large a value for it.
 
-    Cost: none beside the pass that adds the gradient, in nearly every step: it takes what reaches
-    the threshold, or, where that was more than ``max_density`` at the last step, what is a little
-    smaller than the smallest entry that was sent then.
+    Cost: in nearly every step no pass besides the one that adds the gradient. This pass also
+    collects the entries that reach the threshold; or, if they exceeded ``max_density`` at the last
+    step, those slightly smaller than the smallest entry that was sent then.
 
-    Paper: sahu2021rethinking; with ``signs_only``, strom2015scalable.  Departs: the cap, and the
-    floor of one entry.
+    Paper: sahu2021rethinking; with ``signs_only``, strom2015scalable.  Departs: ``max_density``,
+    and at least one entry.
     """
 
     threshold: float
@@ -59,7 +60,7 @@ class FixedThreshold(Selector):
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         most, miss = count_from_density(accumulated.size, self.max_density), context.miss
-        # More reach the aim than may be sent: nothing needs to be counted.
+        # More entries reach the aim than may be sent, so there is no need to count.
         if miss is not None and miss.is_sure and miss.count is None:
             kept, is_fallback = context.kernels.take_largest(accumulated, most), True
         elif self.signs_only:
@@ -76,7 +77,7 @@ class FixedThreshold(Selector):
 
     def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
         most = count_from_density(numel, self.max_density)
-        # The last step ended above the threshold where that many reached it: so may this one.
+        # If the last step had too many entries, it ended above the threshold; so may this one.
         below = aim_below(warm, memo, most, numel)
         if below is None or below.threshold <= self.threshold:
             return Aim(self.threshold, most)
@@ -84,7 +85,7 @@ class FixedThreshold(Selector):
 
     def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
         most = count_from_density(taken.numel, self.max_density)
-        if aim.threshold > self.threshold:  # nobody knows how many reach that
+        if aim.threshold > self.threshold:  # the count at the threshold is unknown
             if taken.count < most:
                 return None
             return Cut(most, steer(context.memo, taken.count, most), is_fallback=True)

@@ -1,4 +1,4 @@
-"""Gaussian-k: a threshold from a fitted normal distribution, nudged a few times."""
+"""Gaussian-k: a threshold from a fitted normal distribution, adjusted a few times."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hvd_sparse.types import Memo
 @SELECTORS.register("gaussian_k")
 @dataclass(frozen=True)
 class GaussianK(DensitySelector):
-    """Keep what lies above a threshold read off a fitted normal distribution.
+    """Select the entries above a threshold from a fitted normal distribution.
 
         threshold = mean + std * Phi^-1(1 - density / 2)
         up to ``rounds`` times: too few entries: threshold *= lower; too many: threshold *= higher
@@ -30,24 +30,27 @@ class GaussianK(DensitySelector):
     Parameters
     ----------
     density : float in (0, 1]
-    variant : "ours": halve below 2k/3, times 1.5 above 4k/3, 3 rounds;
-        "paper": likewise, from the one-sided quantile Phi^-1(1 - density) of Algorithm 1, and what
-        the last round counted is sent;
+    variant : "ours": halve below 2k/3, multiply by 1.5 above 4k/3, 3 rounds;
+        "paper": the same, but with the one-sided quantile Phi^-1(1 - density) of Algorithm 1, and
+        without an adjustment after the last count;
         "improved" (Ok-Topk): divide or multiply by 1.02 outside [3k/4, 5k/4], 20 rounds
-    cap : float >= 1; never more than cap * k entries: beyond, the largest of them
+    cap : float >= 1; at most cap * k entries are sent, the largest of them
 
     Notes
     -----
-    Factors of 0.5 and 1.5 do not bracket the threshold, so the count can end far from k; at least
-    the largest entry is sent. The one-sided quantile asks for twice the density, if the mean is 0.
+    Factors of 0.5 and 1.5 do not bracket the threshold, so the count may differ much from k. At
+    least the largest entry is sent. The one-sided quantile selects twice the density if the mean is
+    0.
 
-    Cost: one pass for mean and standard deviation, one a round, one to take the entries.  On a
-    device mean and standard deviation come with the pass that adds the gradient in nearly every
-    step, and with it what is a little smaller than the last threshold, among which rounds count.
+    Cost: one pass for the mean and the standard deviation, one per round, and one to take the
+    entries.  On a device, in nearly every step, the pass that adds the gradient also computes the
+    mean and the standard deviation, and collects entries slightly smaller than the last threshold,
+    among which the rounds count.
 
-    Paper: shi2019understanding.  Departs, but for "paper": the threshold of the last round is used,
-    where Algorithm 1 sends what the round before counted; both tails share the density, as in the
-    published code. In all variants: the cap, and the floor of one entry.
+    Paper: shi2019understanding.  Departs, except for "paper": the threshold of the last round is
+    used, while Algorithm 1 sends the entries that the previous round counted; the density is
+    divided between both tails, as in the published code. In all variants: ``cap``, and at least one
+    entry.
     """
 
     variant: str = "ours"
@@ -74,7 +77,7 @@ class GaussianK(DensitySelector):
         rule = VARIANTS[self.variant]
         wanted = self.count(accumulated.size)
         moments = context.moments_of(accumulated)
-        if moments.nonzeros <= wanted:  # no threshold leaves more
+        if moments.nonzeros <= wanted:  # take all of them
             return Found(context.kernels.take_at_least(accumulated, 0.0), memo=context.memo)
         most = math.floor(rule.most * wanted)
         mean, std = context.kernels.mean_and_std(accumulated)
@@ -91,22 +94,23 @@ class GaussianK(DensitySelector):
         found = take_bounded(
             accumulated, threshold, int(self.cap * wanted), moments, context, passes
         )
-        # A list of more than the band allows settles every count, wherever its threshold lies.
+        # With more than ``most`` candidates, every count above the aim is known exactly or exceeds
+        # ``most``.
         needed = max(found.selection.count, most + 1)
         return found._replace(memo=context.margin_for(needed))
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule that moves the threshold.
+    """A rule that adjusts the threshold.
 
     Attributes
     ----------
-    rounds : how often entries are counted
-    least, most : the band of counts over k that ends it
+    rounds : largest number of counts
+    least, most : the range of count / k that ends the rounds
     lower, higher : factors of the threshold
-    is_literal : Algorithm 1 to the letter: the one-sided quantile, and no factor after the last
-        count
+    is_literal : follow Algorithm 1 literally, with the one-sided quantile and no adjustment after
+        the last count
     """
 
     rounds: int

@@ -1,4 +1,4 @@
-"""LDTE: read the top-k threshold off the tail of a fitted Laplace distribution."""
+"""LDTE: a top-k threshold from the tail of a fitted Laplace distribution."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from hvd_sparse.types import Memo
 
 
 def laplace_threshold(moments: Moments, count: int) -> float:
-    """Return the magnitude that a fraction count/numel of a Laplace(0, b) exceeds.
+    """Return the magnitude that a fraction count / numel of a Laplace(0, b) distribution exceeds.
 
-        b = mean(|x|)            maximum likelihood, location 0
+        b = mean(|x|)                  maximum likelihood, location 0
         t = b * ln(numel / count)      from P(|x| > t) = exp(-t / b)
 
-    It is 0 for ``count == numel``: everything exceeds it.
+    It is 0 for ``count == numel``.
     """
     return moments.abs_mean * math.log(moments.numel / count)
 
@@ -31,29 +31,29 @@ def laplace_threshold(moments: Moments, count: int) -> float:
 @SELECTORS.register("ldte")
 @dataclass(frozen=True)
 class Ldte(DensitySelector):
-    """Keep what lies above the threshold that a fitted Laplace distribution gives, uncorrected.
+    """Select the entries above the threshold of a fitted Laplace distribution, uncorrected.
 
         threshold = mean(|accumulated|) * ln(numel / k)
 
     Parameters
     ----------
     density : float in (0, 1]
-    cap : float >= 1; never more than cap * k entries: beyond, the largest of them
+    cap : float >= 1; at most cap * k entries are sent, the largest of them
 
     Notes
     -----
-    Stated by the paper: the residual gradient is nearer a Laplace than a normal distribution; the
-    threshold comes from the area under its tail, its parameter from maximum likelihood.
+    Stated by the paper: the residual gradient is closer to a Laplace than to a normal distribution;
+    the threshold follows from the area under its tail, its parameter from maximum likelihood.
     Derived by us: the formula above, location 0.
 
-    On data that is not Laplace the count is far from k, above all under error feedback, where the
-    tail is cut off and the estimate selects next to nothing: use ``ldte_bs``.  At least the largest
-    entry is sent.
+    For other distributions the count differs much from k. Under error feedback in particular, the
+    tail is cut off, and the estimate selects very few entries: use ``ldte_bs``.  At least the
+    largest entry is sent.
 
-    Cost: one pass for the mean, one to take the entries.  On a device one in nearly every step,
-    which takes what is a little smaller than the last threshold along.
+    Cost: one pass for the mean, one to take the entries.  On a device a single pass in nearly every
+    step, which also collects entries slightly smaller than the last threshold.
 
-    Paper: chen2021ldte.  Departs: the cap, and the floor of one entry.
+    Paper: chen2021ldte.  Departs: ``cap``, and at least one entry.
     """
 
     cap: float = 8.0

@@ -1,4 +1,4 @@
-"""Exact top-k by the digits of the magnitudes' bit patterns."""
+"""Exact top-k by a radix search over the magnitudes' bit patterns."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ DIGIT_BITS = 8
 @SELECTORS.register("radix_select")
 @dataclass(frozen=True)
 class RadixSelect(ExactSelector):
-    """Keep exactly the k entries of largest magnitude, found digit by digit.
+    """Select exactly the k entries of largest magnitude, found digit by digit.
 
         bits(|x|) orders magnitudes; for each of its bytes, the highest first:
-            count the bytes of the entries that share the digits found so far;
-            walk down from 255 until k entries are passed: that byte is the k-th magnitude's next
+            make a histogram of this byte over the entries that share the digits found so far;
+            go down from 255 until k entries are passed: this byte is the k-th magnitude's next
             digit
 
     Parameters
@@ -32,15 +32,14 @@ class RadixSelect(ExactSelector):
 
     Notes
     -----
-    The selection is that of ``topk``, bit for bit, ties included; the number of counting passes
-    does not depend on the data.
+    The selection equals that of ``topk`` bit for bit, including ties.
 
-    Cost: none beside the pass that adds the gradient in nearly every step, as for ``topk``.  Else,
-    as at the first step, at most 4 counting passes (8 in float64), fewer where a digit settles it,
-    and one to take the entries.
+    Cost: in nearly every step no pass besides the one that adds the gradient, as for ``topk``.
+    Otherwise, for example on the first step, at most 4 counting passes (8 for float64), and one to
+    take the entries.
 
-    Paper: alabi2012fast.  Departs: passes go over the whole vector rather than over copied
-    candidates, so nothing of its size is written.
+    Paper: alabi2012fast.  Departs: every pass reads the whole vector instead of copied candidates,
+    so no copy of its size is written.
     """
 
     paper: ClassVar[str | None] = "alabi2012fast"
@@ -67,7 +66,7 @@ class RadixSelect(ExactSelector):
             prefix = (prefix << DIGIT_BITS) | digit
             if (
                 counts[digit] == missing
-            ):  # all that share these digits are taken: lower digits cannot matter
+            ):  # all entries with these digits are taken: skip lower digits
                 prefix <<= shift
                 break
         threshold = float(np.array([prefix], f"u{accumulated.itemsize}").view(accumulated.dtype)[0])

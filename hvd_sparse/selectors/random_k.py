@@ -1,4 +1,4 @@
-"""Random k: positions drawn, not chosen."""
+"""Random-k: entries at random positions."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from hvd_sparse.selectors.contract import Context, DensitySelector, Found
 @SELECTORS.register("random_k")
 @dataclass(frozen=True)
 class RandomK(DensitySelector):
-    """Keep k entries at positions drawn uniformly, without replacement.
+    """Select k entries at positions drawn uniformly, without replacement.
 
     Parameters
     ----------
     density : float in (0, 1]
-    shared_seed : draw the same positions on all ranks, so that no index need travel
-    seed : of the draws
+    shared_seed : draw the same positions on all ranks, so that no indices are sent
+    seed : seed of the random positions
 
     Notes
     -----
-    Unscaled, as error feedback needs it: E|x - sent|^2 = (1 - k / numel) |x|^2.  Exact zeros among
-    the positions are sent too, so that shared positions stay shared.
+    Values are not rescaled, as error feedback requires: E|x - sent|^2 = (1 - k / numel) |x|^2.
+    Exact zeros at these positions are sent too, so that shared positions are the same on all ranks.
 
-    The draw depends on seed, tensor and step (and on the rank, unless shared) alone; no global
-    generator is touched.
+    Positions depend only on the seed, the tensor and the step, and unless shared on the rank; no
+    global random generator is used.
 
-    Cost: O(k) where k is small against numel.
+    Cost: O(k) if k is small compared to numel.
 
     Paper: stich2018sparsified.
     """

@@ -1,4 +1,4 @@
-"""RedSync's threshold binary search, whose threshold is used again for some steps."""
+"""RedSync's threshold search by bisection, with reuse of the threshold for some steps."""
 
 from __future__ import annotations
 
@@ -19,28 +19,29 @@ from hvd_sparse.types import Memo, Selection
 @SELECTORS.register("redsync_search")
 @dataclass(frozen=True)
 class RedsyncSearch(DensitySelector):
-    """Keep k to 2k entries above a threshold searched by bisection between mean and maximum.
+    """Select k to 2k entries above a threshold found by bisection between mean and maximum.
 
         threshold = mean(|x|) + m * (max(|x|) - mean(|x|)),  m by bisection until k <= count <= 2k
 
-    The search runs every few steps only.
+    The search only runs every few steps.
 
     Parameters
     ----------
     density : float in (0, 1]
-    reuse_steps : steps for which a threshold found is used again without counting
-    max_passes : passes after which exact top-k on the candidates decides
+    reuse_steps : number of steps for which a threshold is reused
+    max_passes : largest number of passes, after which exact top-k selects among the candidates
 
     Notes
     -----
-    A threshold that is used again is dropped when it selects nothing, or more than 2k entries.
-    Below the mean the search goes on down to 0, where the paper's ends and takes what it has.
+    A reused threshold is dropped if it selects no entry, or more than 2k. The search continues
+    below the mean down to 0, while the paper's ends at the mean with the entries found.
 
-    Cost: one pass for the moments, one a halving, one to take the entries.  When reusing, none
-    beside the pass that adds the gradient, which takes what reaches the threshold.
+    Cost: one pass for the moments, one per bisection, and one to take the entries.  With a reused
+    threshold no pass besides the one that adds the gradient, which also collects the entries that
+    reach the threshold.
 
-    Paper: fang2019redsync.  Departs: from a widely copied code that raises the threshold where too
-    few entries reach it; the number of steps of reuse is not known to us.
+    Paper: fang2019redsync.  Departs from a widely copied implementation that raises the threshold
+    if too few entries reach it; the paper's number of steps of reuse is not known to us.
     """
 
     reuse_steps: int = 5
@@ -70,7 +71,7 @@ class RedsyncSearch(DensitySelector):
         wanted, age, miss = self.count(accumulated.size), context.age, context.miss
         if not context.warm or age >= self.reuse_steps:
             return self._search(accumulated, wanted, context, 0)
-        if miss is not None and miss.is_sure:  # the pass that added the gradient counted them
+        if miss is not None and miss.is_sure:  # already counted by the pass that added the gradient
             return self._search(accumulated, wanted, context, 1)
         threshold = min(context.warm, float(np.finfo(accumulated.dtype).max))
         count, selection = context.kernels.take_at_most(accumulated, threshold, 2 * wanted)

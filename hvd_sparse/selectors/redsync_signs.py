@@ -1,4 +1,4 @@
-"""RedSync's quantized selection: entries of one sign, in turns, sent as their mean."""
+"""RedSync's quantized selection: entries of alternating signs, sent as their mean."""
 
 from __future__ import annotations
 
@@ -18,28 +18,27 @@ from hvd_sparse.types import Selection
 @SELECTORS.register("redsync_signs")
 @dataclass(frozen=True)
 class RedsyncSigns(DensitySelector):
-    """Keep the largest positive entries, at the next step the most negative ones, and send their
-    mean.
+    """Select the largest positive entries on one step and the most negative ones on the next.
 
-        side = max(accumulated, 0) at even steps of a tensor, min(accumulated, 0) at odd ones
-        sent_j = mean(side over the kept entries)
+        side = max(accumulated, 0) on even steps of a tensor, min(accumulated, 0) on odd steps
+        sent_j = mean(side over the selected entries)
 
     Parameters
     ----------
     density : float in (0, 1]
-    search : choose by ``redsync_search``, k to 2k entries, instead of ``redsync_trimmed``, exactly
-        k
+    search : select k to 2k entries by ``redsync_search`` instead of exactly k by
+        ``redsync_trimmed``
 
     Notes
     -----
-    Memories keep accumulated - sent at the sent entries. All values of a message are equal, so that
-    one number and the indices are enough; which sign is in turn, the codec says.
+    Memories keep accumulated - sent at the sent entries. All values of a message are equal, so it
+    consists of the indices and one number, whose sign the codec sends.
 
     Cost: that of the other two selectors, and a pass that reads the tensor and writes one side of
     it.
 
-    Paper: fang2019redsync.  Departs: a searched threshold is not used again, as the next step has
-    the other side; the output layer's values are averaged like all others.
+    Paper: fang2019redsync.  Departs: a threshold is not reused, because the next step has the other
+    sign; the output layer's values are averaged like all others.
     """
 
     search: bool = False
@@ -47,7 +46,7 @@ class RedsyncSigns(DensitySelector):
     paper: ClassVar[str | None] = "fang2019redsync"
     is_by_magnitude: ClassVar[bool] = False
     ignores: ClassVar[frozenset[str]] = frozenset({"order", "scale"})
-    needs_host: ClassVar[str] = "works on the vector as an array of the host"
+    needs_host: ClassVar[str] = "works on an array on the host"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -70,7 +69,7 @@ class RedsyncSigns(DensitySelector):
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         is_negative = context.age % 2 == 1
         side = (np.minimum if is_negative else np.maximum)(accumulated, 0)
-        # Moments and threshold of the whole vector say nothing of a side.
+        # Without the moments and the threshold, which are those of the whole vector.
         found = self._inner.find(side, Context(kernels=context.kernels))
         kept = found.selection
         mean = kept.values.mean(dtype=np.float64) if kept.count else 0.0

@@ -1,4 +1,4 @@
-"""RedSync's trimmed top-k: discard the many small entries, then select exactly."""
+"""RedSync's trimmed top-k: exact top-k among the entries above a coarse threshold."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hvd_sparse.selectors.contract import Context, Found
 @SELECTORS.register("redsync_trimmed")
 @dataclass(frozen=True)
 class RedsyncTrimmed(ExactSelector):
-    """Keep exactly the k largest entries, chosen among those above a coarse cut.
+    """Select exactly the k largest entries, among those above a coarse threshold, the cut.
 
         cut = mean(|x|) + r * (max(|x|) - mean(|x|))
         r = 1 - step, 1 - 2 * step, ... until k entries reach the cut
@@ -26,19 +26,19 @@ class RedsyncTrimmed(ExactSelector):
     Parameters
     ----------
     density : float in (0, 1]
-    step : float in (0, 1): how much lower every further cut is
+    step : float in (0, 1): decrease of r from one cut to the next
 
     Notes
     -----
-    The selection is that of ``topk``. Below r = 0 the cut is 0, so the search ends whatever the
-    data.
+    The selection equals that of ``topk``. The cut is 0 for r <= 0, so the search always ends.
 
-    Cost: none beside the pass that adds the gradient in nearly every step, as for ``topk``; exact
-    top-k of the whole where that took too little or too much.  At the first step one pass for the
-    moments, one a cut, one to take the candidates, exact top-k on these.
+    Cost: in nearly every step no pass besides the one that adds the gradient, as for ``topk``, and
+    exact top-k of the whole vector if that pass collected too few or too many entries.  On the
+    first step one pass for the moments, one per cut, one to take the candidates, and exact top-k of
+    these.
 
-    Paper: fang2019redsync.  Departs: from a widely copied code that sends all survivors, up to
-    hundreds of times k.
+    Paper: fang2019redsync.  Departs from a widely copied implementation that sends all entries
+    above the cut, up to hundreds of times k.
     """
 
     step: float = 0.2
@@ -56,7 +56,7 @@ class RedsyncTrimmed(ExactSelector):
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         wanted, passes = self.count(accumulated.size), 0
-        if context.miss is not None:  # cuts would want moments, which that pass did not find
+        if context.miss is not None:  # there are no moments for a cut
             selection = context.kernels.take_largest(accumulated, wanted)
         else:
             coarse, passes = self._coarse_cut(accumulated, wanted, context)
@@ -67,7 +67,7 @@ class RedsyncTrimmed(ExactSelector):
     def _coarse_cut(
         self, accumulated: np.ndarray, wanted: int, context: Context
     ) -> tuple[float, int]:
-        """Return the first cut that enough entries reach, and the passes that it took."""
+        """Return the first cut that enough entries reach, and the number of passes."""
         moments = context.moments_of(accumulated)
         ratio, passes, cut = 1.0, 0, 0.0
         while moments.nonzeros > wanted:

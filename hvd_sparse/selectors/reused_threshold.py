@@ -1,4 +1,4 @@
-"""Ok-Topk's local selection: an exact threshold now and then, used again in between."""
+"""Ok-Topk's local selection: an exact threshold every ``period`` steps, reused in between."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ HIGH, LOW = 5 / 4, 2 / 3
 @SELECTORS.register("reused_threshold")
 @dataclass(frozen=True)
 class ReusedThreshold(DensitySelector):
-    """Keep what reaches the k-th largest magnitude of some steps ago, drifted.
+    """Select the entries above a threshold from an exact selection some steps ago.
 
-        every ``period`` steps: exact top-k; the smallest magnitude taken is the threshold
-        in between: threshold * drift after a step with more than 5/4 k entries, / drift after less
-        than 2/3 k
+        every ``period`` steps: exact top-k; the threshold is the smallest selected magnitude
+        other steps: threshold *= drift after a step with more than 5/4 k entries, /= drift after
+        one with fewer than 2/3 k
 
     Parameters
     ----------
     density : float in (0, 1]
-    period : steps from one exact selection to the next, 1 or more
-    drift : factor, 1 or more
-    cap : a step that would send more than cap * k entries, or none, is exact
+    period : number of steps from one exact selection to the next, 1 or more
+    drift : factor of the threshold, 1 or more
+    cap : a step is exact if more than cap * k entries, or none, reach the threshold
 
     Notes
     -----
-    Cost: none beside the pass that adds the gradient in nearly every step: it takes what reaches
-    the threshold, or, where an exact step is due, what is a little smaller.  Else an exact top-k.
+    Cost: in nearly every step no pass besides the one that adds the gradient. This pass also
+    collects the entries that reach the threshold, or on exact steps also slightly smaller ones.
+    Otherwise an exact top-k.
 
     Paper: li2022oktopk.  Departs: ``cap``; ``>=`` keeps the k-th entry.
     """
@@ -83,7 +84,7 @@ class ReusedThreshold(DensitySelector):
         wanted, age, miss = self.count(accumulated.size), context.age, context.miss
         if not context.warm or age >= self.period or wanted == accumulated.size:
             return self._exact(accumulated, wanted, context, 0)
-        if miss is not None and miss.is_sure:  # the pass that added the gradient counted them
+        if miss is not None and miss.is_sure:  # already counted by the pass that added the gradient
             return self._exact(accumulated, wanted, context, 1)
         threshold = min(context.warm, float(np.finfo(accumulated.dtype).max))
         count, selection = context.kernels.take_at_most(
@@ -94,7 +95,7 @@ class ReusedThreshold(DensitySelector):
         return Found(selection, self._drifted(threshold, count, wanted), memo=age + 1)
 
     def _drifted(self, threshold: float, count: int, wanted: int) -> float:
-        """Return the next step's threshold, after one that so many entries reached."""
+        """Return the next step's threshold, given the count at this one."""
         if count > HIGH * wanted:
             return threshold * self.drift
         return threshold / self.drift if count < LOW * wanted else threshold

@@ -15,11 +15,11 @@ from hvd_sparse.types import Selection
 @SELECTORS.register("sbc")
 @dataclass(frozen=True)
 class Sbc(DensitySelector):
-    """Keep the k largest positive entries, or the k largest negative ones, and send their mean.
+    """Select the k largest positive or the k most negative entries, and send their mean.
 
         plus  = mean of the k largest positive entries
-        minus = mean of the magnitudes of the k largest negative entries
-        sent_j = plus of the first where plus >= minus, else -minus of the second
+        minus = mean of the magnitudes of the k most negative entries
+        if plus >= minus: send plus at the positive entries; else -minus at the negative ones
 
     Parameters
     ----------
@@ -27,20 +27,20 @@ class Sbc(DensitySelector):
 
     Notes
     -----
-    Fewer are sent where fewer have that sign. Memories keep accumulated - sent at the sent entries,
-    so that |accumulated - sent|^2 = |accumulated|^2 - (sum of the kept magnitudes)^2 / kept, and
-    the other sign waits whole.
+    Fewer than k entries are sent if fewer have that sign. Memories keep accumulated - sent at the
+    sent entries, so that |accumulated - sent|^2 = |accumulated|^2 - (sum of the sent entries'
+    magnitudes)^2 / count. Entries of the other sign stay in the residual.
 
-    Cost: that of ``topk`` twice, each behind a pass that clears the other sign.
+    Cost: that of ``topk`` twice, each after a pass that clears the other sign.
 
-    Paper: sattler2019sbc.  Departs: entries as large as the last of the k, which the paper's
-    comparison with a threshold sends too, are left out.
+    Paper: sattler2019sbc.  Departs: of entries as large as the k-th, only as many as needed are
+    sent, while the paper's comparison with a threshold sends all of them.
     """
 
     paper: ClassVar[str | None] = "sattler2019sbc"
     is_by_magnitude: ClassVar[bool] = False
     ignores: ClassVar[frozenset[str]] = frozenset({"order", "scale"})
-    needs_host: ClassVar[str] = "works on the vector as an array of the host"
+    needs_host: ClassVar[str] = "works on an array on the host"
 
     @property
     def changes_values(self) -> bool:
@@ -48,7 +48,7 @@ class Sbc(DensitySelector):
 
     @property
     def pass_limit(self) -> int:
-        return 1  # the side that is not sent
+        return 1  # for the sign that is not sent
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         count, sides = self.count(accumulated.size), []

@@ -1,4 +1,4 @@
-"""SIDCo: fit a sparsity-inducing distribution to the tail, in stages."""
+"""SIDCo: a threshold from fits of a sparsity-inducing distribution to the tail, in stages."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from hvd_sparse.types import Memo
 
 
 def exponential(tail: Tail, ratio: float) -> float:
-    """Return the excess that a part ``ratio`` of an exponential distribution exceeds."""
+    """Return the value that a fraction ``ratio`` of an exponential distribution exceeds."""
     return -tail.mean * math.log(ratio)
 
 
 def generalised_pareto(tail: Tail, ratio: float) -> float:
-    """Return the excess that a part ``ratio`` of a generalised Pareto distribution exceeds.
+    """Return the value that a fraction ``ratio`` of a generalised Pareto distribution exceeds.
 
-    The distribution is fitted by moments, and exponential where its shape is 0.
+    The distribution is fitted by moments; with shape 0 it is exponential.
     """
-    # Equal excesses have no variance: the exponential fit, for which the quotient is 1.
+    # Without variance, fit an exponential distribution, for which the quotient is 1.
     quotient = tail.mean**2 / tail.variance if tail.variance > 0 else 1.0
     shape, scale = 0.5 * (quotient - 1.0), 0.5 * tail.mean * (quotient + 1.0)
     if abs(shape) < 1e-9:
@@ -38,18 +38,18 @@ def generalised_pareto(tail: Tail, ratio: float) -> float:
 
 
 def gamma(tail: Tail, ratio: float) -> float:
-    """Return the excess that a part ``ratio`` of a gamma distribution exceeds.
+    """Return the value that a fraction ``ratio`` of a gamma distribution exceeds.
 
     The shape comes from the usual approximation to maximum likelihood.
     """
-    # Above 0 by Jensen's inequality, but for rounding and equal excesses; it is divided by.
+    # Positive by Jensen's inequality, except for rounding and equal values.
     s = max(math.log(tail.mean) - tail.mean_log, 1e-9)
     shape = (3.0 - s + math.sqrt((s - 3.0) ** 2 + 24.0 * s)) / (12.0 * s)
     return tail.mean / shape * tail_quantile(shape, ratio)
 
 
 MARGIN = 0.1
-"""Part of the last threshold by which a pass on a device aims below it."""
+"""Margin of the aim below the last threshold, as a fraction of it; on devices."""
 
 Fit = Callable[[Tail, float], float]
 FITS: dict[str, tuple[Fit, Fit]] = {
@@ -57,41 +57,43 @@ FITS: dict[str, tuple[Fit, Fit]] = {
     "generalised_pareto": (generalised_pareto, generalised_pareto),
     "gamma": (gamma, generalised_pareto),
 }
-"""Distribution of the first stage, and of the later ones."""
+"""Distributions of the first stage and of the later stages."""
 
 
 @SELECTORS.register("sidco")
 @dataclass(frozen=True)
 class Sidco(DensitySelector):
-    """Keep the entries above a threshold from a few fits of the tail, each to what the last one
-    left.
+    """Select the entries above a threshold from several fits, each to the tail left by the last.
 
-        stage 1: the threshold that a part r1 of the fitted distribution exceeds, r1 = first_ratio
-        stage m: the same of the excesses over the last threshold,
+        stage 1: the threshold that a fraction r1 of the fitted distribution exceeds,
+                 r1 = first_ratio
+        stage m: the same for the excesses over the last threshold,
                  r = (density / r1)^(1 / (stages - 1))
 
     Parameters
     ----------
     density : float in (0, 1]
-    distribution : "exponential", "generalised_pareto" or "gamma" (then generalised Pareto)
-    stages : how many fits to begin with
+    distribution : "exponential", "generalised_pareto" or "gamma" (generalised Pareto in later
+        stages)
+    stages : initial number of stages
     first_ratio : r1
-    adapt_every : steps after which a tensor's stages change when count / k was off 1 by 20 %; 0
-        never
-    cap : float >= 1; never more than cap * k entries: beyond, the largest of them
+    adapt_every : number of steps after which a tensor's stages change if the mean of count / k
+        differs from 1 by more than 20 %; 0 for never
+    cap : float >= 1; at most cap * k entries are sent, the largest of them
 
     Notes
     -----
-    More stages raise the count on light tails and lower it on heavy ones, so the direction is the
-    one that helped last time. At least the largest entry is sent.
+    More stages raise the count for light tails and lower it for heavy ones. The number of stages
+    therefore changes in the direction that reduced the error last time. At least the largest entry
+    is sent.
 
-    Cost: one pass a stage, one to take the entries.  On a device the first stage's statistics come
-    with the pass that adds the gradient in nearly every step, and with it what is a little smaller
-    than the last threshold; every further stage's threshold is the host's, so it looks again.
+    Cost: one pass per stage, and one to take the entries.  On a device, in nearly every step, the
+    pass that adds the gradient also computes the statistics of the first stage, and collects
+    entries slightly smaller than the last threshold; every further stage needs another pass.
 
-    Paper: abdelmoniem2021sidco.  Departs: stages are kept for every tensor, where the published
-    code shares them between all; an empty tail ends the stages; the vector is not normalised, which
-    changes nothing.
+    Paper: abdelmoniem2021sidco.  Departs: every tensor has its own number of stages, while the
+    published code has one for all; an empty tail ends the stages; the vector is not normalised,
+    which makes no difference.
     """
 
     distribution: str = "exponential"
@@ -148,7 +150,7 @@ class Sidco(DensitySelector):
         for stage, ratio in enumerate(ratios):
             tail = context.kernels.tail(accumulated, threshold)
             passes += 1
-            # Nothing is left to fit to: the threshold of the last stage stands.
+            # Too few entries to fit: keep the threshold of the last stage.
             if tail.count < 2 or tail.mean <= 0:
                 break
             excess = (later_fit if stage else first_fit)(tail, min(ratio, 1 - 1e-12))
@@ -158,15 +160,15 @@ class Sidco(DensitySelector):
 
 @dataclass(frozen=True)
 class History:
-    """The course of a tensor's stages.
+    """The adaptation of a tensor's number of stages.
 
     Attributes
     ----------
-    stages : how many there are
+    stages : number of stages
     change : the last change, 1 or -1
-    steps : steps since that change
-    total : the sum of count / k over those steps
-    last_error : how far the mean of count / k was off 1 before the change
+    steps : number of steps since the last change
+    total : sum of count / k over these steps
+    last_error : distance of the mean of count / k from 1 before the last change
     """
 
     stages: int
@@ -177,25 +179,24 @@ class History:
 
     @classmethod
     def of(cls, memo: Memo, stages: int) -> History:
-        """Return the history that a memo holds; a new one for an empty memo."""
+        """Return the history from a memo; a new one for an empty memo."""
         if not isinstance(memo, list):
             return cls(stages)
         return cls(int(memo[0]), int(memo[1]), int(memo[2]), memo[3], memo[4])
 
     def memo(self) -> list[float]:
-        """Return the history as a JSON-able list."""
+        """Return the history as a JSON-serializable list."""
         return [self.stages, self.change, self.steps, self.total, self.last_error]
 
     def after(self, achieved: float, adapt_every: int, most: int) -> History:
-        """Return the history after one more step, with another number of stages where that is
-        due."""
+        """Return the history after another step, which may change the number of stages."""
         steps, total = self.steps + 1, self.total + achieved
         if not adapt_every or steps < adapt_every:
             return History(self.stages, self.change, steps, total, self.last_error)
-        # Over several steps, as one step's count scatters.
+        # Average over several steps, because counts of single steps scatter.
         error = abs(total / steps - 1.0)
         if error <= 0.2:
             return History(self.stages, self.change, last_error=error)
-        # Further off than before: the last change went the wrong way.
+        # A larger error than before: the last change was in the wrong direction.
         change = -self.change if error > self.last_error else self.change
         return History(min(most, max(1, self.stages + change)), change, last_error=error)

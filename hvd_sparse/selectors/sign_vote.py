@@ -1,4 +1,4 @@
-"""signSGD's selection: every sign, as a vote."""
+"""signSGD's selection: all signs, as votes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from hvd_sparse.types import Selection
 @SELECTORS.register("sign_vote")
 @dataclass(frozen=True)
 class SignVote(Selector):
-    """Send +1 or -1 for every entry that is not zero: a vote, whatever the entry's size.
+    """Send +1 or -1 for every non-zero entry, as its vote.
 
         sent_j = sign(accumulated_j)
 
     Notes
     -----
-    With the memory ``majority_vote`` the ranks' votes are counted. An entry that is exactly zero
-    abstains.
+    Memory ``majority_vote`` counts the ranks' votes. Exact zeros do not vote.
 
     Cost: one pass to write the signs.
 
@@ -32,7 +31,7 @@ class SignVote(Selector):
     paper: ClassVar[str | None] = "bernstein2019majority"
     sends_votes: ClassVar[bool] = True
     needs_host: ClassVar[str] = (
-        "sends a value for every entry, so that the whole tensor would travel"
+        "sends a value for every entry, so that the whole tensor is copied anyway"
     )
 
     @property

@@ -17,7 +17,7 @@ from hvd_sparse.types import Selection
 @SELECTORS.register("stc")
 @dataclass(frozen=True)
 class Stc(ExactSelector):
-    """Keep the k largest entries and send their sign times their mean magnitude.
+    """Select the k largest entries, and send their signs times their mean magnitude.
 
         sent_j = sign(accumulated_j) * mean(|accumulated| over the k entries)
 
@@ -28,7 +28,7 @@ class Stc(ExactSelector):
     Notes
     -----
     Memories keep accumulated - sent at the sent entries:
-    |accumulated - sent|^2 = |accumulated|^2 - (sum of the kept magnitudes)^2 / k.
+    |accumulated - sent|^2 = |accumulated|^2 - (sum of the sent entries' magnitudes)^2 / k.
 
     Cost: that of ``topk``, and a pass over the k entries.
 

@@ -1,4 +1,4 @@
-"""TernGrad's selection: -s, 0 or s, drawn so that the mean is right."""
+"""TernGrad's selection: -s, 0 or s at random, with the right expectation."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from hvd_sparse.types import Selection
 @SELECTORS.register("terngrad")
 @dataclass(frozen=True)
 class TernGrad(Selector):
-    """Send sign(x_j) * s with probability |x_j| / s, else nothing.
+    """Send sign(x_j) * s with probability |x_j| / s.
 
         x = accumulated, clipped at clip * std(accumulated);  s = max(|x|)
 
     Parameters
     ----------
-    clip : float > 0, in standard deviations; None does not clip
-    seed : of the draws
+    clip : float > 0, in standard deviations; None for no clipping
+    seed : seed of the random numbers
 
     Notes
     -----
-    Unbiased for the clipped gradient, so it goes with ``memory="none"``.
-    The draw depends on seed, tensor, step and rank alone.
+    The selection is unbiased for the clipped gradient, so ``memory="none"`` suffices.
+    The random numbers depend only on the seed, the tensor, the step and the rank.
 
-    Cost: two passes and one random number an entry.
+    Cost: two passes, and one random number per entry.
 
-    Paper: wen2017terngrad.  Departs: every rank has its own s, where the paper shares the largest.
+    Paper: wen2017terngrad.  Departs: every rank has its own s, while the paper uses the largest of
+    all ranks.
     """
 
     clip: float | None = 2.5
@@ -44,7 +45,7 @@ class TernGrad(Selector):
     is_by_magnitude: ClassVar[bool] = False
     ignores: ClassVar[frozenset[str]] = frozenset({"scale"})
     needs_host: ClassVar[str] = (
-        "sends a value for every entry, so that the whole tensor would travel"
+        "sends a value for every entry, so that the whole tensor is copied anyway"
     )
 
     def __post_init__(self) -> None:

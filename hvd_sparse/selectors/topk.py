@@ -1,4 +1,4 @@
-"""Exact top-k: the yardstick."""
+"""Exact top-k, the baseline."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from hvd_sparse.selectors.contract import Context, Found
 from hvd_sparse.selectors.ldte import laplace_threshold
 
 MAX_PASSES = 16
-"""Counts before the entries above the bracket's low end, all of them, are cut to k."""
+"""Largest number of counts, after which exact top-k selects among the remaining entries."""
 
 
 @SELECTORS.register("topk")
 @dataclass(frozen=True)
 class TopK(ExactSelector):
-    """Keep exactly the k entries of largest magnitude.
+    """Select exactly the k entries of largest magnitude.
 
         k = max(1, min(numel, floor(numel * density + 1e-9)))
 
@@ -31,14 +31,16 @@ class TopK(ExactSelector):
 
     Notes
     -----
-    Fewer than k non-zeros: all of them.  Of equal magnitudes the lower index goes first.
+    If there are fewer than k non-zero entries, all of them are selected.  Of equal magnitudes the
+    lower index is selected first.
 
-    Cost: none beside the pass that adds the gradient in nearly every step: it takes what is a
-    little smaller than the last step's k-th magnitude along, and the list is cut to k.  Else
-    counting passes, from the Laplace estimate (``ldte_bs``) at the first step and from just below
-    the last threshold in groups, until at most 3 k entries are left, and one to take them.
+    Cost: in nearly every step no pass besides the one that adds the gradient. This pass also
+    collects entries slightly smaller than the last k-th magnitude, of which the k largest are kept.
+    Otherwise counting passes until at most 3 k entries reach the threshold, and one to take these;
+    counting starts from the Laplace estimate (see ``ldte_bs``) on the first step, and from slightly
+    below the last threshold in groups.
 
-    Paper: aji2017sparse.  Departs: k entries of each tensor rather than one threshold for all.
+    Paper: aji2017sparse.  Departs: k entries of each tensor instead of one threshold for all.
     """
 
     paper: ClassVar[str | None] = "aji2017sparse"
@@ -56,7 +58,7 @@ class TopK(ExactSelector):
         miss = context.miss
         if miss:
             first, known = miss.retry, miss.known
-        else:  # with a last threshold in groups, where no pass takes entries along
+        else:  # in groups, whose passes collect no entries, there may be a last threshold
             warm = context.warm
             first = AIM * warm if warm else laplace_threshold(moments, count)
             known = None
@@ -66,6 +68,6 @@ class TopK(ExactSelector):
         )
         selection, threshold = kernels.trim(
             result.selection, count, None
-        )  # a converged one is up to 3 k
+        )  # up to 3 k if the search converged
         memo = context.margin_for(count)
         return Found(selection, threshold, result.passes, memo=memo)
