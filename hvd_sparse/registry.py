@@ -184,7 +184,7 @@ def import_siblings(package: str, path: list[str]) -> None:
             importlib.import_module(f"{package}.{module.name}")
 
 
-# The contracts import this module, so the types of parts are given where they are resolved.
+# The contracts are in higher layers, so the types of parts are given where parts are resolved.
 SELECTORS: Registry = Registry("selector")
 MEMORIES: Registry = Registry("memory")
 CODECS: Registry = Registry("codec")
