@@ -54,15 +54,15 @@ COMPOSED = ("build", "from_config")
 def register(model: Params, method: str = "ldte_bs", **options: Option) -> DdpCompressor:
     """Let a DistributedDataParallel model exchange sparse gradients.
 
-    Collective: every rank calls it, behind DistributedDataParallel and before the first backward
-    pass.  DDP's buckets are what travels together, each a message.  The hook stays with the model.
+    Collective: every rank calls it, after creating DistributedDataParallel and before the first
+    backward pass.  Each of DDP's buckets is a message.  The hook stays with the model.
 
     Parameters
     ----------
     model : torch.nn.parallel.DistributedDataParallel
-    method : a named method; "build" for parts composed freely (selector=...), "from_config" for
+    method : a named method; "build" to combine parts (selector=...); "from_config" with
         config=handle.config()
-    options : those of the method, density among them, and the common ones: ``methods.builder``
+    options : those of the method, for example density, and the common ones: ``methods.builder``
 
     Returns
     -------
@@ -74,12 +74,12 @@ def register(model: Params, method: str = "ldte_bs", **options: Option) -> DdpCo
     ------
     InvalidOption : the model is no DDP model or has a hook, or an option is wrong
     UnsupportedInput : a parameter cannot be compressed
-    UnknownName : no method is called that
-    RankMismatch : ranks have other models or options
+    UnknownName : no method has this name
+    RankMismatch : ranks have different models or options
 
     Examples
     --------
-    In a program that torchrun starts::
+    In a program started by torchrun::
 
         model = torch.nn.parallel.DistributedDataParallel(model)
         optimizer = torch.optim.AdamW(model.parameters())

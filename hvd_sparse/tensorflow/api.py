@@ -21,15 +21,15 @@ class Compression(AutoMethod, Methods):
     """Gradient sparsification for ``horovod.tensorflow`` and ``horovod.tensorflow.keras``.
 
     ``params`` of every method are a model, a list of variables, or a callable that returns one.  A
-    model is asked for its variables by its first gradient, and so may be built by its first batch:
+    model's variables are read at its first gradient, so the first batch may build it:
 
         compression = Compression.ldte_bs(model, density=0.001)
         tape = hvd.DistributedGradientTape(tape, compression=compression)
 
-    Make one compressor, outside the training function, after ``hvd.init()``. Keras 2's models
-    go to Horovod's wrappers, Keras 3's to those of ``hvd_sparse.keras``. Gradients on the CPU,
-    float16, bfloat16, float32 and float64; the residual is float32, float64 for float64
-    gradients. 16-bit gradients of tensors that stay dense travel as float32.
+    Make one compressor, outside the training function, after ``hvd.init()``. Use Horovod's wrappers
+    for Keras 2 and those of ``hvd_sparse.keras`` for Keras 3. Gradients may be float16, bfloat16,
+    float32 and float64; the residual is float32, or float64 for float64 gradients. 16-bit gradients
+    of dense tensors are sent as float32.
     """
 
     @classmethod
@@ -59,12 +59,12 @@ class Compression(AutoMethod, Methods):
 
     @classmethod
     def nothing(cls, params: Params = None) -> TensorflowSendNothing:
-        """Return a compressor that sends nothing: how quick a step could be at most.
+        """Return a compressor that sends nothing, to measure the upper bound of any speed-up.
 
-        Every rank trains with its own gradients, so this is for timing, and not for training.
+        Every rank trains with its own gradients, so use it for timing only.
 
         Parameters
         ----------
-        params : as for the other methods, and not looked at
+        params : as for the other methods; ignored
         """
         return TensorflowSendNothing()

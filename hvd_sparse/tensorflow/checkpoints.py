@@ -19,9 +19,9 @@ Metrics: TypeAlias = "Mapping[str, Value] | None"
 class CompressorState(tf.train.experimental.PythonState):  # type: ignore[misc]
     """State of one rank, for ``tf.train.Checkpoint``.
 
-    A state belongs to its rank, so every rank writes a checkpoint of its own, in a folder of its
-    own; ``compressor.save`` and ``compressor.load`` put all ranks' states into one file, and take
-    them apart for any number of ranks.
+    A state belongs to its rank, so every rank writes its own checkpoint into its own folder.
+    ``compressor.save`` and ``compressor.load`` use one file for all ranks, and for any number of
+    ranks.
 
     Examples
     --------
@@ -36,30 +36,30 @@ class CompressorState(tf.train.experimental.PythonState):  # type: ignore[misc]
         self._compressor = compressor
 
     def serialize(self) -> bytes:
-        """Return what a checkpoint holds."""
+        """Return the compressor's state as bytes for the checkpoint."""
         return to_bytes(self._compressor.state_dict())
 
     def deserialize(self, string_value: bytes) -> None:
-        """Take the state from what a checkpoint holds.
+        """Load the compressor's state from a checkpoint's bytes.
 
         Raises
         ------
-        CorruptCheckpoint : it is not whole
-        RankMismatch : it is another model's, configuration's or rank's
+        CorruptCheckpoint : it is incomplete
+        RankMismatch : it belongs to another model, configuration or rank
         """
         self._compressor.load_state_dict(from_bytes(string_value))
 
 
 class SaveCompressor(tf.keras.callbacks.Callback):  # type: ignore[misc]
-    """Callback that saves a compressor at the end of every epoch; give it to ``fit`` on every rank.
+    """Callback that saves a compressor at the end of every epoch; pass it to ``fit`` on every rank.
+
+    Load the file with ``compressor.load(path)`` before ``fit``.
 
     Parameters
     ----------
-    compressor : whose ``save`` is called
-    path : of the one file for all ranks; may hold ``{epoch}``, as ``ModelCheckpoint``'s does, which
-        counts from 1
-
-    ``compressor.load(path)``, before ``fit``, is the way back.
+    compressor : the compressor to save
+    path : of one file for all ranks; may contain ``{epoch}``, counted from 1 as in
+        ``ModelCheckpoint``
     """
 
     def __init__(self, compressor: TensorflowCompressor, path: str | os.PathLike[str]) -> None:

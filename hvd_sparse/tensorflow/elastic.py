@@ -4,7 +4,7 @@
 
     state = TensorFlowKerasState(model, optimizer, compressor=compressor, batch=0, epoch=0)
 
-Horovod would pickle a compressor given to its own, and give rank 0's to all.
+Horovod's own state would pickle the compressor and give rank 0's to all ranks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hvd_sparse.untyped import Optimizer, Value
 
 
 class WithCompressor:
-    """Commits, restores and synchronizes a compressor with a state's variables."""
+    """Commits, restores and synchronises a compressor with a state's variables."""
 
     def __init__(self, *arguments: Any, compressor: TensorflowCompressor, **options: Any) -> None:
         self.compressor = compressor
@@ -39,10 +39,10 @@ class WithCompressor:
         super()._load_model()  # type: ignore[misc]
 
     def sync(self) -> None:
-        """Meet the ranks of the new world.  Collective.
+        """Synchronise with the ranks of the new world.  Collective.
 
-        A worker may die in the middle of it; outside of training, Horovod does not take
-        TensorFlow's error for that.
+        A worker may die meanwhile; its error is converted, because Horovod only recognises
+        TensorFlow's error inside the training.
         """
         try:
             self.compressor.rejoin()
@@ -51,8 +51,8 @@ class WithCompressor:
             raise HorovodInternalError(error) from error
 
     def check_host_updates(self) -> None:
-        """Have states synchronized where workers only left, too, which Horovod would not: residuals
-        have to be brought together."""
+        """Also synchronise if workers only left, which Horovod would skip, because residuals must
+        be redistributed."""
         try:
             super().check_host_updates()  # type: ignore[misc]
         except HostsUpdatedInterrupt as interrupt:
@@ -60,12 +60,12 @@ class WithCompressor:
 
 
 class TensorFlowState(WithCompressor, elastic.TensorFlowState):  # type: ignore[misc]
-    """``horovod.tensorflow.elastic.TensorFlowState``, with a compressor of its variables."""
+    """``horovod.tensorflow.elastic.TensorFlowState`` with a compressor of its variables."""
 
 
 class TensorFlowKerasState(WithCompressor, elastic.TensorFlowKerasState):  # type: ignore[misc]
-    """``horovod.tensorflow.elastic.TensorFlowKerasState``, with a compressor; also for
-    ``horovod.tensorflow.keras``.  UnsupportedInput for Keras 3, whose is
+    """``horovod.tensorflow.elastic.TensorFlowKerasState`` with a compressor; also for
+    ``horovod.tensorflow.keras``.  Raises UnsupportedInput for Keras 3, which needs
     ``hvd_sparse.keras.elastic.KerasState``."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Local steps: ranks train by themselves, and exchange what they have moved every few steps."""
+"""Local steps: ranks train alone, and exchange their movement every few steps."""
 
 from __future__ import annotations
 
@@ -16,29 +16,30 @@ from hvd_sparse.untyped import Params, Report, Value
 
 
 class LocalSteps:
-    """Exchange of what a local optimizer has moved on every rank, sparse, every few steps.
+    """Sparse exchange, every few steps, of each rank's movement under a local optimizer.
 
         pseudo-gradient = anchor - variable    after ``every`` steps
-        anchor' = outer step with the mean of what the ranks have sent of it
+        anchor' = outer step with the mean of the ranks' sent entries
         variable = anchor'
 
-    ``hvd_sparse.torch.LocalSteps`` says more. Here the local optimizer is the program's alone:
-    ``advance`` is called behind each of its steps, outside of ``tf.function``.
+    ``hvd_sparse.torch.LocalSteps`` has the details. Here the program runs the local optimizer, and
+    calls ``advance`` after each of its steps, outside ``tf.function``.
 
     Parameters
     ----------
-    variables : a built model, the variables that are trained, or a callable that returns them
-    compression : makes the compressor of a list of variables: a method of ``Compression`` with its
-        options, as ``functools.partial(Compression.topk, density=1 / 64)``
+    variables : a built model, its trained variables, or a callable that returns them
+    compression : function that makes the compressor of a list of variables: a method of
+        ``Compression`` with its options, for example ``functools.partial(Compression.topk,
+        density=1 / 64)``
     every : local steps between two exchanges
     outer_lr, outer_momentum, nesterov : of the outer step
 
     Notes
     -----
-    Collective: it broadcasts rank 0's variables, as all ranks start from one anchor. Variables that
-    are not trained now are not exchanged: make this object before a layer is frozen that will be
-    trained later. A model or a callable is asked at every exchange, so that a layer unfrozen since
-    is an error; a list cannot tell.
+    Collective: it broadcasts rank 0's variables, because all ranks must start from one anchor.
+    Variables that are not trainable now are not exchanged, so make this object before you freeze a
+    layer that will be trained later. A model or a callable is checked at every exchange, and a
+    layer unfrozen since is an error; a list cannot be checked.
 
     Paper: sarfi2025sparseloco, douillard2023diloco.
 
@@ -108,9 +109,9 @@ class LocalSteps:
                 )
 
     def exchange(self) -> None:
-        """Exchange now: collective, and without effect where no step was taken since the last.
+        """Exchange now. Collective; no effect if no step was taken since the last exchange.
 
-        Call it at the end, where the steps are no multiple of ``every``.
+        Call it at the end if the number of steps is no multiple of ``every``.
         """
         if self.taken:
             self._refuse_unfrozen()
@@ -142,15 +143,15 @@ class LocalSteps:
         return gradient + self._momentum * velocity if self._nesterov else velocity
 
     def stats(self) -> Report:
-        """Return the compressor's report: its steps are exchanges."""
+        """Return the compressor's report; its steps are exchanges."""
         return self.compressor.stats()
 
     def state_dict(self) -> Report:
-        """Return what this rank keeps besides the model and the local optimizer.
+        """Return this rank's state, without the model and the local optimizer.
 
         taken : local steps since the last exchange
         anchors, velocities : in the order of the variables
-        compressor : the compressor's
+        compressor : the compressor's state
         """
         return {
             "taken": self.taken,
@@ -160,15 +161,16 @@ class LocalSteps:
         }
 
     def load_state_dict(self, state: Report) -> None:
-        """Take back what this rank kept; the model and the local optimizer load their own.
+        """Load this rank's state; load the model and the local optimizer separately.
 
         Parameters
         ----------
-        state : as ``state_dict`` gave it on this rank
+        state : this rank's ``state_dict()``
 
         Raises
         ------
-        RankMismatch : it is another model's or configuration's; lists what differs
+        RankMismatch : it belongs to another model or configuration; the message lists the
+            differences
         """
         self.compressor.load_state_dict(state["compressor"])
         self.taken = state["taken"]

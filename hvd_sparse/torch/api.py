@@ -18,18 +18,18 @@ from hvd_sparse.untyped import GradScaler, Optimizer, Params, ProcessSet, Value
 class Compression(AutoMethod, Methods):
     """Gradient sparsification for ``horovod.torch``.
 
-    ``params`` of every method are ``model.named_parameters()``, the same that Horovod is given:
+    ``params`` of every method are ``model.named_parameters()``, the same as given to Horovod:
 
         compression = Compression.ldte_bs(model.named_parameters(), density=0.001)
         optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(),
                                              compression=compression)
 
-    Call ``hvd.init()`` before.  Gradients on the CPU, float16, bfloat16, float32 and float64; the
-    residual is float32, float64 for float64 gradients.  Parameters of other dtypes that need no
-    gradient are left out.
+    Call ``hvd.init()`` first.  Gradients may be float16, bfloat16, float32 and float64; the
+    residual is float32, or float64 for float64 gradients.  Parameters of other dtypes without a
+    gradient are ignored.
 
-    Clip and unscale gradients after ``optimizer.synchronize()``; ChangedGradient if it was not
-    called.
+    Clip and unscale gradients after ``optimizer.synchronize()``; otherwise ChangedGradient is
+    raised.
     """
 
     _plans_groups = True
@@ -55,12 +55,12 @@ class Compression(AutoMethod, Methods):
 
     @classmethod
     def nothing(cls, params: Params = None) -> TorchSendNothing:
-        """Return a compressor that sends nothing: how quick a step could be at most.
+        """Return a compressor that sends nothing, to measure the upper bound of any speed-up.
 
-        Every rank trains with its own gradients, so this is for timing, and not for training.
+        Every rank trains with its own gradients, so use it for timing only.
 
         Parameters
         ----------
-        params : as for the other methods, and not looked at
+        params : as for the other methods; ignored
         """
         return TorchSendNothing()

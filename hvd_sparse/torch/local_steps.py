@@ -1,4 +1,4 @@
-"""Local steps: ranks train by themselves, and exchange what they have moved every few steps."""
+"""Local steps: ranks train alone, and exchange their movement every few steps."""
 
 from __future__ import annotations
 
@@ -22,34 +22,35 @@ class LocalSteps:
     """A local optimizer on every rank, whose movement is sent sparse every few steps.
 
         pseudo-gradient = anchor - parameter    after ``every`` steps of the local optimizer
-        anchor' = outer step with the mean of what the ranks have sent of it
+        anchor' = outer step with the mean of the ranks' sent entries
         parameter = anchor'
 
-    What is not sent of a pseudo-gradient stays in the compressor's residual for the next one. The
-    outer step is SGD's: with its defaults the parameters become the mean of the ranks' (local
-    SGD); SparseLoCo sends with ``topk``, 64 of 4,096 entries and values of 2 bits; DiLoCo sends
-    all, with ``outer_lr=0.7, outer_momentum=0.9, nesterov=True``.
+    Unsent entries of a pseudo-gradient stay in the compressor's residual. The outer step is SGD.
+    With its defaults, the parameters become the mean of the ranks' (local SGD). SparseLoCo sends 64
+    of 4,096 entries with ``topk`` and values of 2 bits. DiLoCo sends everything, with
+    ``outer_lr=0.7, outer_momentum=0.9, nesterov=True``.
 
     Parameters
     ----------
     optimizer : the local one, any of torch's; not Horovod's
     named_parameters : ``model.named_parameters()``
-    compression : makes the compressor of named parameters: a method of ``Compression`` with its
-        options, as ``functools.partial(Compression.topk, density=1 / 64)``
+    compression : function that makes the compressor of named parameters: a method of
+        ``Compression`` with its options, for example ``functools.partial(Compression.topk,
+        density=1 / 64)``
     every : local steps between two exchanges
     outer_lr, outer_momentum, nesterov : of the outer step
     process_set : the ranks that train together; all by default
 
     Notes
     -----
-    Collective: it broadcasts rank 0's parameters, as all ranks start from one anchor. Buffers, as
-    the running means of BatchNorm, stay each rank's own. Parameters that are frozen now are not
-    exchanged; who unfreezes them later makes this object first and freezes them then. State: an
-    anchor and a pseudo-gradient, and a velocity where there is outer momentum, besides the
-    compressor's.
+    Collective: it broadcasts rank 0's parameters, because all ranks must start from one anchor.
+    Buffers, for example BatchNorm's running means, stay each rank's own. Parameters that are frozen
+    now are not exchanged; to unfreeze them later, make this object first and freeze them then. It
+    keeps an anchor and a pseudo-gradient, and a velocity with outer momentum, besides the
+    compressor's state.
 
-    Paper: sarfi2025sparseloco, douillard2023diloco.  Departs from SparseLoCo: the residual does
-    not decay, and the entries are chosen by the method's rule, not from every chunk.
+    Paper: sarfi2025sparseloco, douillard2023diloco.  Departs from SparseLoCo: the residual does not
+    decay, and the method's rule selects the entries, not a quota for every chunk.
 
     Examples
     --------
@@ -122,7 +123,7 @@ class LocalSteps:
 
         Parameters
         ----------
-        closure : as the local optimizer takes it
+        closure : passed to the local optimizer
         """
         self._refuse_unfrozen()
         loss = self.optimizer.step(closure)
@@ -130,8 +131,8 @@ class LocalSteps:
         return loss
 
     def advance(self) -> None:
-        """Count a local step that was taken by other means, as by ``GradScaler.step(optimizer)``,
-        and exchange if it is due."""
+        """Count a local step taken elsewhere, for example by ``GradScaler.step(optimizer)``, and
+        exchange if it is due."""
         self._refuse_unfrozen()
         self.taken += 1
         if self.taken >= self.every:
@@ -150,9 +151,9 @@ class LocalSteps:
 
     @torch.no_grad()
     def exchange(self) -> None:
-        """Exchange now: collective, and without effect where no step was taken since the last.
+        """Exchange now. Collective; no effect if no step was taken since the last exchange.
 
-        Call it at the end, where the steps are no multiple of ``every``.
+        Call it at the end if the number of steps is no multiple of ``every``.
         """
         if not self.taken:
             return
@@ -167,15 +168,15 @@ class LocalSteps:
         self.taken = 0
 
     def stats(self) -> Report:
-        """Return the compressor's report: its steps are exchanges."""
+        """Return the compressor's report; its steps are exchanges."""
         return self.compressor.stats()
 
     def state_dict(self) -> Report:
-        """Return what this rank keeps besides the model and the local optimizer.
+        """Return this rank's state, without the model and the local optimizer.
 
         taken : local steps since the last exchange
         anchors : by name
-        outer, compressor : of the outer step, and of the compressor
+        outer, compressor : states of the outer step and of the compressor
         """
         return {
             "taken": self.taken,
@@ -186,16 +187,16 @@ class LocalSteps:
 
     @torch.no_grad()
     def load_state_dict(self, state: State) -> None:
-        """Take back what this rank kept; the model and the local optimizer load their own.
+        """Load this rank's state; load the model and the local optimizer separately.
 
         Parameters
         ----------
-        state : as ``state_dict`` gave it on this rank
+        state : this rank's ``state_dict()``
 
         Raises
         ------
-        InvalidOption : it is of other parameters
-        RankMismatch : the compressor's part does not fit; it lists what differs
+        InvalidOption : it belongs to other parameters
+        RankMismatch : the compressor's state does not fit; the message lists the differences
         """
         anchors: Mapping[str, torch.Tensor] = state["anchors"]
         if list(anchors) != [name for name, _ in self._anchors]:
