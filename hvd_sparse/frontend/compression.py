@@ -51,8 +51,7 @@ class AutoMethod(Builder[Value]):
         scheduler: Value = None,
         **options: Option,
     ) -> Value:
-        """LDTE-BS where that is faster than dense float32 and float16 here, measured in the first
-        steps; else these.
+        """The fastest of LDTE-BS, dense float32 and float16, as measured in the first steps.
 
         density : 0.001, or what follows from ``steps``
         ways : what is tried: "sparse", "dense", "fp16" (as ``hvd.Compression.fp16``); leave out
@@ -64,7 +63,7 @@ class AutoMethod(Builder[Value]):
             what their memories are at density 1.  There is no "fp16" then
         options : the common ones; the codec is "block16" unless told otherwise
 
-        What was found, and why, is logged by rank 0, and is ``compressor.verdict``.
+        Rank 0 logs the result with its reason; ``compressor.verdict`` has it too.
         """
         if steps is None:
             options.setdefault("codec", "block16")

@@ -118,12 +118,12 @@ class Compressor:
         return of_set + (f".{self._number}" if self._number else "")
 
     def stats(self) -> Report:
-        """Return what was really sent so far, JSON-able.
+        """Return counts of everything sent so far, as JSON-able values.
 
-        ``step.stats.Stats.report`` says what each entry means.  With ``density="hiding"``
-        there is "hiding", too: the largest ratio, "c_max", and whether the densities that tensors
-        have as "density_asked" are measured yet.  Where densities follow the learning rate there is
-        "along_rate": the mean "density" that was asked for, and the "codec".
+        ``step.stats.Stats.report`` lists the entries.  With ``density="hiding"`` there is also
+        "hiding": the largest ratio, "c_max", and whether the densities in "density_asked" are
+        measured yet.  If densities follow the learning rate, there is "along_rate": the mean
+        "density" asked for, and the "codec".
         """
         density, rule = (
             getattr(self.configuration.selector, "density", None),
@@ -140,12 +140,13 @@ class Compressor:
         return {"name": self.name, "exchange": describe_part(self.step.exchange), **told}
 
     def footprint(self) -> Report:
-        """Bytes of the state and of a step's messages, from shapes alone:
+        """Return the bytes of the state and of a step's messages, from shapes alone:
         ``frontend.footprint``."""
         return footprint(self.configuration, self.step.specs, self._size_of_world())
 
     def config(self) -> Report:
-        """Return parts and options; ``Compression.from_config`` makes an equal compressor of them.
+        """Return parts and options; ``Compression.from_config`` makes an equal compressor from
+        them.
 
         Returns
         -------
@@ -206,22 +207,23 @@ class Compressor:
         return self._place_in_world()[1]
 
     def load_state_dict(self, state: State, strict: bool = True) -> IncompatibleKeys:
-        """Take back what this rank kept.
+        """Load this rank's state.
 
         Parameters
         ----------
-        state : as ``state_dict`` gave it on this rank
-        strict : False takes the tensors that both know, where parameters were added or removed; on
-            all ranks alike
+        state : this rank's ``state_dict()``
+        strict : False loads only the tensors that both sides know, for added or removed parameters;
+            the same on all ranks
 
         Returns
         -------
         IncompatibleKeys
-            The tensors that one side alone knows, as torch tells them.
+            The tensors that only one side knows, in torch's form.
 
         Raises
         ------
-        RankMismatch : it is another model's, configuration's or world's; lists what differs
+        RankMismatch : it belongs to another model, configuration or world; the message lists the
+            differences
         """
         kept = {spec.key: self.step.transactions.kept_of(spec) for spec in self.step.specs}
         place = self._place_in_world()
@@ -254,7 +256,7 @@ class Compressor:
         return incompatible_keys(state, self.step.specs)
 
     def close(self) -> None:
-        """Give the name free; the compressor must not be used afterwards."""
+        """Release the name; do not use the compressor afterwards."""
         if _LIVE.get(self.name) is self:
             del _LIVE[self.name]
         if _NUMBERS[self._place].get(self._number) is self._claim:

@@ -52,17 +52,19 @@ class DurableCompressor(Compressor):
 
     @property
     def verdict(self) -> Verdict | None:
-        """Return the finding of ``Compression.auto``'s last trial; None until one has ended."""
+        """Return the result of the last trial of ``Compression.auto``, or None before it."""
         return None if self._policy is None else self._policy.verdict
 
     @property
     def plan(self) -> GroupPlan | None:
-        """Return the plan of ``groups="planned"``; None until it has measured, and without it."""
+        """Return the plan of ``groups="planned"``, or None before it is made and without this
+        option."""
         return None if self._policy is None else self._policy.plan
 
     @property
     def hiding(self) -> HiddenDensities | None:
-        """Return what ``density="hiding"`` has measured; None until it has, and without it."""
+        """Return the result of ``density="hiding"``, or None before it is measured and without this
+        option."""
         return None if self._policy is None else self._policy.hiding
 
     def settle_densities(self, densities: Mapping[str, float]) -> None:
@@ -139,17 +141,17 @@ class DurableCompressor(Compressor):
         """Write the states of all ranks into one file.  Collective: every rank calls it, rank 0
         writes.
 
-        Every rank receives one tensor's state of all ranks at a time: world_size * numel * itemsize
-        bytes at the most.
+        Every rank receives all ranks' states of one tensor at a time: at most world_size * numel *
+        itemsize bytes.
 
         Parameters
         ----------
-        path : of the file, which rank 0 writes
+        path : of the file, on rank 0
 
         Raises
         ------
-        PeerFailure : it cannot be written; on all ranks, and the old file stays as it was
-        ExchangeTimeout : another rank does not call it; it is named
+        PeerFailure : the file cannot be written; raised on all ranks, and the old file stays
+        ExchangeTimeout : another rank does not call it; the message names it
         InvalidOption : exchange "hierarchical", whose residuals one file cannot hold
         """
         if self.step.exchange.sums_first:
@@ -171,9 +173,9 @@ class DurableCompressor(Compressor):
             ledger.end(SAVE)
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Take back this rank's part of what ``save`` wrote; every rank reads the file.
+        """Load this rank's part of a file that ``save`` wrote; every rank reads the file.
 
-        Residuals are redistributed where the number of ranks is another.
+        If the number of ranks has changed, residuals are redistributed.
 
         Parameters
         ----------
@@ -181,8 +183,8 @@ class DurableCompressor(Compressor):
 
         Raises
         ------
-        CorruptCheckpoint : the file is not whole
-        RankMismatch : it is another model's or configuration's
+        CorruptCheckpoint : the file is incomplete
+        RankMismatch : it belongs to another model or configuration
         """
         rank, world_size = self._place_in_world()
         self.load_state_dict(redistribute(read(path), world_size)[rank])
@@ -246,7 +248,7 @@ class DurableCompressor(Compressor):
         return self.configuration.timeout_s
 
     def close(self) -> None:
-        """Give the name free and stop watching; the compressor must not be used afterwards."""
+        """Release the name and end the watchdog; do not use the compressor afterwards."""
         super().close()
         if hasattr(self, "watchdog"):  # TensorFlow's is there when the variables are
             self.watchdog.close()

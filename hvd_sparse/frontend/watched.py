@@ -1,4 +1,4 @@
-"""Compressors that can be watched: records for writers, and a summary."""
+"""Compressors with telemetry: records for writers, and a summary."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hvd_sparse.version import __version__
 
 
 class WatchedCompressor(DurableCompressor):
-    """A compressor that says what it does."""
+    """A compressor with telemetry."""
 
     _recorder: Recorder | None = None
     _writes_as = -1
@@ -59,9 +59,9 @@ class WatchedCompressor(DurableCompressor):
             self._record()
 
     def log(self, *, step: int | None = None, **metrics: Option) -> None:
-        """Hand metrics of the training, such as the loss, to the writers of ``telemetry=``.
+        """Pass metrics of the training, for example the loss, to the writers of ``telemetry=``.
 
-        Nothing is done on ranks that do not write.
+        Ranks that do not write ignore the call.
 
         Parameters
         ----------
@@ -82,14 +82,14 @@ class WatchedCompressor(DurableCompressor):
             self._recorder.log(step, metrics)
 
     def summary(self, *, all_ranks: bool = False) -> str:
-        """Print what was sent so far as a table, on rank 0, and return its text.
+        """Print a table of all steps so far on rank 0, and return its text.
 
-        Plain text, which needs no package.  Contraction and staleness are of the steps that
+        It is plain text and needs no package.  Contraction and staleness are of the steps that
         telemetry measured.
 
         Parameters
         ----------
-        all_ranks : add a row a rank.  Collective: every rank calls it, and has the text
+        all_ranks : add a row for each rank.  Collective: every rank calls it, and gets the text
 
         Returns
         -------
@@ -109,8 +109,8 @@ class WatchedCompressor(DurableCompressor):
         return text
 
     def close(self) -> None:
-        """Give the name free, write the last records and stop watching; the compressor must not be
-        used afterwards."""
+        """Release the name, write the last records and end telemetry; do not use the compressor
+        afterwards."""
         if self._recorder is not None:
             self._recorder.close()
         super().close()

@@ -1,5 +1,4 @@
-"""Callbacks for ``fit`` with Keras 3, in the place of Horovod's, which call what only Keras 2
-has."""
+"""Callbacks for ``fit`` with Keras 3, because Horovod's use functions that only Keras 2 has."""
 
 from __future__ import annotations
 
@@ -17,14 +16,14 @@ Logs = dict[str, float]
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Give all ranks one rank's model and optimizer, when the first batch has built them.
+    """Give all ranks the model and optimizer of one rank, after the first batch has built them.
 
-    States of random generators stay each rank's own, and so do metrics.
+    Metrics and the states of random generators stay each rank's own.
 
     Parameters
     ----------
-    root_rank : whose
-    process_set : of Horovod's, among whom
+    root_rank : the rank whose variables are sent
+    process_set : the ranks of the broadcast; all by default
     """
 
     def __init__(
@@ -43,11 +42,11 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
 
 
 class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Average an epoch's metrics over all ranks, for the callbacks behind it.
+    """Average an epoch's metrics over all ranks, for the callbacks after it.
 
     Parameters
     ----------
-    process_set : of Horovod's, among whom
+    process_set : the ranks of the average; all by default
     """
 
     def __init__(self, process_set: ProcessSet = hvd.global_process_set) -> None:
@@ -55,7 +54,7 @@ class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._process_set = process_set
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        """Replace what was logged by its average.  Collective."""
+        """Replace the logged metrics by their averages.  Collective."""
         if not self._process_set.included():
             return
         for metric in sorted(logs or {}):  # one order on all ranks
@@ -66,13 +65,13 @@ class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 class LearningRateWarmupCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Raise the rate from ``initial_lr / size`` to ``initial_lr``, batch by batch.
+    """Raise the learning rate from ``initial_lr / size`` to ``initial_lr``, batch by batch.
 
     Parameters
     ----------
-    initial_lr : the rate behind the warm-up, which has been multiplied by the number of ranks
+    initial_lr : the rate after the warm-up, already multiplied by the number of ranks
     warmup_epochs : number > 0
-    steps_per_epoch : batches of an epoch; None to ask ``fit``, which knows where it can count
+    steps_per_epoch : batches of an epoch; None to use the count of ``fit``, if it is known
     """
 
     def __init__(
@@ -115,13 +114,14 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):  # type: ignore[misc
 
 
 class PlanGroupsCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Plan in the run which tensors travel together: ``compression.replan()`` before every batch.
+    """Plan during the run which tensors share a message: ``compression.replan()`` before every
+    batch.
 
-    Where the groups are others, the model's training step is traced anew.
+    If the groups change, the model's training step is traced again.
 
     Parameters
     ----------
-    compression : made with ``groups="planned"``, that the model's optimizer has
+    compression : the optimizer's compressor, made with ``groups="planned"``
     """
 
     def __init__(self, compression: TensorflowCompressor) -> None:

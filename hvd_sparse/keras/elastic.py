@@ -7,10 +7,10 @@
     def train(state):
         ...
 
-    state = KerasState(model, compressor=compression, batch=0, epoch=0)
+    state = KerasState(model, compressor=compressor, batch=0, epoch=0)
     train(state)
 
-Horovod's own asks Keras 3's variables for what only Keras 2's have.
+Horovod's own state uses functions that only Keras 2's variables have.
 """
 
 from __future__ import annotations
@@ -55,19 +55,19 @@ class _Keras3State(elastic.TensorFlowKerasState):  # type: ignore[misc]
 class KerasState(WithCompressor, _Keras3State):
     """Elastic state of a Keras 3 model, its optimizer, and their compressor.
 
-    The optimizer's variables are made here where the first step has not: a worker that joins has to
-    have as many as those that go on.
+    The optimizer is built here if the first step has not done so, because a worker that joins needs
+    as many variables as the others.
 
     Parameters
     ----------
     model : built
     optimizer : None for the one that the model is compiled with
-    compressor : of this rank; its residuals are shared out where workers come or go
+    compressor : of this rank; its residuals are redistributed if workers come or go
     options : further attributes of the state, which all ranks get from rank 0
 
     Raises
     ------
-    InvalidOption : there is no optimizer, or it is none of Keras 3; the model is not built
+    InvalidOption : there is no optimizer, or it is not one of Keras 3; the model is not built
     """
 
     def __init__(

@@ -35,24 +35,23 @@ def DistributedOptimizer(
 ) -> Optimizer:
     """Make a Keras 3 optimizer average its gradients over all ranks before it applies them.
 
-    It stays the same object, of a class derived from its own, with its variables, rate and
-    schedule; a model that is saved with it loads without hvd_sparse.  Clipping comes after the
-    averaging, and so does weight decay.  With ``gradient_accumulation_steps`` the ranks meet once
-    for all accumulated batches; with a ``LossScaleOptimizer`` they besides agree at every batch
-    whether all gradients are finite.
+    It stays the same object, of a derived class, with its variables, learning rate and schedule; a
+    model saved with it loads without hvd_sparse.  Clipping and weight decay follow the averaging.
+    With ``gradient_accumulation_steps``, ranks exchange gradients once for all accumulated batches;
+    with a ``LossScaleOptimizer``, they also agree at every batch whether all gradients are finite.
 
     Parameters
     ----------
-    optimizer : of Keras 3; a ``LossScaleOptimizer`` inside, if there is one
-    backward_passes_per_step : 1; Keras 3 accumulates by itself
+    optimizer : of Keras 3; put a ``LossScaleOptimizer`` inside this one
+    backward_passes_per_step : 1; use Keras 3's gradient accumulation instead
     options : of ``horovod.tensorflow.DistributedGradientTape``: ``compression``, ``op``,
-        ``gradient_predivide_factor``, ``groups`` (a number, or lists of variables; left out where
-        the compression's are "planned"), ``process_set``, ``sparse_as_dense``
+        ``gradient_predivide_factor``, ``groups`` (a number, or lists of variables; omit it if the
+        compression plans groups), ``process_set``, ``sparse_as_dense``
 
     Raises
     ------
-    InvalidOption : it is no optimizer of Keras 3, or distributed already, or has groups besides
-        those that are planned
+    InvalidOption : it is no optimizer of Keras 3, or already distributed, or ``groups`` is given
+        besides planned groups
     UnsupportedInput : Keras runs on another backend than TensorFlow
 
     Examples

@@ -10,13 +10,13 @@ from hvd_sparse.untyped import Option, Value
 
 
 def DistributedGradientTape(gradtape: tf.GradientTape, **options: Option) -> Value:
-    """Return ``horovod.tensorflow.DistributedGradientTape``, which takes Keras 3 variables too.
+    """Return ``horovod.tensorflow.DistributedGradientTape``, extended to Keras 3 variables.
 
-    Horovod's own asks its sources for ``ref()``, which Keras 3's do not have.
+    Horovod's own calls ``ref()`` on its sources, which Keras 3's variables do not have.
 
     Parameters
     ----------
-    gradtape : to be wrapped
+    gradtape : the tape to wrap
     options : Horovod's: ``compression``, ``op``, ``groups``, ``process_set`` and the others
     """
     if isinstance(options.get("groups"), list):
