@@ -74,7 +74,7 @@ def sentences(text: str) -> list[str]:
 
 def rates(texts: Sequence[str]) -> list[float]:
     """Return the words of some texts, and how often each habit stands in 1,000 of them."""
-    whole = re.sub(r"``[^`]*``|`[^`\n]*`", "", "\n".join(texts))
+    whole = "\n".join(re.sub(r"``[^`]*``|`[^`\n]*`", "", text) for text in texts)
     words = len(re.findall(r"[A-Za-z']+", whole))
     return [words] + [
         1000 * len(re.findall(rf"\b(?:{habit})(?!\w)", whole, re.I)) / max(words, 1)
