@@ -23,25 +23,24 @@ Build = Callable[[], Value]
 
 
 class Unbranched:
-    """Graph of a compressor that always compresses: what it asks for is built, and that is all."""
+    """Graph part of a compressor that always compresses: it has a single branch."""
 
     inputs: Sequence[tf.Tensor] = ()
     """What the function that sends is given besides."""
 
     def send(self, build: Build, flat: tf.Tensor, moved: Sequence[tf.DType]) -> Value:
-        """Return what ``GraphBucket.send`` builds.
-
-        That is the array to reduce, the tensor's number and what is moved first.
+        """Return the result of ``GraphBucket.send``: the array to reduce, the tensor's number, and
+        the data of the first phase.
 
         Parameters
         ----------
         flat : the gradient
-        moved : dtypes of what is moved first
+        moved : dtypes of the first phase's data
         """
         return build()
 
     def exchange(self, build: Build, dtype: tf.DType) -> tf.Tensor:
-        """Return what ``GraphBucket.gathered`` builds: 1-D, of this dtype."""
+        """Return the result of ``GraphBucket.gathered``: 1-D, of this dtype."""
         return build()
 
     def receive(self, build: Build, flat: tf.Tensor, reduced: tf.Tensor) -> tf.Tensor:
@@ -49,24 +48,25 @@ class Unbranched:
 
         Parameters
         ----------
-        flat, reduced : the gradient, and what Horovod made of the array that was sent for it
+        flat, reduced : the gradient, and Horovod's reduction of the array sent for it
         """
         return build()
 
 
 @dataclass(frozen=True, eq=False)
 class Branched(Unbranched):
-    """Graph with a branch for every way, side by side; a number tells at every step which runs.
+    """Graph part with one branch for each way (sparse, dense, fp16); a number selects one in each
+    step.
 
     Collectives of the other branches are not submitted.  All ranks take the same branch.
 
     Attributes
     ----------
     way : int32, "SPARSE" and the others
-    is_sparse, is_half : bool, of the way
-    is_timed : bool, whether ``note_end`` is to be called
-    note_end : is told that a result is there
-    site : how Horovod reduces here
+    is_sparse, is_half : bool, derived from the way
+    is_timed : bool, whether to call ``note_end``
+    note_end : called when a result has arrived
+    site : the calling site in Horovod, with its reduction
     name : of collectives
     process_set : of collectives
     """
@@ -86,10 +86,10 @@ class Branched(Unbranched):
         return [self.way]
 
     def send(self, build: Build, flat: tf.Tensor, moved: Sequence[tf.DType]) -> Value:
-        """Return the gradient itself on a dense way, else what is built.
+        """Return the gradient itself on a dense way, otherwise the result of the sparse branch.
 
-        One entry stands for a gradient that travels apart as float16: Horovod's operation has one
-        dtype.
+        A float16 gradient has an allreduce of its own, and one entry stands for it here, because
+        Horovod's operation has a single dtype.
         """
 
         def aside() -> list[tf.Tensor]:

@@ -23,18 +23,18 @@ from hvd_sparse.untyped import ProcessSet, Value
 class GraphBucket:
     """The tensors of one message, while a graph is traced.
 
-    Horovod hands over all tensors of a group before it asks for the first one back, in the same
-    graph.  So the message of a group is built when the first is asked back; that of a tensor that
-    comes alone, when it comes.
+    Horovod hands over all tensors of a group before it requests the first result, in the same
+    graph.  So a group's message is built when the first result is requested, and the message of a
+    single tensor at once.
 
     Parameters
     ----------
-    functions : what the graph calls
-    phases : what the exchange asks for, by the names of ``Exchange.phases``
+    functions : functions that the graph calls
+    phases : collectives of the exchange, by the names of ``Exchange.phases``
     name : of the collectives
     process_set : of the collectives
     dtype : of the carriers
-    branches : that the message is sent in
+    branches : the branches that send the message
     is_group : more tensors may follow the first
     """
 
@@ -95,14 +95,14 @@ class GraphBucket:
         return wire, number
 
     def gathered(self) -> tf.Tensor:
-        """Return what all ranks sent of all these tensors; no more can join them."""
+        """Return all ranks' data for all these tensors; no further tensor can join."""
         if self._gathered is None:
             self._gathered = self._exchange()
         return self._gathered
 
     def _exchange(self, *first: tf.Tensor) -> tf.Tensor:
-        """Return what the exchange brings, fed with what is moved first, or with the numbers of all
-        that are there."""
+        """Return the result of the exchange, started with the first phase's data, or with the
+        numbers of all tensors."""
 
         def build() -> tf.Tensor:
             sealed = first or call_numpy(
@@ -135,7 +135,7 @@ class GraphBucket:
         return array
 
     def _moved(self, phase: int) -> list[tf.DType]:
-        """Return the dtypes of what a phase is fed."""
+        """Return the dtypes of a phase's input."""
         return [self._dtype if self._phases[phase] == "allreduce" else tf.uint8, tf.int32]
 
 

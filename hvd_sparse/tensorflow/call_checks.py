@@ -24,12 +24,12 @@ _FUNCTIONS = "tensorflow.python.eager.polymorphic_function.polymorphic_function"
 
 
 def check_reduction(site: CallSite, process_set: ProcessSet) -> None:
-    """Check how and among whom Horovod is about to reduce.
+    """Check Horovod's operation and its ranks.
 
     Raises
     ------
-    UnsupportedReduction : by another operation than sum and average
-    RankMismatch : among other ranks than the compressor's
+    UnsupportedReduction : the operation is neither sum nor average
+    RankMismatch : the ranks are not the compressor's
     """
     if site.op is not None and site.op not in (hvd.Average, hvd.Sum):
         raise UnsupportedReduction(
@@ -64,13 +64,13 @@ def refuse_xla() -> None:
 def spec_of_unknown(
     tensor: tf.Tensor, variable: object | None, configuration: Configuration
 ) -> TensorSpec:
-    """Return what stands in for a gradient without a registered variable.
+    """Return a placeholder for a gradient without a registered variable.
 
     Compressing it fails, on all ranks.
 
     Raises
     ------
-    UnknownGradient : it would go dense, and so has no carrier to tell the other ranks
+    UnknownGradient : it would go dense, so it has no carrier to inform the other ranks
     """
     name = getattr(variable, "name", "of unknown name")
     if tensor.shape.is_fully_defined():

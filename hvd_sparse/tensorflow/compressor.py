@@ -63,16 +63,16 @@ class TensorflowCompressor(WatchedCompressor):
     """A stateful compressor with Horovod's ``compress`` and ``decompress``.  Made by
     ``Compression``.
 
-    ``compress`` runs when a graph is traced; what it builds runs at every step.  All state is
-    numpy, outside the graphs, so that retracing, branches and ``tf.function`` do not touch it.
+    ``compress`` runs when a graph is traced; the operations it builds run at every step.  All state
+    is numpy, outside the graphs, so retracing, branches and ``tf.function`` do not affect it.
 
     Parameters
     ----------
     params : a model, a list of variables, or a callable that returns one
     configuration : parts and options
-    process_set : Horovod's, that gradients are reduced over; None for all ranks
-    grad_scaler : that scales the loss: a Keras ``LossScaleOptimizer``, or a callable
-    policy : says each step's way; None to compress at every step
+    process_set : Horovod's ranks of the reduction; None for all
+    grad_scaler : the loss scaler: a Keras ``LossScaleOptimizer``, or a callable
+    policy : chooses each step's way; None to compress at every step
     """
 
     _policy: GraphFallback | None
@@ -169,12 +169,12 @@ class TensorflowCompressor(WatchedCompressor):
 
     @property
     def groups(self) -> list[list[Value]] | None:
-        """Return the planned groups for Horovod's ``groups=``, lists of variables; None while
-        nothing is planned.
+        """Return the planned groups for Horovod's ``groups=``, lists of variables; None before a
+        plan exists.
 
         Raises
         ------
-        InvalidOption : two variables have one name, by which Horovod tells those of groups apart
+        InvalidOption : two variables have one name, and Horovod identifies grouped ones by name
         """
         names = None if self._planner is None else self._planner.groups
         if names is None or self._index is None:
@@ -185,16 +185,16 @@ class TensorflowCompressor(WatchedCompressor):
         return groups
 
     def replan(self) -> bool:
-        """Begin a step of a run with ``groups="planned"``; return whether ``groups`` are others
-        than before, so that what was traced with them is to be traced anew.
+        """Begin a step of a run with ``groups="planned"``; return whether ``groups`` have changed,
+        so that functions traced with them must be traced again.
 
-        All ranks call it before every training step, outside ``tf.function``: where groups are
-        decided they wait for each other.  Until the first gradient it does nothing.
+        All ranks call it before every training step, outside ``tf.function``. When groups are
+        decided, ranks wait for each other.  Before the first gradient it has no effect.
 
         Raises
         ------
         InvalidOption : groups is not "planned"
-        ExchangeTimeout : another rank does not come
+        ExchangeTimeout : another rank does not call it
         """
         if not self.plans_groups:
             raise InvalidOption(
@@ -259,8 +259,8 @@ class TensorflowCompressor(WatchedCompressor):
 
     @tf.autograph.experimental.do_not_convert
     def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Context]:
-        """Return what Horovod is to allreduce in the gradient's place, and what ``decompress``
-        needs."""
+        """Return the tensor for Horovod to allreduce instead of the gradient, and the context for
+        ``decompress``."""
         refuse_tensorflow_1()
         refuse_xla()
         site = find_call_site(tensor)
@@ -352,10 +352,10 @@ class TensorflowCompressor(WatchedCompressor):
         return tf.reshape(flat, tf.shape(reduced))
 
     def take_over(self, optimizer: Optimizer) -> None:
-        """Do an optimizer's work from now on: it applies what arrives.  Called once, by whoever
-        makes the compressor.
+        """Do an optimizer's work from now on; the optimizer applies the result.  ``Compression``
+        calls it once.
 
-        In a world of one rank Horovod calls no compressor: the optimizer stays as it is.
+        In a world of one rank Horovod calls no compressor, so the optimizer stays unchanged.
         """
         if self._is_called():
             self._follower = Follower(optimizer, self.configuration.memory)
@@ -388,7 +388,7 @@ class TensorflowCompressor(WatchedCompressor):
             self._finishes_dense = True
 
     def _scale(self) -> tf.Tensor:
-        """Return the loss scale; behind it, what an optimizer that was handed over holds."""
+        """Return the loss scale, followed by the hyper-parameters of a handed-over optimizer."""
         scale = self._loss_scale()
         return scale if self._follower is None else self._follower.beside(scale)
 

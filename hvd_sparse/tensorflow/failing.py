@@ -20,13 +20,13 @@ long for nothing."""
 
 
 class FailingStep:
-    """Takes a step back in one thread, with the step's other tensors under way in others.
+    """Undoes a step in one thread while the step's other tensors are in other threads.
 
     Parameters
     ----------
     step : of the compressor
-    ledger : is told that nothing is awaited any more
-    policy : is told that the step has failed; None where there is none
+    ledger : its pending tensors are cleared
+    policy : notified of the failure, or None
     traced : keys of the tensors that are sent at every step of some graph
     """
 
@@ -48,10 +48,10 @@ class FailingStep:
         run.is_raising = False
 
     def _wait_for_others(self, run: StepRun) -> None:
-        """Let the step's other tensors go through all phases.
+        """Wait until the step's other tensors have passed all phases.
 
-        Once this one has raised, TensorFlow drops what it has not begun, and the other ranks would
-        wait for it.
+        Once this tensor raises, TensorFlow drops operations that have not begun, and the other
+        ranks would wait for them.
         """
         deadline = time.monotonic() + LONGEST_WAIT_S
         while len(run.received) < len(self._traced) and time.monotonic() < deadline:

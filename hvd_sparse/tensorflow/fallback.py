@@ -70,10 +70,9 @@ class GraphFallback(Fallback):
         return self._branches
 
     def _build(self, owner: GraphOwner, site: CallSite) -> Branched:
-        """Build what tells a step's way, outside of the branches that Horovod reduces the gradients
-        in.
+        """Build the operation that returns a step's way, outside Horovod's branches.
 
-        It waits for one gradient: the last in the list, which most backward passes give first.
+        It waits for one gradient: the last of the list, which most backward passes compute first.
         """
         graph = getattr(tf.compat.v1.get_default_graph(), "outer_graph", None)
         if graph is None or site.gradients is None or site.variables is None:
@@ -146,7 +145,7 @@ class GraphFallback(Fallback):
         return are_paid
 
     def _count(self, owner: GraphOwner, positions: Sequence[int], way: int) -> None:
-        """Count what a dense way hands to Horovod; nobody will tell of it."""
+        """Count the tensors and bytes of a dense way, because no other code sees them."""
         step, ledger = owner.step, owner.watchdog.ledger
         specs = [step.specs[position] for position in positions]
         itemsizes = [2 if way == branches.FP16 else spec.accumulator.itemsize for spec in specs]

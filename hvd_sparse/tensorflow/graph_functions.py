@@ -37,10 +37,10 @@ class BucketUnderWay:
     Attributes
     ----------
     conversation : the exchange
-    bucket : what its tensors send
+    bucket : the tensors' selections
     numbers : of its tensors
-    lock : is held by the thread that takes in what the last phase brought
-    is_finished, failure : that has been done; why it could not be
+    lock : held by the thread that processes the last phase's data
+    is_finished, failure : whether that is done; the error if it failed
     """
 
     conversation: Conversation
@@ -52,18 +52,18 @@ class BucketUnderWay:
 
 
 class GraphFunctions:
-    """Half steps of tensors, run when TensorFlow's executor calls for them, in any thread.
+    """The two halves of a tensor's step, called by TensorFlow's executor in any thread.
 
-    Every tensor is a bucket of its own, unless Horovod hands several over together: it reduces each
-    gradient, or group of them, inside a branch of its own, and no tensor can pass from one branch's
-    graph to another's.
+    Every tensor is a bucket of its own, unless Horovod hands several over as a group. Horovod
+    reduces each gradient, or group, inside a branch of its own, and no tensor can pass from one
+    branch's graph to another's.
 
     Parameters
     ----------
     step, collective : of the compressor
-    tokens : positions by what ``identity.runtime_token`` gives for their variables
-    ledger : is told what is sent and received
-    policy : is told which residuals are sent along, and when a step has failed
+    tokens : positions of variables, by their ``identity.runtime_token``
+    ledger : records submitted and received tensors
+    policy : notified of sent residuals and failed steps
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class GraphFunctions:
         scale: Value,
         way: Value = SPARSE,
     ) -> tuple[np.ndarray, np.int64, np.ndarray, np.ndarray]:
-        """Do what ``take`` and ``seal`` do, for a tensor that comes alone."""
+        """Combine ``take`` and ``seal`` for a tensor outside groups."""
         wire, number, ticket = self._take(gradient, token, scale, way, is_joined=False)
         bucket = ticket.bucket or BucketRun(-1, ())  # of a gradient that no tensor stands for
         array, splits = self._open(bucket, ticket.run, (number,))
@@ -263,7 +263,7 @@ class GraphFunctions:
         return result
 
     def _finish(self, under_way: BucketUnderWay, received: np.ndarray) -> None:
-        """Take in what the last phase brought."""
+        """Process the data of the last phase."""
         try:
             try:
                 under_way.conversation.send(received)
@@ -282,14 +282,13 @@ class GraphFunctions:
             self._step.spans.tell("exchange", f"hvd_sparse.{bucket.index}: {keys}", bucket.began_s)
 
     def _note(self, scale: Value) -> float:
-        """Return the loss scale; what an optimizer that was handed over holds comes behind it, and
-        is noted."""
+        """Return the loss scale, after storing the hyper-parameters that follow it."""
         return float(scale) if self.follower is None else self.follower.note(np.asarray(scale))
 
     def finish_dense(
         self, token: Value, scale: Value, reduced: np.ndarray, parameter: np.ndarray
     ) -> np.ndarray:
-        """Return what the optimizer is given for a tensor that Horovod reduced by itself."""
+        """Return the optimizer's input for a tensor that Horovod reduced itself."""
         position = self.position(token)
         assert position is not None  # one that is unknown is refused when it is traced
         ticket = self._receiver.enter_dense(position, self._note(scale))
@@ -302,8 +301,7 @@ def _as_bytes(token: Value) -> bytes:
 
 
 def _moved(request: Request) -> tuple[np.ndarray, np.ndarray]:
-    """Return what an operation of the graph is fed: an array, and the splits of those that are
-    split."""
+    """Return the input of a collective's operation: an array, with its splits if it has any."""
     if isinstance(request, AllToAll):
         return request.array, request.splits.astype(np.int32, copy=False)
     return request.array, NO_SPLITS

@@ -20,13 +20,13 @@ def call_numpy(
     *,
     name: str,
 ) -> Value:
-    """Return the operation that calls a function of arrays, pinned to the host.
+    """Return an operation that calls a function of arrays, pinned to the host.
 
     Parameters
     ----------
     function : numpy in, numpy out
-    inputs : the tensors that it is given
-    dtypes : of what it returns
+    inputs : its input tensors
+    dtypes : of its results
     name : of the operation
     """
     with tf.device(HOST):

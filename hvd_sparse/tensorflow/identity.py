@@ -1,13 +1,11 @@
 """Identification of the variable that a gradient belongs to.
 
-Horovod's TensorFlow frontends hand a compressor a tensor and no name. The calling frame of Horovod,
-however, holds the list of gradients and the list of variables side by side, and the tensor is one
-of that list's own objects. So the answer is read off the stack: the same object at position i of
-`grads` proves that it is the gradient of `vars[i]`.
+Horovod's TensorFlow frontends pass a compressor a tensor without a name. Horovod's calling frame,
+however, holds the lists of gradients and variables side by side, and the tensor is an object of the
+first list. So the same object at position i of `grads` proves that it is the gradient of `vars[i]`.
 
-What is never used as evidence: the order of the calls over several gradients, names and shapes.
-Groups reorder, local layers and `None` gradients are left out, and two models may repeat each
-other's names and shapes.
+Order of calls, names and shapes are never used as evidence, because groups reorder, local layers
+and `None` gradients are left out, and two models may share names and shapes.
 """
 
 from __future__ import annotations
@@ -31,17 +29,17 @@ _CALLS = "_hvd_sparse_identity_calls"
 
 @dataclass(frozen=True)
 class CallSite:
-    """A call of ``compress``, as Horovod's frames tell it; None where they do not.
+    """A call of ``compress``, as read from Horovod's frames; a field is None if they do not have
+    it.
 
     Attributes
     ----------
-    variable : the one whose gradient is handed over
-    process_set, op : that Horovod reduces among, and with
-    together : the tensors that Horovod hands over before it asks for the first one back, if they
-        are several
-    gradients, variables : all that Horovod is given at once, side by side, without gradients that
-        are None
-    scales : what Horovod multiplies with before and after it reduces
+    variable : the gradient's variable
+    process_set, op : ranks and operation of the reduction
+    together : the tensors of Horovod's group, if there are several
+    gradients, variables : all of Horovod's current call, side by side, without gradients that are
+        None
+    scales : Horovod's factors before and after the reduction
     """
 
     variable: object | None
@@ -54,12 +52,12 @@ class CallSite:
 
 
 def find_call_site(tensor: object) -> CallSite:
-    """Return what Horovod is about to do with a gradient, and which variable it is of.
+    """Return Horovod's current call and the variable of its gradient.
 
-    Call it from `compress` itself, in the thread in which Horovod called, and keep `compress` from
-    AutoGraph (`tf.autograph.experimental.do_not_convert`), or TensorFlow rewrites all of it. The
-    variable belongs to the call being *traced*; a later run of the same trace may be about another
-    one: see `runtime_token`.
+    Call it from `compress` itself, in Horovod's calling thread, and exclude `compress` from
+    AutoGraph (`tf.autograph.experimental.do_not_convert`), because TensorFlow would rewrite it. The
+    variable belongs to the call being *traced*; a later run of the trace may be for another
+    variable: see `runtime_token`.
     """
     process_set: object | None = None
     op: object | None = None
@@ -99,22 +97,22 @@ def find_call_site(tensor: object) -> CallSite:
 
 
 def runtime_token(variable: Value) -> Value:
-    """A string tensor that says, each time the graph runs, which resource the variable really is.
+    """Return a string tensor that names the variable's resource each time the graph runs.
 
-    Horovod reduces inside a `tf.function` that takes the variables as arguments, and TensorFlow
-    reuses one trace for all arguments of the same shapes and dtypes: with one compressor for two
-    equal models, what was traced for the first runs for the second, and Python is not asked again.
-    Only the handle that flows in tells them apart.
+    Horovod reduces inside a `tf.function` with the variables as arguments, and TensorFlow reuses
+    one trace for all arguments of the same shapes and dtypes. So with one compressor for two equal
+    models, the trace of the first runs for the second, without Python. Only the variable's handle,
+    an input, tells them apart.
     """
     return tf.io.serialize_tensor(variable.handle)
 
 
 def token_of(variable: Value) -> Value:
-    """Return the token of a variable, and an empty one for None.
+    """Return the token of a variable, or an empty one for None.
 
-    An unregistered variable has one, too: TensorFlow numbers the branches of a graph by what is in
-    them, and the numbers are part of the collectives' names, so all ranks must build the same
-    operations.
+    An unregistered variable has a token too, because all ranks must build the same operations:
+    TensorFlow numbers a graph's branches by their content, and the numbers are part of the
+    collectives' names.
     """
     return tf.constant(b"") if variable is None else runtime_token(variable)
 
@@ -211,12 +209,12 @@ class VariableIndex:
             }
 
     def find(self, tensor: object, variable: object | None) -> tuple[int | None, Value]:
-        """Return the position of a gradient's variable, and the variable; None for what is unknown.
+        """Return the position of a gradient's variable, and the variable; None if it is unknown.
 
         Parameters
         ----------
         tensor : the gradient
-        variable : as Horovod's frames tell it; None where they do not
+        variable : from Horovod's frames; None if they do not have it
         """
         if variable is not None:
             return self.lookup(variable), variable

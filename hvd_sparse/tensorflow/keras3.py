@@ -1,5 +1,5 @@
-"""Keras 3, which Horovod does not know: its variables, its optimizers, and how they are told from
-Keras 2's.  Keras itself is not imported here, as either may be the one in use."""
+"""Keras 3, which Horovod does not support: its variables, its optimizers, and how to distinguish
+them from Keras 2's.  Keras itself is not imported here, because either version may be in use."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def value_of(variable: Value) -> Value:
 
 
 def prefix_of(params: Params) -> str:
-    """Return what the names of a Keras 3 model's variables may begin with: its own name.
+    """Return the prefix that a Keras 3 model's variables may have: the model's own name.
 
-    They do where its first batch has built it, and they do not where it was loaded.
+    They have it if the first batch built the model, but not if the model was loaded.
     """
     return f"{params.name}/" if _is_of_keras(params) and hasattr(params, "name") else ""
 
@@ -78,8 +78,8 @@ LEGACY_UPDATE = "_resource_apply_dense"
 
 
 def updates_of(*names: str) -> list[Value]:
-    """Return what these optimizers do with a gradient, in all versions of Keras that are loaded;
-    of the legacy ones SGD alone, as no memory knows the others."""
+    """Return the update rules of these optimizers, in all loaded versions of Keras; of the legacy
+    ones only SGD, because no memory supports the others."""
     loaded = [tf.keras.optimizers, getattr(sys.modules.get("keras"), "optimizers", None)]
     updates = [
         getattr(optimizers, name).update_step
@@ -94,10 +94,10 @@ def updates_of(*names: str) -> list[Value]:
 
 
 def derive(optimizer: Optimizer, base: type, **members: Value) -> None:
-    """Give a Keras 3 optimizer a class derived from its own, in which ``base`` comes first.
+    """Give a Keras 3 optimizer a class derived from its own, with ``base`` first.
 
-    It stays the same object.  Asked for its class, as Keras does to write it down, it says what it
-    was before: any program can load it.
+    It stays the same object.  When Keras serialises it, it reports its original class, so any
+    program can load it.
     """
     plain = optimizer.__class__
     told = {"__class__": property(lambda self: plain), "__module__": plain.__module__}

@@ -1,5 +1,5 @@
-"""Keras optimizers that are handed over: the compressor's memory does their work, and they apply
-what arrives."""
+"""Handed-over Keras optimizers: the compressor's memory does their work, and they apply
+the result."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ torch and Keras 3, leave the velocity as it is at a momentum of 0."""
 
 
 def read_optimizer(optimizer: Optimizer) -> Handover:
-    """Return what a memory has to do in a Keras optimizer's place; nothing is changed yet.
+    """Return the work that a memory must do for a Keras optimizer; nothing is changed yet.
 
-    Keras's own weight decay is decoupled from the gradient and so stays with the optimizer.  Keras
-    multiplies the rate into its momentum, this does it behind: where the rate changes, momentum
-    from before the change is worth the new one.
+    Keras's weight decay is decoupled from the gradient, so it stays with the optimizer.  Keras
+    multiplies the learning rate into its momentum; here it is applied afterwards, so after a change
+    of the rate, old momentum counts at the new rate.
     """
     if not hasattr(optimizer, "get_config"):
         raise InvalidOption(
@@ -116,7 +116,7 @@ class _Handed(Showing):
     """
 
     def apply_gradients(self, grads_and_vars: Value, *args: Value, **options: Value) -> Value:
-        """Apply what the compressor made of the gradients."""
+        """Apply the compressor's results."""
         pairs = list(grads_and_vars)
         for gradient, variable in pairs:
             self.hvd_sparse_follower.check(gradient, variable)
@@ -124,10 +124,10 @@ class _Handed(Showing):
 
 
 class Applying(_Handed):
-    """An optimizer that applies what arrives, times the rate."""
+    """An optimizer that applies the compressor's result times the learning rate."""
 
     def update_step(self, gradient: Value, variable: Value) -> None:
-        """Apply what the compressor made of a gradient."""
+        """Apply the compressor's result."""
         variable.assign_sub(tf.cast(self.learning_rate, variable.dtype) * gradient)  # type: ignore[attr-defined]
 
 
@@ -226,11 +226,11 @@ class Follower:
             self.slots.fill(optimizer, self._last_rate)
 
     def check(self, gradient: Value, variable: Value) -> None:
-        """Look at a gradient that is about to be applied, when that is traced or done.
+        """Check a gradient before it is applied, at tracing or at run time.
 
         Raises
         ------
-        InvalidOption : it came through no compressor, and lacks what was handed over
+        InvalidOption : it came through no compressor, so it lacks the memory's momentum
         """
         self._is_eager, self._traced = tf.executing_eagerly(), self._constants()
         if gradient is None:
@@ -252,11 +252,11 @@ class Follower:
             )
 
     def beside(self, scale: tf.Tensor) -> tf.Tensor:
-        """Return the scale and, behind it, what the optimizer holds for this step: the rate with
-        which its result will be applied, and the memory's hyper-parameters.
+        """Return the loss scale, followed by this step's hyper-parameters: the learning rate at
+        which the result will be applied, and the memory's.
 
-        All are read in the graph: a function that the graph calls could see the counter of steps
-        before or after the optimizer has moved it on, and not alike on all ranks.
+        All are read in the graph, because a function called by the graph could see the step counter
+        before or after the optimizer advances it, and not alike on all ranks.
         """
         optimizer = self._optimizer
         rate = self._rate()  # first: the legacy optimizers make their variables for it
@@ -391,10 +391,10 @@ def _path_of(schedule: Value, steps: int) -> list[list[float]]:
 
 
 def calling_optimizer() -> Optimizer:
-    """Return the Keras optimizer that calls ``compress``; None where none does.
+    """Return the Keras optimizer that calls ``compress``, or None.
 
-    Looked for in the frames of Horovod's Keras and ours; with a tape nobody knows what the
-    gradients will be given to.
+    It is looked up in the frames of Horovod's Keras and ours; with a tape, the optimizer is
+    unknown.
     """
     frame: Value = sys._getframe(1)
     while frame is not None:
@@ -407,7 +407,7 @@ def calling_optimizer() -> Optimizer:
 
 
 def habits_of(optimizer: Optimizer) -> str | None:
-    """Return what rare and large entries spoil in a Keras optimizer, in words; None if nothing."""
+    """Return the feature of a Keras optimizer that sparse gradients spoil, as text, or None."""
     with tf.init_scope():  # the configuration holds values, which do not exist inside a graph
         config = inner_of(optimizer).get_config()
     if config.get("momentum"):

@@ -13,10 +13,10 @@ from hvd_sparse.untyped import GradScaler, Value
 
 
 def scale_of(grad_scaler: GradScaler) -> Callable[[], tf.Tensor]:
-    """Return what builds the scale of a step, to be called while a graph is traced.
+    """Return a function that builds a step's loss scale while a graph is traced.
 
-    The scale of a Keras ``LossScaleOptimizer`` is a variable, which the graph reads (Keras 3's has
-    it from its first step on); a callable is asked anew at every step; None gives 1.
+    The scale of a Keras ``LossScaleOptimizer`` is a variable, which the graph reads (in Keras 3
+    from the first step on); a callable is called at every step; None gives 1.
 
     Raises
     ------

@@ -50,10 +50,10 @@ class VariableSource:
         self._ask, self.prefix = _asker(params), prefix_of(params)
 
     def variables(self) -> list[tf.Variable]:
-        """Return the variables; of Keras 3's, what they hold.
+        """Return the ``tf.Variable`` objects, also those inside Keras 3's variables.
 
-        Those that are neither floats nor trained, as counters and the states of random generators,
-        are left out.
+        Variables that are neither floats nor trained, for example counters and states of random
+        generators, are left out.
 
         Raises
         ------
@@ -88,9 +88,9 @@ class VariableSource:
 
 
 def specs_of(variables: Sequence[tf.Variable], prefix: str = "") -> list[TensorSpec]:
-    """Return what ranks must agree on.
+    """Return the specs that ranks must agree on.
 
-    Variables of one name are told apart by their order, as Keras layers may share names.
+    Variables with the same name, which Keras layers may have, are distinguished by their order.
 
     Parameters
     ----------
@@ -139,7 +139,8 @@ def refuse_tensorflow_1() -> None:
 
 
 def _refuse_variable_of_1(variable: Value) -> None:
-    """Refuse it outside of its graph, too, as a variable is what a program may keep."""
+    """Refuse a TensorFlow 1 variable, also outside its graph, because a program may keep
+    variables."""
     graph = getattr(variable, "graph", None)
     if graph is not None and not graph.building_function:
         raise UnsupportedInput(
