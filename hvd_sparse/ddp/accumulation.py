@@ -1,4 +1,4 @@
-"""Accumulation: what the backward passes of a step have put into the parameters' gradients."""
+"""Accumulation: the effect of a step's backward passes on the parameters' gradients."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from torch.autograd.graph import get_gradient_edge
 
 
 class Accumulation:
-    """Tells which parameters a step has used, and whose gradients held a result when it began.
+    """Records which parameters a step used, and whose gradients held a result when it began.
 
-    A step's passes are those inside ``no_sync()`` and the one behind them.  Autograd calls the
-    nodes that accumulate gradients before DDP hears of them, so that all is known of a bucket when
-    its hook is called.
+    A step's passes are those inside ``no_sync()`` and the one after them.  Autograd calls the nodes
+    that accumulate gradients before DDP, so a bucket's record is complete when its hook is called.
 
     Parameters
     ----------
@@ -24,7 +23,7 @@ class Accumulation:
 
     Attributes
     ----------
-    used : positions of the parameters that this step has used, as DDP counts them
+    used : positions of the parameters that this step used, as DDP counts them
     kept : positions of those whose gradients held a result when this step began
     """
 

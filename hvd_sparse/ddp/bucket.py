@@ -1,4 +1,4 @@
-"""One bucket of DDP's in one step: what was sent of it, and what comes back."""
+"""One of DDP's buckets in one step: its submitted data and its results."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class SentBucket:
     Attributes
     ----------
     buffer : DDP's, flat, of all gradients
-    gradients : parts of the buffer, a tensor each
-    future : what DDP waits for
-    tickets : of the step, a tensor each
+    gradients : parts of the buffer, one for each tensor
+    future : DDP waits for it
+    tickets : of the step, one for each tensor
     lengths : entries of each tensor's part of the sum: its carrier, or the gradient itself
-    uses : whether this rank has used each parameter; empty where nobody asks
-    holds : whether each gradient has an earlier result in it here; empty where nobody asks
+    uses : whether this rank used each parameter; empty if not needed
+    holds : whether each gradient holds an earlier result; empty if not needed
     sum : the one collective that sums over the ranks
     reduced : its result, averaged
     """

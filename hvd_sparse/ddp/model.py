@@ -1,4 +1,5 @@
-"""What a DistributedDataParallel model tells: its parameters by name, and what rules a hook out."""
+"""Properties of a DistributedDataParallel model: its parameters by name, and settings that exclude
+a hook."""
 
 from __future__ import annotations
 

@@ -44,8 +44,8 @@ class Compressor:
     Parameters
     ----------
     configuration : parts and options
-    place : what tells process sets and frontends apart, for the handshake's name
-    world_size : ranks in the process set, now
+    place : text that identifies process set and frontend in the handshake's name
+    world_size : current number of ranks in the process set
     """
 
     step: Step
@@ -77,13 +77,13 @@ class Compressor:
         self._number = _take_number(place, self._claim)
 
     def _meeting_place(self) -> str:
-        """Return the name of a handshake that begins now: by the order in which compressors meet in
-        this world, on every rank.
+        """Return the name of a handshake that begins now: its number in this world, the same on
+        every rank.
 
-        Names depend on the model, and a difference there is what the handshake is to find.  So is a
-        compressor that one rank has made besides: by the order in which they were made, others
-        would wait for it in vain.  One that meets again is in another world of an elastic run,
-        where some ranks are new and have met nobody: counting begins anew there.
+        It is numbered by the order of first gradients. It does not use names, because they depend
+        on the model, whose differences the handshake must find; nor the order of creation, because
+        other ranks would wait for a compressor that only one rank made. A second handshake means
+        another world of an elastic run, where some ranks are new, so counting begins again.
         """
         met = _MET.setdefault(self._place, [])
         if self._claim in met:
@@ -112,7 +112,8 @@ class Compressor:
         _LIVE[self.name] = self
 
     def _suffix(self) -> str:
-        """Return what tells equal models apart; nothing for the first of the global process set."""
+        """Return a suffix that distinguishes equal models; empty for the first of the global
+        process set."""
         process_set = self._place.partition(".")[2]
         of_set = "" if process_set in ("", "0") else f".set{process_set}"
         return of_set + (f".{self._number}" if self._number else "")
@@ -156,17 +157,13 @@ class Compressor:
         return self.configuration.describe()
 
     def state_dict(self) -> Report:
-        """Return what this rank keeps of every tensor, in plain values and copies of arrays.
+        """Return this rank's state of every tensor, as plain values and copies of arrays.
 
-        Each rank has its own.
-
-        version, library : of this layout, and of hvd_sparse
-        config, model : parts and options; shape and dtype of every tensor
-        rank, world_size, reduction : whose it is, of how many ranks, and whether gradients were
-            averaged or summed
-        tensors : completed steps, threshold, what else the selector was left with, the vector that
-            it selected from, and the memory's arrays, by name; the density, if it was measured;
-            numbers that the memory needs besides; of those that had a step
+        version, library : of this layout, and of hvd_sparse config, model : parts and options;
+        shape and dtype of every tensor rank, world_size, reduction : owner, number of ranks, and
+        whether gradients were averaged or summed tensors : by name, for tensors that had a step:
+        completed steps, threshold, the selector's memo and the vector it selected from, the
+        memory's arrays and numbers; the density, if it was measured
         """
         rule = self.configuration.rule
         measured = rule.table if rule is not None and rule.is_measured else {}

@@ -1,4 +1,4 @@
-"""Compressors that are watched, saved and restored: training outlasts faults and restarts."""
+"""Compressors with a watchdog and saved states: training survives faults and restarts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PATIENCE_IN_SAVE = 1.25
 
 
 class DurableCompressor(Compressor):
-    """A compressor that is watched."""
+    """A compressor with a watchdog and a state that can be saved."""
 
     watchdog: Watchdog
     collective: Collective
@@ -73,9 +73,10 @@ class DurableCompressor(Compressor):
         self.step.reconfigure(self.configuration)
 
     def _watch(self, rank: int) -> None:
-        """Start the watchdog, and put the collective's waits under it; the name is settled.
+        """Start the watchdog, and put the collective's waits under it; the name is final from now
+        on.
 
-        Say what memory the states will take, before they are made.
+        Log the memory of the states before they are allocated.
         """
         logger.info(
             "compressor %s will keep %d bytes on every rank",
@@ -88,8 +89,8 @@ class DurableCompressor(Compressor):
         weakref.finalize(self, self.watchdog.close)
 
     def _trace(self, rank: Callable[[], int]) -> None:
-        """Write a timeline, where ``HVD_SPARSE_TIMELINE`` asks for one; ``rank`` tells that among
-        all processes."""
+        """Write a timeline if ``HVD_SPARSE_TIMELINE`` is set; ``rank`` is that among all
+        processes."""
         self._trace_file = follow(self.step.spans, rank)
 
     def _meet(self, specs: Sequence[TensorSpec], collective: Collective) -> None:
@@ -117,7 +118,7 @@ class DurableCompressor(Compressor):
         self._world = collective.rank, collective.world_size
 
     def _describe(self, specs: Sequence[TensorSpec]) -> Report:
-        """Return what the handshake compares, JSON-able."""
+        """Return the JSON-able description that the handshake compares."""
         described = describe_rank(self.configuration, specs, self.name, self.step.placement)
         return described if self._policy is None else {**described, **self._policy.describe()}
 
@@ -224,7 +225,7 @@ class DurableCompressor(Compressor):
         )
 
     def _forget_world(self) -> None:
-        """Let go of what was under way."""
+        """Drop the step and collectives in progress."""
         self.watchdog.ledger.restart()
         if self._policy is not None:
             self._policy.forget_world(self)

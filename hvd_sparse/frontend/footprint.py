@@ -20,13 +20,11 @@ SAMPLE = 64
 
 
 def footprint(configuration: Configuration, specs: Sequence[TensorSpec], world_size: int) -> Report:
-    """JSON-able.
+    """Return bytes of state and messages, JSON-able.
 
-    state_bytes : residuals, velocities and their second buffers, on every rank, when all tensors
-        have had a step
-    gathered_bytes : what all ranks send of all tensors in a step at the density asked for, which
-        every rank receives, counted tensor by tensor; None where the method decides by itself how
-        much it sends
+    state_bytes : residuals, velocities and their second buffers, on every rank, after every tensor
+    had a step gathered_bytes : bytes that every rank receives in a step at the density asked for,
+    all ranks' messages for all tensors; None if the method chooses its own density
     """
     kept = [
         s

@@ -9,7 +9,7 @@ from hvd_sparse.errors import InvalidOption
 def check_local_steps(
     compression: object, every: object, outer_lr: object, outer_momentum: object, nesterov: object
 ) -> None:
-    """Raise InvalidOption for what local steps cannot be made of."""
+    """Raise InvalidOption for invalid options of local steps."""
     if not callable(compression):
         raise InvalidOption(
             f"compression is {compression!r}: give a function that makes the compressor of the "

@@ -8,11 +8,11 @@ logger = logging.getLogger("hvd_sparse")
 
 
 class SendNothing:
-    """Base of both frontends' compressor that leaves every rank its own gradient.
+    """Base of the compressors that return every rank's own gradient.
 
-    Horovod reduces one number a tensor, as it must have something. A step is as quick as any
-    compressor of this package could make it, and a little quicker: selecting costs something. Ranks
-    train apart, so that what comes out is a time and no model.
+    Horovod reduces one number for each tensor, because it must reduce something. No compressor of
+    this package can be faster, because selection costs time. Ranks diverge, so the result is a time
+    and not a model.
     """
 
     def __init__(self) -> None:

@@ -111,7 +111,7 @@ class Outlet:
                 sink.close()
 
     def close(self) -> None:
-        """Write what waits, close the writers, and take nothing more; waits for a while."""
+        """Write pending records, close the writers, and accept no more; with a time limit."""
         with self._lock:
             if self._is_over:
                 return

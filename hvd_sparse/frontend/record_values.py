@@ -22,7 +22,7 @@ Span = tuple[str, str, float, float]
 def of_tensor(
     counted: Mapping[str, int], ticket: TensorStep | None, steps: int, *, has_frames: bool
 ) -> Report:
-    """Return what is told of one tensor but for times.
+    """Return a record's values of one tensor, without times.
 
     counted : since the last record
     ticket : of its step; None on a dense step
@@ -53,7 +53,7 @@ def of_tensor(
 def of_all(
     counts: Iterable[Mapping[str, int]], tickets: Iterable[TensorStep], tensors: Iterable[Report]
 ) -> Report:
-    """Return what is told of all tensors together but for bytes and times."""
+    """Return a record's values of all tensors together, without bytes and times."""
     sums = dict.fromkeys((*COUNTS, "entries_sent", "entries_total"), 0)
     for counted in counts:
         for name in sums:

@@ -1,7 +1,6 @@
-"""Recorder: measures one step in every so many, and tells the writers of it.
+"""Recorder: measures one step at every interval, and passes a record to the writers.
 
-Between those steps it counts them, and nothing else is done for its sake, but that the entries that
-leave are noted, which staleness needs.
+Between those steps it only counts steps and notes the sent entries, which staleness needs.
 """
 
 from __future__ import annotations
@@ -81,7 +80,8 @@ class Recorder:
         self._spans.append((what, whose, start_s, end_s))
 
     def submitted(self, run: StepRun) -> None:
-        """Note that this rank has handed over all tensors of a step: who has not?"""
+        """Note that this rank has submitted all tensors of a step, and look for ranks that have
+        not."""
         if run is not self._run or self._has_asked or self._find_lagging is None:
             return
         self._has_asked, find = True, self._find_lagging
@@ -99,7 +99,7 @@ class Recorder:
         self._outlet.put(stamped("metrics", number, self._began_s, numbers_of(metrics)))
 
     def introduce(self, content: Report) -> None:
-        """Tell the writers what run this is."""
+        """Write the record that describes the run."""
         self._outlet.put(stamped("run", self.steps(), self._began_s, content))
 
     def steps(self) -> int:

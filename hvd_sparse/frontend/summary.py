@@ -1,4 +1,4 @@
-"""The summary of a run: what was sent, as a table of plain text."""
+"""The summary of a run: a plain-text table of everything sent."""
 
 from __future__ import annotations
 
@@ -77,7 +77,8 @@ def _hiding(stats: Report) -> str:
 
 
 def _along_rate(stats: Report) -> str:
-    """Return in words what a run sends whose density follows the learning rate."""
+    """Return a sentence on the density and codec of a run whose density follows the
+    learning rate."""
     told = stats.get("along_rate")
     if told is None:
         return ""

@@ -49,8 +49,7 @@ class WatchedCompressor(DurableCompressor):
         )
 
     def rejoin(self) -> None:
-        """Go on in a new world, as every compressor that is watched; who has become rank 0 writes
-        from now on."""
+        """Continue in a new world; the new rank 0 writes records from now on."""
         super().rejoin()
         if self._recorder is not None and self._writes_as != self.watchdog.rank:
             self._recorder.close()

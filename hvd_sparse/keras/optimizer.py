@@ -83,7 +83,7 @@ def DistributedOptimizer(
 
 
 def _as_planned(options: Report) -> Reduce | None:
-    """Return what reduces by the groups that are planned when it is traced; None without a plan."""
+    """Return a reduction by the groups that are planned at tracing; None without a plan."""
     compression = options.get("compression")
     if not isinstance(compression, TensorflowCompressor) or not compression.plans_groups:
         return None
@@ -103,13 +103,13 @@ def _as_planned(options: Report) -> Reduce | None:
 
 
 class _Distributed:
-    """What the derived classes share."""
+    """Members shared by the derived classes."""
 
     _allreduce_grads: Reduce
     _hvd_sparse_groups: Option
 
     def _reduce(self, gradients: Sequence[Value], variables: Sequence[Value]) -> list[Value]:
-        """Return what the ranks' gradients come to, in the same order."""
+        """Return the reduced gradients, in the same order."""
         refuse_xla()
         values = values_of(variables)
         if isinstance(self._hvd_sparse_groups, list):
@@ -118,10 +118,10 @@ class _Distributed:
 
 
 class _Reducing(_Distributed):
-    """An optimizer that reduces what it is about to clip and to apply.
+    """An optimizer that reduces gradients before it clips and applies them.
 
-    Keras comes by ``_clip_gradients`` with all gradients of an update, unscaled and accumulated,
-    and only where there is an update, which the counter of batches says: alike on all ranks.
+    Keras calls ``_clip_gradients`` with all gradients of an update, unscaled and accumulated, and
+    only if there is an update; the counter of batches decides that, the same on all ranks.
     """
 
     def apply(self, grads: Sequence[Value], trainable_variables: Value = None) -> None:

@@ -1,9 +1,8 @@
-"""Look at who calls ``compress``, once, before anything is sent.
+"""Check the caller of ``compress`` once, before anything is sent.
 
-Where Horovod's optimizer and the compressor have different process sets, some ranks would wait for
-others that never come.  Horovod does not tell a compressor its process set; its calling frame has
-it.  This is an aid that a clear error depends on, not the law: the carrier proves the process set
-at every step.
+If Horovod's optimizer and the compressor have different process sets, some ranks would wait for
+others that never come.  Horovod does not pass its process set to a compressor, but its calling
+frame has it.  This check makes the error clear; the carrier verifies the process set at every step.
 """
 
 from __future__ import annotations

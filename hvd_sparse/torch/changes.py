@@ -1,9 +1,9 @@
 """Find gradients that a program changed after it had given them to Horovod.
 
-What Horovod brings back takes the gradient's place, and with it whatever was done to the gradient
-meanwhile: clipping, or dividing by a loss scale, without ``optimizer.synchronize()`` before.  A
-tensor's version tells of most writes. ``GradScaler.unscale_``, ``tensor.data`` and NumPy write
-without a new version, so a few entries are compared as well.
+Horovod's result replaces the gradient, and with it any change made meanwhile: clipping, or dividing
+by a loss scale, without ``optimizer.synchronize()`` first.  A tensor's version reveals most writes.
+``GradScaler.unscale_``, ``tensor.data`` and NumPy write without a new version, so a few entries are
+compared as well.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ MOST_NAMES = 3
 
 @dataclass(eq=False)
 class Given:
-    """A gradient as it was when Horovod got it.
+    """A gradient at the time Horovod received it.
 
     Attributes
     ----------
-    version : the tensor's; None where others may raise it
-    place : where its memory is
-    watched, sample : some entries of it, and what was there
+    version : the tensor's; None if others may raise it
+    place : address of its memory
+    watched, sample : positions of some entries, and their values
     """
 
     key: str
@@ -115,7 +115,7 @@ class Changes:
 
 
 def in_words(keys: list[str]) -> str:
-    """Return what is to be told of gradients that were changed."""
+    """Return the error text for changed gradients."""
     names = ", ".join(repr(key) for key in keys[:MOST_NAMES])
     more = f" and {len(keys) - MOST_NAMES} more" if len(keys) > MOST_NAMES else ""
     return (

@@ -36,11 +36,11 @@ class DenseWay:
 
     Parameters
     ----------
-    step : whose failures, memories and counts hold for these tensors too
+    step : its failures, memories and counts also hold for these tensors
     driver : raises for a step that failed
-    changes : is told of every gradient that a result would overwrite
+    changes : records every gradient that a result would overwrite
     parameters : in the step's order
-    stays : Horovod is given gradients where they are, not on the host
+    stays : Horovod gets gradients on their device, not on the host
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class DenseWay:
     def leave(
         self, gradient: torch.Tensor, position: int, scale: float
     ) -> tuple[torch.Tensor, Ticket]:
-        """Enter a gradient into the step, and return what Horovod is to reduce for it."""
+        """Enter a gradient into the step, and return the tensor for Horovod to reduce."""
         wire = as_horovod_wants(gradient, stays=self._stays)
         parameter = self._parameters[position]
         ticket = self._step.receiver.enter_dense(position, scale, wire.nbytes)
@@ -70,8 +70,7 @@ class DenseWay:
     def pass_on(
         self, gradient: torch.Tensor, position: int, way: str
     ) -> tuple[torch.Tensor, DenseTicket]:
-        """Return what Horovod is to reduce on a way that is dense for all tensors and keeps
-        nothing.
+        """Return the tensor for Horovod to reduce if all tensors are dense and nothing is kept.
 
         way : "dense" or "fp16"
         """

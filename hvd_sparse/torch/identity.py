@@ -124,10 +124,10 @@ def _recorder(index: Callable[[], ParameterIndex | None], position: int) -> Call
 
 
 def check_named(named_parameters: Params) -> list[tuple[str, torch.Tensor]]:
-    """Return the parameters that can have a gradient; InvalidOption for what are none.
+    """Return the parameters that can have a gradient; InvalidOption for other objects.
 
-    Those of other dtypes that need no gradient, as the int8 weights below LoRA's, are left out.
-    Frozen floats are not: they may be trained later.
+    Parameters of other dtypes that need no gradient, for example LoRA's int8 weights, are left out.
+    Frozen floats are not, because they may be trained later.
     """
     if isinstance(named_parameters, torch.nn.Module):
         named_parameters = named_parameters.named_parameters()

@@ -32,12 +32,12 @@ class LastGradientWait:
         self._skipped = self._to_skip = 0
 
     def take(self, is_done: Callable[[], bool], began_s: float) -> None:
-        """The last gradient has come: sleep until it is so, if it is so in time.
+        """Sleep after the step's last gradient until a condition holds, or until the time limit.
 
         Parameters
         ----------
-        is_done : tells whether the other ranks have come
-        began_s : when the step's first gradient came, by ``time.monotonic``
+        is_done : whether the other ranks have come as far
+        began_s : time of the step's first gradient, by ``time.monotonic``
         """
         if self._to_skip:
             self._to_skip -= 1

@@ -16,6 +16,5 @@ class TorchSendNothing(SendNothing):
         return torch.zeros(1), tensor
 
     def decompress(self, tensor: torch.Tensor, ctx: Context) -> torch.Tensor:
-        """Return the rank's own gradient; what is sparse has come without one, and is handed
-        on."""
+        """Return the rank's own gradient; a sparse one came without a context, and is passed on."""
         return tensor if ctx is None else ctx

@@ -18,7 +18,7 @@ from hvd_sparse.types import TensorSpec
 
 
 def spec_of(name: str, parameter: torch.Tensor) -> TensorSpec:
-    """Return what ranks must agree on about a parameter.
+    """Return a parameter's properties that ranks must agree on.
 
     Raises
     ------

@@ -36,10 +36,10 @@ class ParameterCompressor(WatchedCompressor):
     ----------
     named : pairs of name and parameter
     configuration : parts and options
-    place : what tells process sets and frontends apart, for the handshake's name
-    world_size : ranks in the process set, now
-    grad_scaler : what multiplies the loss
-    carrier_dtype : of carriers that travel alone; None takes the accumulator's
+    place : text that identifies process set and frontend in the handshake's name
+    world_size : current number of ranks in the process set
+    grad_scaler : the loss scaler
+    carrier_dtype : of single carriers; None takes the accumulator's
     """
 
     way_of_gradients = ""
@@ -180,12 +180,12 @@ class ParameterCompressor(WatchedCompressor):
     # -- what users read --------------------------------------------------------------------------
 
     def stats(self) -> Report:
-        """Return what was sent, as every compressor's; and the way that each gradient takes.
+        """Return counts of everything sent, as every compressor does, and the path of each
+        gradient.
 
         ways : by tensor, "host" for a gradient on the CPU, "device" for one that stays on its
-            accelerator, and of which the selection travels, "staged" for one that is copied to the
-            CPU, and its result back
-        staged_because : by tensor, why it is staged
+        accelerator and whose selection is sent, "staged" for one that is copied to the CPU, and its
+        result back staged_because : by tensor, the reason for staging
         """
         ways = {"ways": dict(self._ways), "staged_because": dict(self._staged_because)}
         return {**super().stats(), **ways}

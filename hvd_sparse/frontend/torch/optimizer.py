@@ -1,5 +1,4 @@
-"""Optimizers that are handed over: the compressor's memory does their work, and they apply what
-arrives."""
+"""Handed-over optimizers: the compressor's memory does their work, and they apply the result."""
 
 from __future__ import annotations
 
@@ -28,9 +27,9 @@ REMEDY = "give the optimizer to the compressor, by its option optimizer="
 
 
 def read_optimizer(optimizer: Optimizer) -> Handover:
-    """Return what a memory has to do in an optimizer's place.  Nothing is changed yet.
+    """Return the work that a memory must do for an optimizer.  Nothing is changed yet.
 
-    InvalidOption for what is no optimizer, and for settings that no memory knows.
+    InvalidOption for an object that is no optimizer, and for settings that no memory supports.
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise InvalidOption(
@@ -174,9 +173,10 @@ def is_decoupled(optimizer: torch.optim.Optimizer, group: Mapping[str, Option]) 
 
 
 class Applying:
-    """An optimizer that was handed over: its step applies what arrives, times the learning rate.
+    """Base class of a handed-over optimizer: its step applies the compressor's result times the
+    learning rate.
 
-    Put before the optimizer's class.  Parameter groups, ``state_dict``, hooks and schedulers stay
+    It precedes the optimizer's class.  Parameter groups, ``state_dict``, hooks and schedulers stay
     the optimizer's own.
     """
 
@@ -197,7 +197,7 @@ class Applying:
     @torch._disable_dynamo  # torch.compile(optimizer.step): what arrives was made outside of torch
     @torch.no_grad()
     def step(self, closure: Any = None) -> Value:
-        """Apply what the compressor made of the gradients."""
+        """Apply the compressor's results."""
         # as torch's own optimizers: gradients are recorded for the closure alone
         loss = None
         if closure is not None:
@@ -288,8 +288,8 @@ class Applying:
         return object.__new__, (type(self).hvd_sparse_base,), members
 
     def state_dict(self) -> Settings:
-        """Return what the optimizer itself could go on from: with the moments that the compressor
-        has of this rank's gradients."""
+        """Return a state that the plain optimizer can continue from: it includes the compressor's
+        moments of this rank's gradients."""
         kept, self.state = self.state, self._whole_state()
         try:
             told: Settings = super().state_dict()  # type: ignore[misc]
@@ -322,7 +322,7 @@ class Applying:
                 state.setdefault("step", torch.tensor(float(steps)))
 
     def _apply(self, group: Settings, parameters: list[torch.Tensor]) -> None:
-        """Move parameters of a group by what the compressor made of their gradients."""
+        """Move a group's parameters by the compressor's results."""
         if not parameters:
             return
         rate = float(group["lr"])
@@ -364,11 +364,10 @@ class Applying:
             self.param_groups = whole
 
     def _refuse_foreign_gradients(self, groups: list[Settings]) -> None:
-        """Leave only sparse gradients among those that came through no compressor, before any
-        did.
+        """Refuse dense gradients that came through no compressor, before any gradient did.
 
-        Others lack what was handed over.  Zeros, by which Horovod makes an optimizer fill its
-        state before it is broadcast, move nothing.
+        They lack the compressor's momentum.  Zeros, with which Horovod makes an optimizer create
+        its state before a broadcast, change nothing and are accepted.
         """
         for group in groups:
             dense = [p for p in group["params"] if not p.grad.is_sparse]
@@ -390,10 +389,10 @@ def _groups_by_parameter(groups: list[Settings]) -> dict[torch.Tensor, Settings]
 
 
 class Follower:
-    """Tells the memory what the optimizer that was handed over holds now, tensor by tensor.
+    """Passes the current settings of the handed-over optimizer to the memory, tensor by tensor.
 
-    Horovod makes an optimizer of its own of it; loading a state gives that one new parameter
-    groups, so it is asked.
+    Horovod derives an optimizer of its own from it, and loading a state gives that one new
+    parameter groups; so the settings are read from Horovod's.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, compressor: Any) -> None:
@@ -437,9 +436,9 @@ class Follower:
     def settings_of(
         self, key: str, parameter: torch.Tensor, value: Callable[[], np.ndarray]
     ) -> Settings:
-        """Return what the optimizer holds for a parameter, as the memory's ``tune`` takes it.
+        """Return the optimizer's settings for a parameter, in the form of the memory's ``tune``.
 
-        value : returns the parameter's, flat, where that is asked for
+        value : function that returns the flat parameter, called if the memory needs it
         """
         optimizer, index = self._optimizer, self._group_of(parameter)
         if index is None:
@@ -532,10 +531,7 @@ def refuse_momentum(optimizer: Optimizer) -> None:
 
 
 def habits_of(group: Mapping[str, Option]) -> str | None:
-    """Return what rare and large entries spoil in a parameter group's optimizer, in words.
-
-    None where they spoil nothing.
-    """
+    """Return the feature of a group's optimizer that sparse gradients spoil, as text, or None."""
     what = momentum_in(group)
     return "steps that it adapts to the gradients" if what is None and ADAPTS & set(group) else what
 

@@ -27,8 +27,7 @@ def is_on_device(tensor: torch.Tensor) -> bool:
 
 
 def accelerator() -> str | None:
-    """Return the kind of device that torch works with here besides the CPU; None where there is
-    none, or where torch is older than 2.6, which tells of none."""
+    """Return the type of torch's accelerator here, or None without one or before torch 2.6."""
     if not hasattr(torch, "accelerator"):
         return None
     device = torch.accelerator.current_accelerator(check_available=True)
@@ -67,7 +66,7 @@ def write_back(flat: np.ndarray, gradient: torch.Tensor) -> bool:
 
 @lru_cache(maxsize=1)  # once a process
 def say_experimental(device: str) -> None:
-    """Say what gradients on an accelerator are worth so far."""
+    """Warn that gradients on an accelerator are experimental."""
     logger.warning(
         "gradients are on %s: experimental, tested on a pretend device and by compilation only; "
         "stats()['ways'] tells which stay there, and which are copied to the host and back",

@@ -1,8 +1,8 @@
-"""The way of every tensor: on the host, on its device, or copied from the device and back.
+"""The path of every tensor: on the host, on its device, or copied from the device and back.
 
-On the device residual, gradient and result stay there, and what is selected travels.  Parts declare
-whether they can work there (``needs_host``), and ``OPTIONS`` says which common options can; with
-everything else tensors are staged (``staging``), for the reason that is given.
+On the device, residual, gradient and result stay there, and the selection is sent.  Parts declare
+whether they can work there (``needs_host``), and ``OPTIONS`` lists the common options that can;
+with anything else tensors are staged (``staging``), with a reason.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ def ways_of(
     *,
     can_stay: bool,
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the ways of parameters' gradients, by name, and why those that are staged are.
+    """Return the paths of parameters' gradients, by name, and the reasons for staging.
 
     Parameters
     ----------
-    named : the tensors, and what ranks agree on about each
+    named : the tensors, with the properties that ranks agree on
     configuration : parts and options
     can_stay : the frontend can leave gradients on their device
     """
