@@ -66,7 +66,7 @@ class Run:
 
     @property
     def bytes_a_step(self) -> float | None:
-        """Return the bytes sent in a step on average; None where nothing tells."""
+        """Return the average bytes sent in a step, or None without a record of them."""
         places, values = self.bytes_sent("step")
         return values[-1] / places[-1] if places and places[-1] else None
 
@@ -114,12 +114,12 @@ def read_runs(given: Sequence[str]) -> list[Run]:
 
 
 def read_run(name: str, path: Path) -> Run:
-    """Return the run of one file.  Of a step that was told twice, as after a restart, the later
-    record counts, and all that came between is dropped.
+    """Return the run of one file.  If a restart repeated steps, the later record counts, and the
+    records in between are dropped.
 
     Raises
     ------
-    InvalidOption : it cannot be read, is of something else, or holds no records
+    InvalidOption : it cannot be read, has another format, or holds no records
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

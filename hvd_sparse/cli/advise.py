@@ -260,7 +260,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _described(options: argparse.Namespace) -> tuple[Setting, list[str]]:
-    """Return the setting, and what of it is assumed, with the option that says otherwise."""
+    """Return the setting, and its assumptions, each with the option that replaces it."""
     if options.world_size < 2:
         raise InvalidOption(f"world_size is {options.world_size}: one rank alone sends nothing")
     for density in options.density or ():

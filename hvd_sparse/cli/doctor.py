@@ -1,4 +1,5 @@
-"""The command ``hvd-sparse doctor``: prints what is installed and used, and what does not fit."""
+"""The command ``hvd-sparse doctor``: prints installed versions and parts in use, and any
+mismatch."""
 
 from __future__ import annotations
 
@@ -78,8 +79,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _engine() -> str:
-    """Return what is used where a compressor is told no engine, as
-    ``kernels.engines.resolve_engine`` has it."""
+    """Return the default engine, from ``kernels.engines.resolve_engine``."""
     if not is_fast_installed():
         return "numpy, as numba is not installed"
     try:
@@ -107,7 +107,7 @@ def _untested() -> dict[str, str]:
 
 
 def _check_frontend(framework: str) -> bool:
-    """Load a frontend, which loads Horovod beside the framework, and say what came of it."""
+    """Load a frontend, which loads Horovod and the framework, and print the result."""
     if _version_of(framework) is None:
         print(f"\nhvd_sparse.{framework}: {framework} is not installed")
         return False
@@ -136,7 +136,7 @@ def _check_frontend(framework: str) -> bool:
 
 
 def _check_ddp() -> bool:
-    """Load what DistributedDataParallel needs, which no Horovod is a part of."""
+    """Load the DistributedDataParallel frontend, which needs no Horovod, and print the result."""
     if _version_of("torch") is None:
         return False
     try:

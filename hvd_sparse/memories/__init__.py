@@ -1,4 +1,4 @@
-"""Memories: state that keeps what was not sent, one memory a file."""
+"""Memories: state that keeps unsent entries, one memory a file."""
 
 from hvd_sparse.registry import import_siblings
 

@@ -1,4 +1,4 @@
-"""A residual of what an optimizer makes of gradients, for memories that do its work."""
+"""A residual of an optimizer's update directions, for memories that do its work."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ Options = TypeVar("Options", bound=CommonOptions)
 
 
 class Moments(NamedTuple):
-    """Moments of averaged gradients, as an optimizer has them that nobody handed over.
+    """Moments of averaged gradients, from an optimizer that was not handed over.
 
     Attributes
     ----------
-    arrays : flat, by the names of a memory's arrays; none to begin anew
+    arrays : flat, by the names of a memory's arrays; none to start anew
     steps : of the optimizer so far
-    ranks : whose gradients were averaged; 1 for a tensor that is never compressed
+    ranks : number of ranks of the average; 1 for a tensor that is never compressed
     """
 
     arrays: Mapping[str, np.ndarray]
@@ -75,26 +75,25 @@ def host_for_norms(options: CommonOptions) -> str:
 
 
 class DirectionState(Generic[Options]):
-    """Keep back the directions that the optimizer would take from this rank's own gradients.
+    """Accumulate the optimizer's update directions for this rank's own gradients.
 
-        residual' = residual + direction,  where the entries that are sent become +0.0
+        residual' = residual + direction,  where sent entries become +0.0
 
-    Subclasses give the direction (``_direct``, ``_take``).  What is sent late moves the parameter
-    by the learning rate of the step it arrives in: where the rate falls, old entries weigh less,
-    which was measured to be better than the rate of their own step
-    (docs/results/accuracy-ways.md).  A step without a rate would lose what it sends: it sends
-    nothing, adds nothing and keeps all.
+    Subclasses give the direction (``_direct``, ``_take``).  A late entry moves the parameter by the
+    learning rate of the step it arrives in. So if the rate falls, old entries weigh less, which
+    measured better than the rate of their own step (docs/results/accuracy-ways.md).  A step at rate
+    0 would lose its sent entries, so it sends nothing, adds nothing and keeps all.
 
     Attributes
     ----------
     step : completed steps of the tensor
     is_average : the ranks' gradients are averaged, not summed
-    density : of the step; 1 where it runs dense, None where the method decides by itself
-    gain : factor of the ranks' sum or mean of what this step sends
-    rate : learning rate of the step, of which only matters whether it is 0
-    settings : the optimizer's, in words that are the same on all ranks; empty where none was
-        handed over
-    residual : what is kept back
+    density : of the step; 1 if it runs dense, None if the method chooses its own
+    gain : factor for the ranks' sum or mean of this step's entries
+    rate : learning rate of the step; only whether it is 0 matters
+    settings : the optimizer's, as text that is the same on all ranks; empty without a handed-over
+        one
+    residual : the unsent directions
     """
 
     density: float | None = None
@@ -123,7 +122,7 @@ class DirectionState(Generic[Options]):
         beside: tuple[object, ...] = (),
         **told: object,
     ) -> None:
-        """Take over what the optimizer holds for this tensor now.
+        """Adopt the optimizer's current settings for this tensor.
 
         Parameters
         ----------
@@ -147,11 +146,11 @@ class DirectionState(Generic[Options]):
             self._adopt(moments)
 
     def _adopt(self, moments: Moments) -> None:
-        """Go on from an optimizer's moments; what is kept back stays."""
+        """Continue from an optimizer's moments; the residual stays."""
         raise NotImplementedError
 
     def moments(self, steps: int, ranks: int) -> Moments:
-        """Return what an optimizer can go on from that this memory does not serve.
+        """Return moments that an optimizer without this memory can continue from.
 
         Parameters
         ----------
@@ -220,7 +219,7 @@ class DirectionState(Generic[Options]):
         return accumulate(direction, v.old, v.new, None, kernels)
 
     def _hold(self, direction: np.ndarray, kernels: Kernels) -> Accumulated:
-        """Offer nothing to select from; the direction only tells whether the gradient was
+        """Offer nothing to select from; the direction is only used to check that the gradient is
         finite."""
         if self.residual.can_roll_back:
             self.residual.new[:] = self.residual.old
@@ -270,11 +269,11 @@ class DirectionState(Generic[Options]):
         self.residual.move(zeros)
 
     def numbers(self) -> dict[str, float]:
-        """Return what a checkpoint holds besides the arrays, by name."""
+        """Return the numbers for a checkpoint besides the arrays, by name."""
         return {}
 
     def recall(self, numbers: Mapping[str, float]) -> None:
-        """Restore what ``numbers`` gave, behind ``load``."""
+        """Restore the result of ``numbers``, after ``load``."""
 
     def add(self, returned: Selection) -> None:
         self.residual.old[returned.indices] += returned.values

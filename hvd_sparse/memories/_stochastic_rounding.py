@@ -23,8 +23,8 @@ SMALLEST_NORMAL = np.float32(2.0**-14)
 
 
 def widen(stored: np.ndarray) -> np.ndarray:
-    """Return the stored numbers as float32 [n], exactly; the dtype tells which of the two formats
-    it is."""
+    """Return the stored numbers as float32 [n], exactly; the dtype says which of the two formats
+    they have."""
     if stored.dtype == np.float16:
         return stored.astype(np.float32)
     return (stored.astype(np.uint32) << 16).view(np.float32)

@@ -1,4 +1,4 @@
-"""Adam before the selection: what is accumulated are updates, not gradients."""
+"""Adam before the selection: the residual accumulates updates, not gradients."""
 
 from __future__ import annotations
 
@@ -43,40 +43,40 @@ def momenta_of_nadam(beta1: float, decay: float, step: int) -> tuple[float, floa
 @MEMORIES.register("adam_correction")
 @dataclass(frozen=True)
 class AdamCorrection:
-    """Accumulate what Adam makes of a gradient rather than the gradient, on every rank for itself.
+    """Accumulate Adam's scaled gradients instead of gradients, on every rank.
 
         m' = beta1 * m + (1 - beta1) * gradient            mean = m' / (1 - beta1**t)
         s' = beta2 * s + (1 - beta2) * gradient**2         square = s' / (1 - beta2**t)
         of the average = square / N + (1 - 1 / N) * min(mean**2, square)
         v' = v + gradient / (sqrt(of the average) + epsilon)
-        v' is selected from; where an entry is sent v' = 0
+        select from v'; where an entry is sent v' = 0
 
     Parameters
     ----------
     beta1 : float in [0, 1), of the mean
     beta2 : float in [0, 1), of the square
     epsilon : float > 0
-    weight_decay : L2 penalty, as in Adam; the decoupled one of AdamW is the optimizer's own
+    weight_decay : L2 penalty, as in Adam; AdamW applies its decoupled one itself
     clip_norm : as in ``MomentumCorrection``
 
     Notes
     -----
-    Adam on what arrives would not do: an entry arrives rarely and as the sum of many steps, so that
+    Adam after the exchange would not work: an entry arrives rarely, as the sum of many steps, so
     its second moment is too large for its mean, and the update too small by about the square root
     of 1 / density.
 
-    Each rank only sees its own gradients, whose noise is N times that of their average: Adam on
+    Each rank only sees its own gradients, which have N times the noise of their average, so Adam on
     them takes shorter steps than Adam on the average.  ``square / N + (1 - 1 / N) * mean**2`` is
-    what the average's second moment is expected to be where the ranks' gradients have the same mean
-    and independent noise.
+    the expected second moment of the average, if the ranks' gradients have the same mean and
+    independent noise.
 
     The gradient is accumulated, not its mean: an entry waits for about 1 / density steps, over
-    which v adds up its gradients, so that a mean over the last ten smooths nothing and only delays
-    them (docs/results/accuracy-ways.md).
+    which v adds up its gradients, so a mean over the last ten would only delay them
+    (docs/results/accuracy-ways.md).
 
-    The optimizer must apply what arrives as it is, times its learning rate: ``optimizer=`` sees to
-    that.  Then betas, epsilon and weight decay are the parameter group's, and a step at a learning
-    rate of 0 sends nothing and keeps all.
+    The optimizer must apply the result unchanged, times its learning rate, which ``optimizer=``
+    ensures.  Then betas, epsilon and weight decay are the parameter group's, and a step at learning
+    rate 0 sends nothing and keeps all.
 
     Tensors that are never compressed get Adam itself on their reduced gradient, or NAdam where that
     is the optimizer: it differs by its mean, which the residual replaces.  At density 1 this is not
@@ -88,8 +88,8 @@ class AdamCorrection:
     Cost: one pass over all three; two, one of them over six vectors, where a step has no threshold
     to begin with.
 
-    Paper: kingma2015adam.  Derived here: the correction for the number of ranks, and that the
-    residual is the momentum.
+    Paper: kingma2015adam.  Derived here: the correction for the number of ranks, and the residual
+    in place of the momentum.
     """
 
     beta1: float = 0.9
@@ -154,7 +154,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         momentum_decay: float | None = None,
         maximize: bool = False,
     ) -> None:
-        """Take over what the optimizer holds for this tensor now: ``_follow``.
+        """Adopt the optimizer's current settings for this tensor: ``_follow``.
 
         is_epsilon_hat : epsilon is the paper's epsilon hat: it is added before the second moment
             is corrected for its start
@@ -296,8 +296,8 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         is_compressed: bool,
         kernels: Kernels,
     ) -> np.ndarray:
-        """Return what the optimizer multiplies with its rate; of a tensor that is never compressed,
-        Adam's update."""
+        """Return the update that the optimizer multiplies with its learning rate; for a tensor that
+        is never compressed, Adam's."""
         if is_compressed:
             return reduced
         reduced = self._downhill(reduced)

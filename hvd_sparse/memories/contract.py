@@ -12,15 +12,15 @@ from hvd_sparse.types import Selection, TensorSpec
 
 
 class Accumulated(NamedTuple):
-    """The vector to select from in a step, and what the pass that made it found.
+    """The vector to select from in a step, with the results of the pass that made it.
 
     Attributes
     ----------
     vector : residual + gradient; +0.0 where an entry was taken
-    moments : of the whole vector; None where the pass had an aim
-    taking : the entries that the pass took; None where it had no aim
-    added : what this step added to the residual; None where that is the gradient itself, or where a
-        pass with an aim made it and kept it nowhere
+    moments : of the whole vector; None if the pass had an aim
+    taking : the entries that the pass took; None without an aim
+    added : this step's addition to the residual; None if that is the gradient itself, or if a pass
+        with an aim did not store it
     """
 
     vector: np.ndarray
@@ -53,11 +53,11 @@ class MemoryState(Protocol):
     ----------
     step : completed steps of the tensor, set before each; seeds random draws
     is_average : the ranks' gradients are averaged, not summed; set before each step
-    density : of the step, 1 where it runs dense, None where the method decides by itself; set
-        before each step
+    density : of the step, 1 if it runs dense, None if the method chooses its own; set before each
+        step
     gain, settings : only of memories that declare ``finishes``, and known once a step is tuned: the
-        factor of what all ranks send in this step together, 1 where it runs dense; and what the
-        optimizer holds that must be the same on all ranks, in words
+        factor for the ranks' sum of this step, 1 if it runs dense; and the optimizer's settings
+        that must agree between ranks, as text
     """
 
     step: int
@@ -85,7 +85,7 @@ class MemoryState(Protocol):
         """
 
     def tune(self, **settings: object) -> None:
-        """Take over what the optimizer holds for this tensor now; only for memories that declare
+        """Adopt the optimizer's current settings for this tensor; only for memories that declare
         ``finishes``."""
 
     def update(
@@ -150,13 +150,12 @@ class Memory(Protocol):
     Attributes
     ----------
     conserves : law 1 holds: sent and kept entries together are exactly those accumulated
-    keeps_rounding : keeps accumulated - sent where other values are sent than were accumulated
+    keeps_rounding : keeps accumulated - sent if the sent values differ from the accumulated ones
     adds_gradient : accumulates the residual plus this step's gradient, and nothing else
-    finishes : its states have ``finish``, which every reduced gradient goes through, compressed or
-        not
-    counts_votes : what is applied is the sign of the sum, so selectors must send votes
-    needs_host : why gradients on an accelerator are copied to the host with this memory and its
-        options; empty where its vectors can lie there (``MemoryState.move``)
+    finishes : its states have ``finish``, which processes every reduced gradient, compressed or not
+    counts_votes : the applied result is the sign of the sum, so selectors must send votes
+    needs_host : reason why gradients on an accelerator are copied to the host with this memory and
+        its options; empty if its vectors can be there (``MemoryState.move``)
     """
 
     id: ClassVar[str]

@@ -32,11 +32,11 @@ class ErrorFeedback:
 
     Notes
     -----
-    A residual of 16 bits is rounded at every step, up or down at random with the odds that make it
-    right on average (``memories._stochastic_rounding``); the state adds up what that gave and took
-    (``rounding``).  Entry by entry it does not conserve: an entry is off by less than 2**-7
-    (bfloat16) or 2**-10 (float16) of itself.  The accumulated vector exists in float32 only while
-    the tensor is being compressed.  float16 holds magnitudes up to 65504.
+    A 16-bit residual is rounded at every step, up or down at random so that it is right on average
+    (``memories._stochastic_rounding``); the state adds up the rounding errors (``rounding``).
+    Entry by entry it does not conserve: an entry is off by less than 2**-7 (bfloat16) or 2**-10
+    (float16) of itself.  The accumulated vector exists in float32 only while the tensor is
+    compressed.  float16 holds magnitudes up to 65504.
 
     Sent entries are set to +0.0 rather than subtracted: the same for finite values, without a
     second rounding.

@@ -1,4 +1,4 @@
-"""The count of votes: nothing is kept back, and the sign of the sum is what is applied."""
+"""Majority vote: there is no residual, and the sign of the sum is applied."""
 
 from __future__ import annotations
 

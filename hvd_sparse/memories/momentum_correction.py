@@ -19,42 +19,43 @@ from hvd_sparse.types import Selection, TensorSpec
 @MEMORIES.register("momentum_correction")
 @dataclass(frozen=True)
 class MomentumCorrection:
-    """Accumulate velocities rather than gradients, on every rank for itself.
+    """Accumulate velocities instead of gradients, on every rank.
 
         plain:     u' = momentum * u + gradient        v' = v + u'
         Nesterov:  u' = momentum * u + gradient        v' = v + gradient + momentum * u'
-        v' is selected from; where an entry is sent v' = 0, and with masking u' = 0
+        select from v'; where an entry is sent v' = 0, and with masking u' = 0
 
     Parameters
     ----------
     momentum : float in [0, 1)
     nesterov : the Nesterov form
-    masking : momentum factor masking: forget the velocity of what was sent
-    weight_decay : L2 penalty, with momentum of its own:
-        w' = momentum * w + weight_decay * parameter;  the optimizer is given reduced + w'
-        (Nesterov: reduced + weight_decay * parameter + momentum * w')
+    masking : momentum factor masking: reset the velocity of sent entries
+    weight_decay : L2 penalty, with momentum of its own: w' = momentum * w + weight_decay *
+        parameter;  the optimizer gets reduced + w' (Nesterov: reduced + weight_decay * parameter +
+        momentum * w')
     clip_norm : rescale every tensor's gradient, before it is accumulated, to a norm of at most
-        clip_norm * sqrt(world_size), or clip_norm / sqrt(world_size) where Horovod sums: the
-        average of N independent gradients has 1 / sqrt(N) of their norm, their sum sqrt(N) times
+        clip_norm * sqrt(world_size), or clip_norm / sqrt(world_size) if Horovod sums: the average
+        of N independent gradients has 1 / sqrt(N) of their norm, their sum sqrt(N) times
 
     Notes
     -----
-    The optimizer must apply no momentum of its own: the reduced gradient is a velocity already.
+    The optimizer must apply no momentum of its own, because the reduced gradient is a velocity
+    already.
 
-    ``dgc`` has this memory.  Of an optimizer that is handed over (``optimizer=``) every other
-    method takes ``MomentumFeedback``, and this one where it is asked for by name.  Then momentum,
-    Nesterov and weight decay are those of the tensor's parameter group, at every step, whatever
-    stands here, and a step at a learning rate of 0 sends nothing and keeps all.
+    ``dgc`` has this memory.  For a handed-over optimizer (``optimizer=``), every other method uses
+    ``MomentumFeedback``, and this one only by name.  Then momentum, Nesterov and weight decay come
+    from the tensor's parameter group at every step, not from these options, and a step at learning
+    rate 0 sends nothing and keeps all.
 
-    On a dense step all of v is sent and u is kept, so that a run of dense steps is momentum SGD.
-    Tensors that are never compressed get the same momentum, applied to their reduced gradient.
+    A dense step sends all of v and keeps u, so a run of dense steps is momentum SGD. Tensors that
+    are never compressed get the same momentum, applied to their reduced gradient.
 
     State: u and v, float32 (float64 for float64 gradients), and w with weight decay; all twice with
-    rollback. Cost: one pass over both, two where a step has no threshold to begin with, and two
+    rollback. Cost: one pass over both, two in a step without a threshold to start from, and two
     writes an entry sent; one more to clip, two more for weight decay.
 
-    Paper: lin2018dgc.  Departs: norms are clipped tensor by tensor, as the authors' later code
-    does: the norm over all tensors is known only when the first have long been sent.
+    Paper: lin2018dgc.  Departs: norms are clipped tensor by tensor, as in the authors' later code,
+    because the norm over all tensors is known only after the first have been sent.
     """
 
     momentum: float = 0.9

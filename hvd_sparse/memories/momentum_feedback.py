@@ -1,4 +1,4 @@
-"""SGD with momentum as error feedback: what waits is smoothed by waiting."""
+"""SGD with momentum as error feedback: waiting in the residual replaces the velocity."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ ROUNDING = 1e-6
 @MEMORIES.register("momentum_feedback")
 @dataclass(frozen=True)
 class MomentumFeedback:
-    """Accumulate gradients, and apply 1 / (1 - momentum) times what arrives of them.
+    """Accumulate gradients, and apply 1 / (1 - momentum) times the result.
 
         u' = m * u + gradient + weight_decay * parameter
         v' = v + u', or v + gradient + weight_decay * parameter + m * u' with Nesterov
-        v' is selected from; where an entry is sent v' = 0
-        the optimizer is given reduced * (1 - m) / (1 - momentum)
+        select from v'; where an entry is sent v' = 0
+        the optimizer gets reduced * (1 - m) / (1 - momentum)
 
         m = s / (1 + s),  s = max(0, momentum / (1 - momentum) - (1 / density - 1))
 
@@ -63,28 +63,27 @@ class MomentumFeedback:
 
     Notes
     -----
-    Momentum smooths gradients over momentum / (1 - momentum) steps, and moves the parameter by
-    rate * gradient / (1 - momentum) for each of them.  An entry that is kept back waits for about
-    1 / density - 1 steps, over which v adds up its gradients: that smooths them, too, and a
-    velocity in front would delay each gradient once more.  So u does what waiting leaves of the
-    smoothing, and the rest of momentum is its scale, which every gradient gets once.
+    Momentum smooths gradients over momentum / (1 - momentum) steps, and moves the parameter by rate
+    * gradient / (1 - momentum) for each of them.  A kept entry waits for about 1 / density - 1
+    steps, over which v adds up its gradients. That smooths them too, and a velocity in front would
+    delay each gradient once more.  So u does the rest of the smoothing, and momentum's scale is
+    applied once to every gradient.
 
-    Where the density changes, what is owed stays the same: v and u are rescaled to the new m, u
-    goes into v where m becomes 0, and v into u where it was 0, so that a dense step does not apply
-    at once what has waited for long.
+    If the density changes, the pending mass stays the same: v and u are rescaled to the new m, u is
+    added to v when m becomes 0, and v to u when m was 0, so that a dense step does not apply
+    long-waiting entries at once.
 
-    A run at density 1, or of dense steps alone, is SGD with momentum.
+    A run at density 1, or of dense steps only, is SGD with momentum.
 
-    What is sent late moves the parameter by the rate and the momentum of the step it arrives in.
+    A late entry moves the parameter by the rate and the momentum of the step it arrives in.
 
-    Behind an optimizer that was handed over (``optimizer=``) momentum, Nesterov and weight decay
-    are those of the tensor's parameter group, at every step, whatever stands here, and a step at a
-    learning rate of 0 sends nothing and keeps all.  Used by name, the optimizer must apply no
-    momentum of its own.
+    With a handed-over optimizer (``optimizer=``), momentum, Nesterov and weight decay come from the
+    tensor's parameter group at every step, not from these options, and a step at learning rate 0
+    sends nothing and keeps all.  Used by name, the optimizer must apply no momentum of its own.
 
-    State: v, float32 (float64 for float64 gradients), and u where m is not 0; twice with rollback.
-    Cost: that of error feedback, and another pass to clip and for weight decay; where m is not 0
-    that of ``MomentumCorrection``.
+    State: v, float32 (float64 for float64 gradients), and u unless m is 0; twice with rollback.
+    Cost: that of error feedback, and another pass to clip and for weight decay; unless m is 0 that
+    of ``MomentumCorrection``.
 
     Derived here.
     """
@@ -147,7 +146,7 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
         return super().compensate(gradient, kernels, world_size, aim)
 
     def _cross(self) -> None:
-        """Let residual and velocity owe at this density what they owed at the last one."""
+        """Rescale residual and velocity so that the pending mass stays the same at this density."""
         density, old = self.density or 0.0, self._at
         if not self._options.momentum:
             return  # as torch's, the velocity waits until there is momentum again
@@ -172,7 +171,8 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
             self.velocity.old[:] = u.old * (self._ahead(was) / self._ahead(now))
 
     def _adopt(self, moments: Moments) -> None:
-        """Go on from SGD's velocity: here it is m's, and without one what it owes is kept back."""
+        """Continue from SGD's velocity: it becomes m's, or, without one, its pending mass joins the
+        residual."""
         given, momentum = moments.arrays.get("momentum"), self._options.momentum
         if given is None and self.velocity is not None:
             self.velocity.old[:] = 0
@@ -187,7 +187,7 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
             self.residual.old[:] = self.residual.old.copy() + owed
 
     def _velocity_of_sgd(self) -> np.ndarray:
-        """What is kept back waits for a compressor."""
+        """Return the velocity for plain SGD; the residual waits for a compressor."""
         if self.velocity is None:
             return np.zeros(self.residual.old.size, self.residual.old.dtype)
         momentum = self._options.momentum

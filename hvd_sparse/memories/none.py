@@ -18,7 +18,7 @@ from hvd_sparse.types import Selection, TensorSpec
 class NoMemory:
     """Send a part of every gradient and drop the rest.
 
-    For methods that are unbiased by themselves (TernGrad), and to show what a residual is worth: it
+    For methods that are unbiased by themselves (TernGrad), and as a baseline without a residual. It
     does not conserve.
 
     State: none.  Cost: none.

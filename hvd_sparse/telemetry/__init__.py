@@ -1,4 +1,4 @@
-"""Telemetry: what a run writes down while it trains, one writer a file."""
+"""Telemetry: records of a run during training, one writer a file."""
 
 from hvd_sparse.registry import import_siblings
 

@@ -1,14 +1,13 @@
-"""Contract of the writers: where the records of a run go.
+"""Contract of the writers: destinations of a run's records.
 
 A writer is a description, equal and JSON-able like the parts; ``open`` makes the sink that records
 are written to.  A record is a JSON-able mapping, of one of three events:
 
     run      the first: name, rank, world_size, exchange, config, shapes of the tensors
-    step     of a compressor's step: ``telemetry.recorder`` says what is in it
-    metrics  what the program has given to ``log``
+    step     of a compressor's step: fields as in ``frontend.recorder``
+    metrics  metrics passed to ``log``
 
-Each has ``step`` (completed steps), ``seconds`` since the sink was opened, and ``time``, those
-since 1970.
+Each has ``step`` (completed steps), ``seconds`` since the sink was opened, and ``time`` since 1970.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class Sink(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Write what is left, and let go of what was opened."""
+        """Write pending records, and close files and connections."""
 
     def log(self, step: int, **metrics: Option) -> None:
         """Write a program's own metrics down, for runs without a compressor.
@@ -153,7 +152,7 @@ def _resolve_writer(each: Option, given: Option) -> Writer | Function:
 
 
 def numbers_of(metrics: Mapping[str, Option]) -> dict[str, float | None]:
-    """Return metrics as plain numbers; None for what is NaN or infinite, which JSON has not.
+    """Return metrics as plain numbers; None for NaN and infinity, which JSON does not have.
 
     Raises
     ------
@@ -179,8 +178,8 @@ def stamped(event: str, step: int, began_s: float, content: Report) -> Report:
     ----------
     event : "run", "step" or "metrics"
     step : completed steps
-    began_s : when the run began, by ``time.monotonic``
-    content : what else is in it
+    began_s : begin of the run, by ``time.monotonic``
+    content : further fields
     """
     seconds = round(time.monotonic() - began_s, 6)
     return {"event": event, "step": step, "seconds": seconds, "time": time.time(), **content}

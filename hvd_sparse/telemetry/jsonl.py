@@ -1,4 +1,4 @@
-"""JSON lines: one record a line, what ``hvd-sparse report`` reads."""
+"""JSON lines: one record a line, the format that ``hvd-sparse report`` reads."""
 
 from __future__ import annotations
 

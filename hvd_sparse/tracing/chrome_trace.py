@@ -5,11 +5,10 @@
     "start_time_since_epoch_in_micros": ...}}, {"name": "select", "ph": "X", "ts": ..., "dur": ...,
     "pid": 0, "tid": 1, "args": {"of": "layer4.weight"}},
 
-The process in the trace is the rank.  Thread 1 and those after it are the threads that select,
-encode and decode; the exchanges of a bucket, which overlap with them, have a thread of their own.
-Times are microseconds since the start, as in Horovod's own timeline, whose first event tells its
-start by the same name.  A file whose process was killed lacks its last bracket, which viewers
-accept.
+The process in the trace is the rank.  Threads from 1 on select, encode and decode; the exchanges of
+a bucket, which overlap with them, have a thread of their own. Times are microseconds since the
+start. The first event gives the start, under the same name as in Horovod's timeline.  A killed
+process leaves a file without the last bracket, which viewers accept.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def read_trace(path: str | os.PathLike[str]) -> list[Event]:
 
 
 def _fault_of(event: Event) -> str | None:
-    """Return what is wrong with the fields of an event, in words; None where nothing is."""
+    """Return a description of the first invalid field of an event, or None."""
     args = event.get("args", {})
     if not isinstance(args, dict):
         return f"its args are {args!r}, and no mapping"

@@ -1,7 +1,7 @@
-"""Spans: the times at which the parts of a step begin and end, told to listeners.
+"""Spans: begin and end of the parts of a step, passed to listeners.
 
-Listeners are the run-time planner and timelines.  While there are none the clock is not read, so
-that spans cost nothing.
+Listeners are the run-time planner and timelines.  Without listeners the clock is not read, so spans
+cost nothing.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class Spans:
 
     Attributes
     ----------
-    clock : gives the seconds that listeners are told; ``time.thread_time`` tells what a thread
-        worked rather than how long it took, for a listener that is alone and compares no threads
-    is_heard : somebody listens
+    clock : returns the seconds for listeners; ``time.thread_time`` gives a thread's CPU time
+        instead of elapsed time, for a single listener that compares no threads
+    is_heard : whether there is a listener
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -31,7 +31,7 @@ class Spans:
         self.is_heard = False
 
     def add(self, listener: Listener) -> None:
-        """Add a listener; it is told every span that begins from now on."""
+        """Add a listener to every span that begins from now on."""
         self._listeners = (*self._listeners, listener)
         self.is_heard = True
 
@@ -45,13 +45,13 @@ class Spans:
         return self.clock() if self._listeners else 0.0
 
     def tell(self, what: str, whose: str, start_s: float) -> None:
-        """Tell the listeners that a span has ended.
+        """Pass a finished span to the listeners.
 
         Parameters
         ----------
         what : kind of the span
         whose : name of the tensor or bucket
-        start_s : ``now()`` at its begin; a span that began while there was no listener is not told
+        start_s : ``now()`` at its begin; a span that began without listeners is skipped
         """
         if self._listeners and start_s:
             end_s = self.clock()
