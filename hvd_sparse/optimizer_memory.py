@@ -1,5 +1,4 @@
-"""Optimizers that are handed over: which memory does their work, and what is said where none
-can."""
+"""Handed-over optimizers: the memory that does their work, and warnings if there is none."""
 
 from __future__ import annotations
 
@@ -40,16 +39,16 @@ class Handover:
     def join(self, given: object) -> object:
         """Return the memory to use, with the optimizer's own options at their defaults.
 
-        The optimizer tells them at every step.  In the configuration they would bind a checkpoint
+        The optimizer supplies them at every step.  In the configuration they would tie a checkpoint
         to the momentum that a schedule had reached.
 
         Parameters
         ----------
-        given : the option ``memory``; None where it was left out
+        given : the option ``memory``; None if it was omitted
 
         Raises
         ------
-        InvalidOption : the option cannot be kept
+        InvalidOption : the option does not fit the optimizer
         """
         if not self.memories:
             logger.warning(
@@ -81,12 +80,12 @@ OF_MUON: tuple[type, ...] = (MuonCorrection,)
 
 
 def warn_of_rare_entries(configuration: Configuration, what: str) -> None:
-    """Say that accuracy is at stake where a memory knows nothing of an optimizer's momentum.
+    """Warn of lost accuracy if the memory does not handle an optimizer's momentum.
 
     Parameters
     ----------
     configuration : of the compressor
-    what : the momentum, in words
+    what : the momentum, as text
     """
     density = configuration.density(LONG_RUN)
     if density is None or density > COSTS_ACCURACY_AT or configuration.memory.finishes:

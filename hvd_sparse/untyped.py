@@ -1,6 +1,6 @@
-"""Names for what has no type of its own: users' things, and those of frameworks without types.
+"""Names for values without a type: users' objects, and those of untyped frameworks.
 
-What they are is checked where they are used, and said in the errors there.
+They are checked where they are used, and errors name their type.
 """
 
 from __future__ import annotations
