@@ -98,8 +98,8 @@ class DdpCompressor(ParameterCompressor):
         """
         if self._is_closed:
             raise InvalidOption(
-                f"the compressor {self.name!r} is closed, and DDP keeps its hook: wrap the bare "
-                "model anew, DistributedDataParallel(model.module)"
+                f"the compressor {self.name!r} is closed, but DDP keeps its hook: wrap the bare "
+                "model again, DistributedDataParallel(model.module)"
             )
         if bucket.index() == 0:
             self._begin()

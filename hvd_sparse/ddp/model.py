@@ -85,8 +85,8 @@ def parameters_of(model: DistributedDataParallel) -> list[tuple[str, torch.Tenso
     ]
     if not named:
         raise InvalidOption(
-            "DDP reduces no parameter of this model: those that are trained need a gradient when "
-            "DistributedDataParallel is made"
+            "DDP reduces no parameter of this model: set requires_grad of the trained ones before "
+            "making DistributedDataParallel"
         )
     for name, parameter in named:
         if dtype_of(parameter) not in FLOATS:

@@ -157,9 +157,9 @@ class DurableCompressor(Compressor):
         """
         if self.step.exchange.sums_first:
             raise InvalidOption(
-                "exchange 'hierarchical' divides the residual among the ranks of a node, and one "
-                "file for any number of ranks "
-                "cannot hold that: save state_dict() on every rank, and load it on the same ranks"
+                "exchange 'hierarchical' divides the residual among the ranks of a node, so one "
+                "file for any number of ranks is not possible: save state_dict() on every rank, "
+                "and load it on the same ranks"
             )
         state, name = self.state_dict(), f"hvd_sparse.save.{self.name}"
         limit_s = None if self.limit_s is None else PATIENCE_IN_SAVE * self.limit_s

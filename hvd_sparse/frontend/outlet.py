@@ -128,7 +128,8 @@ class Outlet:
         thread.join(LAST_S)
         if thread.is_alive():
             logger.warning(
-                "telemetry: writers %s did not end within %g s, and the last records may lack: %s",
+                "telemetry: writers %s did not end within %g s, so the last records may be "
+                "missing: %s",
                 ", ".join(self._targets),
                 LAST_S,
                 "; ".join(remedy for _, remedy in self._targets.values()),

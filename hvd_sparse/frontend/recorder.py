@@ -63,8 +63,8 @@ class Recorder:
         except Exception as error:  # whatever is wrong here: it must not end the training
             self._step.transactions.on_begin = None
             logger.warning(
-                "telemetry: a record could not be made, and no further ones will be; training "
-                "goes on: %s: %s; report it with the exchange and the method",
+                "telemetry: a record could not be made, so recording stops; training continues: "
+                "%s: %s; please report this with the exchange and the method",
                 type(error).__name__,
                 error,
             )

@@ -87,9 +87,9 @@ class TensorflowCompressor(WatchedCompressor):
     ) -> None:
         if configuration.groups not in (None, PLANNED):
             raise InvalidOption(
-                f"groups is {configuration.groups!r}: in TensorFlow, what Horovod hands over "
-                "together travels together; give groups to hvd.DistributedGradientTape or "
-                "hvd.DistributedOptimizer instead, or 'planned'"
+                f"groups is {configuration.groups!r}: in TensorFlow, Horovod's groups are the "
+                "messages; give groups to hvd.DistributedGradientTape or hvd.DistributedOptimizer "
+                "instead, or 'planned'"
             )
         refuse_hiding(
             configuration.rule, "only hvd_sparse.torch and hvd_sparse.ddp measure it in a run"

@@ -128,7 +128,7 @@ class TraceFile:
         except OSError as error:
             logger.warning(
                 "%s: %r cannot be written any more: %s; the timeline of rank %d ends here, "
-                "training goes on",
+                "training continues",
                 SETTING,
                 str(self._path),
                 error.strerror,

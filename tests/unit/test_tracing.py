@@ -135,7 +135,7 @@ def test_a_full_disk_ends_the_timeline_and_nothing_else(tmp_path):
     assert (
         len(said) == 1 and "trace.0.json' cannot be written any more: File too large" in said[0]
     ), said
-    assert "training goes on" in said[0]
+    assert "training continues" in said[0]
     names = {event["name"] for event in read_trace(tmp_path / "trace.0.json")}
     assert {"clock", "select", "exchange"} <= names
 

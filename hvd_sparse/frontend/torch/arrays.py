@@ -38,8 +38,8 @@ def check_device(name: str, tensor: torch.Tensor) -> None:
     """Raise UnsupportedInput for a device that nothing can be copied from."""
     if is_on_device(tensor) and not can_be_staged(tensor):
         raise UnsupportedInput(
-            f"tensor {name!r} is on {tensor.device}, which torch does not work with here: put the "
-            "model on the CPU or on the device that torch.accelerator (torch 2.6 or later) tells of"
+            f"tensor {name!r} is on {tensor.device}, which torch does not support here: put the "
+            "model on the CPU or on the device that torch.accelerator (torch 2.6 or later) reports"
         )
 
 

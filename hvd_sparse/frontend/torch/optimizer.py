@@ -48,8 +48,9 @@ def read_optimizer(optimizer: Optimizer) -> Handover:
         return handover
     if not hasattr(vars(optimizer).get("step", Applying.step), OF_SCHEDULERS):
         raise InvalidOption(
-            f"step() of this {name} was replaced on the object, and would go on to do what is "
-            "handed over: replace it behind the compressor, or leave out optimizer="
+            f"step() of this {name} was replaced on the object, and would still do the work that "
+            "the compressor takes over: replace it after making the compressor, or leave out "
+            "optimizer="
         )
     for group in optimizer.param_groups:
         refuse_options(name, group)
