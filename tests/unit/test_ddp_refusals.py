@@ -109,7 +109,7 @@ def test_a_closed_compressor_refuses_its_model(
     model: DistributedDataParallel, handle: DdpCompressor
 ) -> None:
     handle.close()
-    with pytest.raises(InvalidOption, match=r"closed, and DDP keeps its hook"):
+    with pytest.raises(InvalidOption, match=r"closed, but DDP keeps its hook"):
         model(torch.ones(3, 8)).sum().backward()
 
 

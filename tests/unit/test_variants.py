@@ -79,7 +79,7 @@ def test_what_is_said_comes_before_the_variant():
 
 
 def test_dense_epochs_of_unknown_length_are_asked_for():
-    with pytest.raises(InvalidOption, match=r"scalecom .* warmup_steps is left out"):
+    with pytest.raises(InvalidOption, match=r"scalecom .* warmup_steps is missing"):
         made("scalecom", variant="paper")
 
 
