@@ -108,5 +108,7 @@ def test_a_gradient_that_is_not_finite_is_seen_as_ever() -> None:
 
 def test_a_density_that_hides_has_nothing_to_hide_behind() -> None:
     model = DistributedDataParallel(nn.Linear(8, 6))
-    with pytest.raises(InvalidOption, match=r"clip_grad_norm is 0\.5, which waits for all gradients"):
+    with pytest.raises(
+        InvalidOption, match=r"clip_grad_norm is 0\.5, which waits for all gradients"
+    ):
         register(model, "topk", density="hiding", clip_grad_norm=BOUND)

@@ -45,7 +45,8 @@ def test_one_flipped_bit_is_found_after_the_next_checked_step_and_the_tensor_nam
         for step in (1, 2):
             session.reduce(integers(SPECS, collective.rank, step))
         with pytest.raises(
-            ReplicaMismatch, match=f"tensor 't{broken}': the gradients applied in the last checked step"
+            ReplicaMismatch,
+            match=f"tensor 't{broken}': the gradients applied in the last checked step",
         ):
             session.reduce(integers(SPECS, collective.rank, 3))
 
