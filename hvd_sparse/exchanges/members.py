@@ -36,7 +36,7 @@ class Observed(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """A pass that was launched on a device and whose result the host has not read yet.
+    """A pass that was made, or launched on a device, and whose result was not read yet.
 
     Attributes
     ----------
@@ -46,6 +46,25 @@ class Begun(NamedTuple):
 
     gradient: np.ndarray
     accumulated: Accumulated
+
+
+class Waiting(NamedTuple):
+    """One tensor's accumulated vector, until its group is selected from.
+
+    Attributes
+    ----------
+    accumulated : the vector to select from
+    moments : of it; None if its pass had an aim
+    aim, taken : the group's aim, and the entries that the pass took out of ``accumulated``; None
+        if it had no aim, or there were too many entries
+    norm : L2 norm of the vector, 0 unless telemetry is on
+    """
+
+    accumulated: np.ndarray
+    moments: Moments | None
+    aim: Aim | None
+    taken: Selection | None
+    norm: float
 
 
 @dataclass(eq=False)
@@ -62,14 +81,8 @@ class Outgoing:
     found : the selection and its cost; None on a dense step, and where another rank selects
     accumulated : the vector to select from, until the exchange is over; for exchanges that sum
         first, the gradient
-    moments : of the accumulated vector, if the selection waits for the group's other tensors and
-        the pass had no aim
     observed : telemetry's measurements; None without telemetry, and until the sent entries are
         known
-    begun : the pass on a device, until its result is read; then the other fields are unset. None
-        on the host
-    aim, taken : the group's aim while the selection waits, and the entries that the pass took out
-        of ``accumulated``; None if it had no aim, or there were too many entries
     surplus : on a device, the residual and the entries that the pass took beyond the selection,
         which are added back with the bucket's sums; None if there are none, or they were added
         back at once
@@ -81,11 +94,7 @@ class Outgoing:
     norm: float = 0.0
     found: Found | None = None
     accumulated: np.ndarray | None = None
-    moments: Moments | None = None
     observed: Observed | None = None
-    begun: Begun | None = None
-    aim: Aim | None = None
-    taken: Selection | None = None
     surplus: tuple[np.ndarray, Selection] | None = None
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.exchanges._entries import join, region_of
-from hvd_sparse.exchanges.members import Outgoing
+from hvd_sparse.exchanges.members import Outgoing, Waiting
 from hvd_sparse.kernels.aligned import aligned_empty
 from hvd_sparse.kernels.contract import Aim, Moments
 from hvd_sparse.selectors.contract import Context, Found, Miss, Selector
@@ -26,7 +26,7 @@ from hvd_sparse.types import Selection, TensorSpec
 
 
 def send_merged(
-    pipeline: Pipeline, members: Sequence[tuple[TensorState, Outgoing]], rank: int, world_size: int
+    pipeline: Pipeline, members: Sequence[tuple[TensorState, Waiting]], rank: int, world_size: int
 ) -> list[Outgoing]:
     """Return what each tensor sends of the one selection, in the order in which they are joined.
 
@@ -36,7 +36,6 @@ def send_merged(
         return []
     vectors, lists = [], []
     for _, waiting in members:
-        assert waiting.accumulated is not None
         vectors.append(waiting.accumulated)
         lists.append(waiting.taken)
         if waiting.taken is not None:  # first of all, so that nothing is lost if this fails

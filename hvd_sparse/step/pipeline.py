@@ -20,7 +20,7 @@ import numpy as np
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.exchanges.contract import Exchange
-from hvd_sparse.exchanges.members import Begun, Outgoing, Part
+from hvd_sparse.exchanges.members import Begun, Outgoing, Part, Waiting
 from hvd_sparse.kernels.contract import Aim, Kernels, Moments
 from hvd_sparse.kernels.randomness import generator
 from hvd_sparse.memories.contract import Accumulated
@@ -66,20 +66,15 @@ class Pipeline:
         *,
         dense: bool,
         is_summed: bool = False,
-        waits: bool = False,
         parts: StepParts | None = None,
         begun: Begun | None = None,
     ) -> Outgoing:
         """Take the gradient in and return what this rank sends.
 
-        Where the tensor's vectors lie on a device its pass is only begun: the walk goes on when it
-        is called again, with what it returned as ``begun``.
-
         gradient : flat, C-contiguous, of the accumulator's dtype; read once, not kept
         is_summed : it is the sum over some ranks of this rank's part, for exchanges that sum first
-        waits : nothing is selected before the tensor's group is complete (``group_selection``)
         parts : of the tensor's step, where they are at hand
-        begun : the pass that a device was given at the first call
+        begun : the pass, where it was begun (``begin``)
         """
         if self.exchange.sums_first and not is_summed:
             return send_whole(state, gradient, self.kernels, world_size, dense=dense)
@@ -91,26 +86,14 @@ class Pipeline:
             parts = self.configuration.at_step(state.steps, state.spec, state.pace)
         spans, source, selector = self.spans, state.source, parts.selector
         began_s = spans.now() if spans.is_heard else 0.0
-        exchange, selects = self.exchange, not waits
-        if selects and not exchange.selects_everywhere:
-            selects = exchange.selects_on(rank, world_size, state.steps, selector)
-        if not selects:
-            aim = self._aim_of_group(state, selector) if waits else None
-            accumulated = self._accumulate(state, gradient, world_size, aim)
-            vector, taking = accumulated.vector, accumulated.taking
-            return Outgoing(
-                norm=self._norm(vector),
-                accumulated=vector,
-                moments=accumulated.moments,
-                aim=aim,
-                taken=taking.taken if taking else None,
-            )
+        exchange = self.exchange
+        if not exchange.selects_everywhere and not exchange.selects_on(
+            rank, world_size, state.steps, selector
+        ):
+            vector = self._accumulate(state, gradient, world_size, None).vector
+            return Outgoing(norm=self._norm(vector), accumulated=vector)
         # Known before the pass, so that the one that adds the gradient takes the entries too.
         aim = _aim_of(state, selector, source.threshold, source.memo)
-        if state.is_on_device and begun is None:
-            state.memory.step = state.steps
-            accumulated = state.memory.compensate(gradient, self.kernels, world_size, aim)
-            return Outgoing(begun=Begun(gradient, accumulated))
         accumulated = self._accumulate(state, gradient, world_size, aim, begun)
         holds = state.is_on_device and self._may_hold(parts)
         try:
@@ -128,6 +111,25 @@ class Pipeline:
         except Exception:
             self._put_back(accumulated)
             raise
+
+    def begin(
+        self, state: TensorState, gradient: np.ndarray, world_size: int, parts: StepParts
+    ) -> Begun:
+        """Begin the pass of a tensor on its device, without a wait."""
+        source, memory = state.source, state.memory
+        aim = _aim_of(state, parts.selector, source.threshold, source.memo)
+        memory.step = state.steps
+        return Begun(gradient, memory.compensate(gradient, self.kernels, world_size, aim))
+
+    def wait(
+        self, state: TensorState, gradient: np.ndarray, world_size: int, parts: StepParts
+    ) -> Waiting:
+        """Take in the gradient of a tensor that is selected from with its group
+        (``group_selection``)."""
+        aim = self._aim_of_group(state, parts.selector)
+        vector, moments, taking, _ = self._accumulate(state, gradient, world_size, aim)
+        taken = None if taking is None else taking.taken
+        return Waiting(vector, moments, aim, taken, self._norm(vector))
 
     def send_nothing(self, state: TensorState, *, dense: bool) -> Outgoing:
         """Return what stands in for a gradient that is not finite: ``unselected.send_nothing``."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hvd_sparse.exchanges.members import Arrival, Observed, Outgoing
+from hvd_sparse.exchanges.members import Arrival, Begun, Observed, Outgoing, Waiting
 from hvd_sparse.step.devices.contract import Delivery, Late
 from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.step_parts import StepParts
@@ -135,7 +135,9 @@ class TensorStep(Ticket):
     position, state, parts : of the tensor, and what its step is made with
     bucket : that it travels in
     outgoing : what this rank sends; None where that could not be made, or is made later
-    late : the gradient that is taken in once its bucket is full, until it is selected from
+    late : the gradient that is taken in once its bucket is full, until its pass is made
+    begun : the pass, until it is selected from
+    waiting : what was accumulated, until the tensor's group is selected from
     is_finite : this rank's gradient has no NaN or Inf
     out : where its result goes, flat; None until that is made
     """
@@ -145,6 +147,8 @@ class TensorStep(Ticket):
     bucket: BucketRun
     outgoing: Outgoing | None = None
     late: Late | None = None
+    begun: Begun | None = None
+    waiting: Waiting | None = None
     is_finite = True
     out: np.ndarray | None = None
 
@@ -162,16 +166,10 @@ class TensorStep(Ticket):
         self.position, self.bucket, self.state, self.parts = position, bucket, state, parts
 
     @property
-    def is_waiting(self) -> bool:
-        """Tell whether nothing has been selected yet from what was accumulated."""
-        return self.outgoing is not None and self.outgoing.accumulated is not None
-
-    @property
     def selects_later(self) -> bool:
         """Tell whether a gradient has come, or a pass has begun, that nothing is selected from
         yet."""
-        sent = self.outgoing
-        return self.late is not None or (sent is not None and sent.begun is not None)
+        return self.late is not None or self.begun is not None
 
     def fail(self, error: Exception) -> None:
         """Note why nothing can be sent, and tell the other ranks with the bucket's message."""

@@ -86,7 +86,7 @@ class OutgoingRows:
         begun = Begun(gradient, state.memory.compensate(gradient, kernels, self._world_size, aim))
         ticket.late = None
         if passes.noted is None:  # the memory has made another pass
-            ticket.outgoing = Outgoing(begun=begun)
+            ticket.begun = begun
             return
         added, old, new = passes.noted
         self._tickets.append((ticket, begun))
@@ -133,7 +133,7 @@ class OutgoingRows:
             entries = Selection(indices[:taken].copy(), values[:taken].copy(), numel)
         taking = Taking(float(row["abs_sum"]), int(row["nonfinite"]), entries)
         accumulated = begun.accumulated._replace(taking=taking)
-        ticket.outgoing = Outgoing(begun=begun._replace(accumulated=accumulated))
+        ticket.begun = begun._replace(accumulated=accumulated)
 
     def _sent(
         self, ticket: TensorStep, frame: np.ndarray, count: int, threshold: float, margin: float

@@ -20,7 +20,7 @@ from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import NonFiniteGradient
 from hvd_sparse.exchanges.context import ExchangeContext
 from hvd_sparse.exchanges.contract import Conversation
-from hvd_sparse.exchanges.members import Arrival, Member
+from hvd_sparse.exchanges.members import Arrival, Member, Outgoing
 from hvd_sparse.kernels.contract import Kernels
 from hvd_sparse.step.devices.contract import Late
 from hvd_sparse.step.devices.passes import DevicePasses, InPlace
@@ -124,12 +124,9 @@ class Step(Shared):
             if late is not None and not dense and not waits and self.pipeline.selects_late:
                 ticket.late = late
             else:
-                if late is not None:
-                    gradient = late.array()
-                if scale != 1.0:
-                    gradient = unscaled(gradient, scale)
-                ticket.outgoing = self.pipeline.send(
-                    state, gradient, rank, world_size, dense=dense, waits=waits, parts=parts
+                given = gradient if late is None else late.array()
+                self._take_in(
+                    ticket, unscaled(given, scale), rank, world_size, dense=dense, waits=waits
                 )
         # Nothing is raised here: the other ranks wait for this tensor's carrier.
         except NonFiniteGradient as error:
@@ -141,6 +138,27 @@ class Step(Shared):
             if ticket.selects_later:
                 bucket.begun.append(ticket)
         return self._write_wire(ticket, rank, dense), ticket
+
+    def _take_in(
+        self,
+        ticket: TensorStep,
+        gradient: np.ndarray,
+        rank: int,
+        world_size: int,
+        *,
+        dense: bool,
+        waits: bool,
+    ) -> None:
+        """Take a gradient in now: select from it, or let that wait for its device or its group."""
+        state, parts, pipeline = ticket.state, ticket.parts, self.pipeline
+        if waits and not dense and not self.exchange.sums_first:
+            ticket.waiting = pipeline.wait(state, gradient, world_size, parts)
+        elif state.is_on_device and not dense and self.exchange.selects_everywhere:
+            ticket.begun = pipeline.begin(state, gradient, world_size, parts)
+        else:
+            ticket.outgoing = pipeline.send(
+                state, gradient, rank, world_size, dense=dense, parts=parts
+            )
 
     def poison(
         self, error: Exception, key: str, dtype: np.dtype | type, rank: int, world_size: int
@@ -164,7 +182,7 @@ class Step(Shared):
         return carrier_layout(chosen, world_size, self._has_replica)
 
     def _write_wire(self, ticket: TensorStep, rank: int, dense: bool) -> np.ndarray:
-        sent, state = ticket.outgoing, ticket.state
+        sent, waiting, state = ticket.outgoing, ticket.waiting, ticket.state
         spec = state.spec
         # What all ranks must agree on about this tensor's step, the loss scale included.  Of most
         # of it the checksum is the same at every step.
@@ -185,7 +203,7 @@ class Step(Shared):
             replica=self.replicas.due(spec.key) if self._has_replica else 0,
             is_finite=ticket.is_finite,
             density=0.0 if sent is None else sent.entries / spec.numel,
-            norm=0.0 if sent is None else sent.norm,
+            norm=sent.norm if sent else waiting.norm if waiting else 0.0,
         )
         self.stats.count_bytes("carrier", carrier.nbytes)
         if not dense:
@@ -213,11 +231,11 @@ class Step(Shared):
             if run.failure is not None:
                 raise run.failure
             ticket = bucket.sending[position]
-            ticket.outgoing = self.pipeline.send(
+            sent = ticket.outgoing = self.pipeline.send(
                 ticket.state, gradient, rank, world_size, dense=False, is_summed=True
             )
-            assert ticket.outgoing.frame is not None
-            return ticket.outgoing.frame
+            assert sent.frame is not None
+            return sent.frame
 
         members = {}
         for position in sorted(bucket.sending):
@@ -241,18 +259,21 @@ class Step(Shared):
     def _select_merged(self, bucket: BucketRun, run: StepRun, rank: int, world_size: int) -> None:
         """Select from what waits for its group.  The carriers are gone: a failure travels in the
         message alone."""
-        waiting = [ticket for _, ticket in sorted(bucket.sending.items()) if ticket.is_waiting]
-        if not waiting:
+        members = [
+            (ticket, ticket.state, ticket.waiting)
+            for _, ticket in sorted(bucket.sending.items())
+            if ticket.waiting is not None
+        ]
+        if not members:
             return
         try:
             if run.failure is not None:  # taken back meanwhile: the states are another step's
                 raise run.failure
-            members = [(t.state, t.outgoing) for t in waiting if t.outgoing]
-            sent = send_merged(self.pipeline, members, rank, world_size)
-            for ticket, outgoing in zip(waiting, sent):
-                ticket.outgoing = outgoing
+            sent = send_merged(self.pipeline, [each[1:] for each in members], rank, world_size)
+            for (ticket, _, _), outgoing in zip(members, sent):
+                ticket.outgoing, ticket.waiting = outgoing, None
         except Exception as error:
-            keys = ", ".join(repr(ticket.key) for ticket in waiting)
+            keys = ", ".join(repr(ticket.key) for ticket, _, _ in members)
             bucket.errors.append(f"selecting from {keys} as one: {in_words(error)}")
 
     def _counted(self, conversation: Conversation) -> Conversation:
@@ -273,8 +294,7 @@ class Step(Shared):
 
 def _member(ticket: TensorStep) -> Member:
     """Return a tensor as exchanges see it."""
-    state, outgoing, parts = ticket.state, ticket.outgoing, ticket.parts
-    assert outgoing is not None  # nothing that has none is left in the bucket
+    state, parts = ticket.state, ticket.parts
     return Member(
         position=ticket.position,
         spec=state.spec,
@@ -283,6 +303,6 @@ def _member(ticket: TensorStep) -> Member:
         selector=parts.selector,
         codec=parts.codec,
         density=parts.density,
-        outgoing=outgoing,
+        outgoing=ticket.outgoing or Outgoing(),  # the message tells why there is nothing
         memo=state.exchange_memo,
     )

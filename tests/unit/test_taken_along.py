@@ -120,8 +120,6 @@ def trained(case, distribution, memory, *, aims=True, on_device=False):
         size = 10.0 if step == STEPS // 2 else 1.0  # a jump, which no aim foresees
         gradient = (size * draw(distribution, NUMEL, seed=step)).astype(np.float32)
         sent = pipeline.send(state, gradient, 1, 2, dense=False)
-        if sent.begun is not None:
-            sent = pipeline.send(state, gradient, 1, 2, dense=False, begun=sent.begun)
         if sent.surplus is not None:  # with the bucket's sums
             kernels.restore(*sent.surplus)
         frames.append(sent.frame.tobytes())

@@ -54,10 +54,9 @@ class DevicePasses:
                 continue
             if not self._shared.transactions.is_current(ticket.position, ticket.run):
                 continue  # the vectors are another step's by now
-            begun = None if ticket.outgoing is None else ticket.outgoing.begun
-            if begun is None:
+            if ticket.begun is None:
                 continue
-            taking, moments = begun.accumulated.taking, begun.accumulated.moments
+            _, moments, taking, _ = ticket.begun.accumulated
             answer = moments if taking is None else taking
             assert answer is not None
             answers.append(answer)
@@ -113,7 +112,7 @@ class DevicePasses:
 
     def _note(self, bucket: BucketRun, ticket: TensorStep, error: Exception) -> None:
         """Note why nothing can be sent of a tensor."""
-        ticket.late = None
+        ticket.late = ticket.begun = None
         if isinstance(error, NonFiniteGradient):
             self._shared.note_nonfinite(ticket, error, dense=False)
         else:
@@ -124,13 +123,14 @@ class DevicePasses:
             del bucket.sending[ticket.position]
 
     def _select(self, rank: int, world_size: int, ticket: TensorStep) -> None:
-        late, begun = ticket.late, None if ticket.outgoing is None else ticket.outgoing.begun
-        if late is not None:
+        late, begun = ticket.late, ticket.begun
+        if begun is not None:
+            gradient = begun.gradient
+        elif late is not None:
             gradient = unscaled(late.array(), ticket.scale)
         else:
-            assert begun is not None
-            gradient = begun.gradient
-        ticket.late = None
+            return
+        ticket.late = ticket.begun = None
         ticket.outgoing = self._shared.pipeline.send(
             ticket.state, gradient, rank, world_size,
             dense=False, parts=ticket.parts, begun=begun,
