@@ -51,10 +51,7 @@ class Horovod:
         self.compression = methods.compression(
             training.method,
             named,
-            # auto takes no optimizer, as it may step aside for dense
-            {"density": training.density}
-            if training.method == "auto"
-            else {"optimizer": optimizer, "scheduler": self.schedule, "steps": training.steps},
+            {"optimizer": optimizer, "scheduler": self.schedule, "steps": training.steps},
         )
         self.optimizer = hvd.DistributedOptimizer(
             optimizer, named_parameters=named, compression=self.compression

@@ -22,7 +22,7 @@ from benchmarks.network.launching import launch
 
 TASK_NAMES = ("perceptron", "words", "vgg")
 PEER_DENSITY = 0.01
-"""Of exact top-k and DGC, which GRACE's authors take, and of ``auto``."""
+"""Of exact top-k and DGC, which GRACE's authors take."""
 QUICK_STEPS = 24
 LIMIT_S = 6 * 3600
 NEARLY = 0.99
@@ -52,7 +52,7 @@ class Training:
     method : as the command line has it
     hosts : which share a step's examples
     wire : as tc writes a rate, or "none"
-    density : of peers and of ``auto``; ours follows from the steps
+    density : of peers; ours follows from the steps
     steps : of the run
     rate : the learning rate that it begins with
     seed : of the network's parameters and of the order of the data
@@ -276,6 +276,11 @@ def write_page(store: Store, options: argparse.Namespace) -> str:
             "load": max(r["load"] for line in lines for r in line.results),
             "is_short_of_cores": lines[0].run.hosts > (os.cpu_count() or 1),
             "table": table(lines),
+            "verdicts": [
+                (line.run.method, verdict)
+                for line in lines
+                if (verdict := line.results[0]["verdict"])
+            ],
         }
         for lines in groups
     ]

@@ -88,9 +88,10 @@ def test_what_the_json_holds_is_not_trained_again(tmp_path, monkeypatch):
     store = Store(tmp_path / "page")
     trained = [run(), run("ldte_bs"), run("ldte_bs", rate=0.04), run("ldte_bs", seed=1)]
     for number, each in enumerate(trained):
-        store.results[each] = result(last=88.0 + number)
+        store.results[each] = {**result(last=88.0 + number), "verdict": "sparse it is"}
     page = write_page(store, options(tmp_path / "page"))
-    assert "perceptron, 2 hosts, 1gbit, 3 steps" in page and page.count("`ldte_bs`") == 1
+    assert "perceptron, 2 hosts, 1gbit, 3 steps" in page and page.count("| `ldte_bs` |") == 1
+    assert "`ldte_bs`: sparse it is." in page
     again = Store(tmp_path / "page")
     assert set(again.results) == set(trained)
     ((dense, ours),) = lines_of(again)
