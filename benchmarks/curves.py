@@ -19,7 +19,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks._streams import markdown_table
+from benchmarks._page import markdown_table
 from benchmarks.accuracy.ours import Ours
 from benchmarks.accuracy.rules import Dense
 from benchmarks.accuracy.tasks import TASKS, WORKERS

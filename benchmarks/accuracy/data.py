@@ -146,12 +146,18 @@ def _idx(name: str) -> np.ndarray:
 
 
 @cache
-def scripture() -> Text:
-    """Load 4.4 MB of English, the King James Bible of Debian's package."""
+def bible() -> str:
+    """Load 4.4 MB of English, the King James Bible of Debian's package, a verse a line."""
     program = shutil.which("bible", path="/usr/bin:/usr/games:/usr/local/bin")
     if program is None:
         raise SystemExit("the program bible is not there: apt-get install bible-kjv")
     done = subprocess.run(
         [program, "-f", "Gen1:1-Rev22:21"], capture_output=True, text=True, check=True, timeout=60
     )
-    return Text(done.stdout)
+    return done.stdout
+
+
+@cache
+def scripture() -> Text:
+    """Load the King James Bible as characters."""
+    return Text(bible())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks._streams import markdown_table
+from benchmarks._page import markdown_table
 from benchmarks.accuracy.law import fit, times_sent
 from benchmarks.accuracy.plan import (
     FEW,

@@ -6,14 +6,14 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from benchmarks._data import fashion_mnist, scripture
+from benchmarks.accuracy.data import Data, bible, fashion
 
 WINDOW = 24
 """Words that the language model reads at a time."""
@@ -21,47 +21,6 @@ HELD_OUT = 512
 """Windows, from the last twentieth of the text, that are for scoring alone."""
 PART = 0.25
 """How much of the test data a point of a curve is scored on."""
-
-
-class Data(Protocol):
-    """What a task draws its examples from."""
-
-    def draw(self, seed: int, step: int, size: int) -> torch.Tensor:
-        """Return the indices of a step's examples, of all hosts together: int64 [size]."""
-
-    def loss(self, network: nn.Module, chosen: torch.Tensor) -> torch.Tensor:
-        """Return the mean loss of some examples, a scalar."""
-
-    def score(self, network: nn.Module, part: float = 1.0) -> float:
-        """Return the score on a part of the test data."""
-
-
-class Images:
-    """Fashion-MNIST, of which every epoch sees a permutation.  Scored by test accuracy in %."""
-
-    def __init__(self) -> None:
-        train, test = (fashion_mnist()[part] for part in ("train", "t10k"))
-        self._images, self._labels = map(torch.from_numpy, train)
-        self._test = tuple(map(torch.from_numpy, test))
-
-    def draw(self, seed: int, step: int, size: int) -> torch.Tensor:
-        epoch, position = divmod(step, len(self._labels) // size)
-        order = _permutation(len(self._labels), 1000 * seed + epoch)
-        return order[position * size : (position + 1) * size]
-
-    def loss(self, network: nn.Module, chosen: torch.Tensor) -> torch.Tensor:
-        return cross_entropy(network(self._images[chosen]), self._labels[chosen])
-
-    @torch.no_grad()
-    def score(self, network: nn.Module, part: float = 1.0) -> float:
-        images, labels = (whole[: round(part * len(whole))] for whole in self._test)
-        found = torch.cat([network(some).argmax(1) for some in images.split(500)])
-        return 100.0 * int((found == labels).sum()) / len(labels)
-
-
-@cache
-def _permutation(length: int, seed: int) -> torch.Tensor:
-    return torch.randperm(length, generator=torch.Generator().manual_seed(seed))
 
 
 class Words:
@@ -74,7 +33,8 @@ class Words:
     """
 
     def __init__(self) -> None:
-        text = re.findall(r"[a-z]+(?:'[a-z]+)?|[.,;:?!]", scripture().lower())
+        verses = re.sub(r"^\S+ ", "", bible(), flags=re.MULTILINE)
+        text = re.findall(r"[a-z]+(?:'[a-z]+)?|[.,;:?!]", verses.lower())
         self.vocabulary, codes = np.unique(text, return_inverse=True)
         whole = torch.from_numpy(codes.astype(np.int64))
         held = len(whole) // 20
@@ -168,7 +128,7 @@ def _ladder(middle: float) -> tuple[float, ...]:
 
 TASKS = {
     "perceptron": Task(
-        "Fashion-MNIST, a perceptron of 5.0 million parameters", cache(Images),
+        "Fashion-MNIST, a perceptron of 5.0 million parameters", fashion,
         lambda _: perceptron(), "momentum", 32, 1500, _ladder(0.02),
     ),
     "words": Task(
@@ -177,7 +137,7 @@ TASKS = {
         is_loss=True,
     ),
     "vgg": Task(
-        "Fashion-MNIST, convolutions with a wide head, 3.8 million parameters", cache(Images),
+        "Fashion-MNIST, convolutions with a wide head, 3.8 million parameters", fashion,
         lambda _: vgg(), "momentum", 16, 1500, _ladder(0.02),
     ),
 }  # fmt: skip

@@ -14,7 +14,7 @@ pytest.importorskip("matplotlib", reason="the bench draws")
 
 from _spaces import finish, needs_spaces, start
 
-from benchmarks._data import FASHION
+from benchmarks.accuracy.data import FASHION
 from benchmarks.network.options import parse
 from benchmarks.network.trainings import (
     Bench,
