@@ -17,7 +17,6 @@ from hvd_sparse.step.loss_scale import rescaled, stays_finite, unscaled
 from hvd_sparse.step.records import BucketRun, TensorStep, Ticket, in_words
 from hvd_sparse.step.shared import Shared
 from hvd_sparse.step.summation import Sum, sum_together
-from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.types import TensorSpec
 from hvd_sparse.wire.carrier import CarrierReport
 
@@ -91,7 +90,10 @@ class Receiver:
             is_summed = is_finite(result)
         else:
             most = self._sum(ticket, report.factor)
-            is_summed, result = most is not None, self._place(ticket)
+            is_summed, result = (
+                most is not None,
+                self._place(ticket) if ticket.out is None else ticket.out,
+            )
         # Under the lock, as another tensor's thread may take the step back at this moment.
         with shared.transactions.lock:
             if ticket.run.failure is not None:  # another tensor's thread has taken the step back
@@ -141,7 +143,8 @@ class Receiver:
             if bucket.summed is None:
                 bucket.summed = self._sum_together(bucket, factor)
             used, most = bucket.summed.pop(ticket.position, (math.nan, 0.0))
-        factor *= self._gain(state)
+        if self._finishes:  # what the optimizer's memory wants of the sum costs nothing here
+            factor *= state.memory.gain
         if used == factor:
             return most
         for vector, entries in self._surplus([ticket]):
@@ -157,10 +160,6 @@ class Receiver:
             )
         except NonFiniteGradient:
             return None
-
-    def _gain(self, state: TensorState) -> float:
-        """Return what the optimizer's memory wants of the sum, where it costs nothing."""
-        return state.memory.gain if self._finishes else 1.0
 
     def _place(self, ticket: TensorStep) -> np.ndarray:
         """Return where a tensor's result goes."""
@@ -185,7 +184,8 @@ class Receiver:
             arrival, state = bucket.arrivals.get(position), ticket.state
             if arrival is None or not arrival.is_finite or ticket.outgoing is None:
                 continue
-            out, own = self._place(ticket), factor * self._gain(state)
+            out = self._place(ticket) if ticket.out is None else ticket.out
+            own = factor * state.memory.gain if self._finishes else factor
             if not (pipeline.spans.is_heard and isinstance(out, np.ndarray)):
                 places.append(position)
                 sums.append(Sum(state.spec, ticket.parts.codec, arrival.parts, out, own))

@@ -10,6 +10,7 @@ import numpy as np
 
 from hvd_sparse.exchanges.members import Arrival, Begun, Observed, Outgoing, Waiting
 from hvd_sparse.step.devices.contract import Delivery, Late
+from hvd_sparse.step.loss_scale import unscaled
 from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.step_parts import StepParts
 from hvd_sparse.wire.carrier import CarrierLayout, CarrierReport, carrier_layout
@@ -135,7 +136,8 @@ class TensorStep(Ticket):
     position, state, parts : of the tensor, and what its step is made with
     bucket : that it travels in
     outgoing : what this rank sends; None where that could not be made, or is made later
-    late : the gradient that is taken in once its bucket is full, until its pass is made
+    late : the gradient that is taken in once its bucket is full, or what brings it from a device;
+        until its pass is made
     begun : the pass, until it is selected from
     waiting : what was accumulated, until the tensor's group is selected from
     is_finite : this rank's gradient has no NaN or Inf
@@ -146,7 +148,7 @@ class TensorStep(Ticket):
     state: TensorState
     bucket: BucketRun
     outgoing: Outgoing | None = None
-    late: Late | None = None
+    late: np.ndarray | Late | None = None
     begun: Begun | None = None
     waiting: Waiting | None = None
     is_finite = True
@@ -165,11 +167,12 @@ class TensorStep(Ticket):
         self.run, self.key, self.layout, self.scale = run, state.spec.key, layout, scale
         self.position, self.bucket, self.state, self.parts = position, bucket, state, parts
 
-    @property
-    def selects_later(self) -> bool:
-        """Tell whether a gradient has come, or a pass has begun, that nothing is selected from
-        yet."""
-        return self.late is not None or self.begun is not None
+    def gradient(self) -> np.ndarray:
+        """Return the gradient that is late, unscaled."""
+        late = self.late
+        assert late is not None
+        gradient = late if isinstance(late, np.ndarray) else late.array()
+        return gradient if self.scale == 1.0 else unscaled(gradient, self.scale)
 
     def fail(self, error: Exception) -> None:
         """Note why nothing can be sent, and tell the other ranks with the bucket's message."""

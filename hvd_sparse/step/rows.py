@@ -16,7 +16,6 @@ from hvd_sparse.kernels.contract import Aim, Kernels, Taking
 from hvd_sparse.kernels.rows import SENT, address, rows_of
 from hvd_sparse.selectors._aim import margin_of
 from hvd_sparse.selectors.contract import Found
-from hvd_sparse.step.loss_scale import unscaled
 from hvd_sparse.step.pipeline import Pipeline
 from hvd_sparse.step.records import TensorStep
 from hvd_sparse.types import Selection
@@ -70,8 +69,13 @@ class OutgoingRows:
 
     def add(self, ticket: TensorStep) -> None:
         """Take a tensor in, if the call can do what its parts ask for; its pass has begun then."""
-        state, parts, late = ticket.state, ticket.parts, ticket.late
-        if late is None or self._kernels is None or not parts.sends_plain or state.is_on_device:
+        state, parts = ticket.state, ticket.parts
+        if (
+            ticket.late is None
+            or self._kernels is None
+            or not parts.sends_plain
+            or state.is_on_device
+        ):
             return
         spec, selector, codec = state.spec, parts.selector, parts.codec.number
         band = selector.band(spec.numel) if state.selected_in == spec.key else None
@@ -80,7 +84,7 @@ class OutgoingRows:
         aim = selector.aim(spec.numel, state.threshold, state.memo)
         if aim is None:
             return
-        gradient, passes = unscaled(late.array(), ticket.scale), self._passes
+        gradient, passes = ticket.gradient(), self._passes
         passes.noted = None
         kernels = cast(Kernels, passes)
         begun = Begun(gradient, state.memory.compensate(gradient, kernels, self._world_size, aim))

@@ -23,7 +23,7 @@ from hvd_sparse.exchanges.contract import Conversation
 from hvd_sparse.exchanges.members import Arrival, Member, Outgoing
 from hvd_sparse.kernels.contract import Kernels
 from hvd_sparse.step.devices.contract import Late
-from hvd_sparse.step.devices.passes import DevicePasses, InPlace
+from hvd_sparse.step.devices.passes import DevicePasses
 from hvd_sparse.step.group_selection import send_merged
 from hvd_sparse.step.loss_scale import check_scale, unscaled
 from hvd_sparse.step.receiver import Receiver
@@ -115,19 +115,20 @@ class Step(Shared):
         ticket = TensorStep(run, layout, position, bucket, state, parts, scale)
         is_alone = len(bucket.members) == 1
         waits = (is_joined or not is_alone) and self.configuration.select_over == "group"
-        if stays and not is_alone and gradient.size <= SMALL and not self.spans.is_heard:
-            late = InPlace(gradient)
+        pipeline = self.pipeline
+        notes = late is not None or (
+            stays and not is_alone and gradient.size <= SMALL and not pipeline.spans.is_heard
+        )
         try:
             if scale != 1.0:
                 check_scale(scale)
             self.prepare(position, state, 1.0 if dense else parts.density)
-            if late is not None and not dense and not waits and self.pipeline.selects_late:
-                ticket.late = late
+            if notes and not dense and not waits and pipeline.selects_late:
+                ticket.late = gradient if late is None else late
+                bucket.begun.append(ticket)
             else:
-                given = gradient if late is None else late.array()
-                self._take_in(
-                    ticket, unscaled(given, scale), rank, world_size, dense=dense, waits=waits
-                )
+                given = unscaled(gradient if late is None else late.array(), scale)
+                self._take_in(ticket, given, rank, world_size, dense=dense, waits=waits)
         # Nothing is raised here: the other ranks wait for this tensor's carrier.
         except NonFiniteGradient as error:
             self.note_nonfinite(ticket, error, dense=dense)
@@ -135,8 +136,6 @@ class Step(Shared):
             ticket.fail(error)
         if not dense and ticket.error is None:
             bucket.sending[position] = ticket
-            if ticket.selects_later:
-                bucket.begun.append(ticket)
         return self._write_wire(ticket, rank, dense), ticket
 
     def _take_in(
@@ -155,6 +154,7 @@ class Step(Shared):
             ticket.waiting = pipeline.wait(state, gradient, world_size, parts)
         elif state.is_on_device and not dense and self.exchange.selects_everywhere:
             ticket.begun = pipeline.begin(state, gradient, world_size, parts)
+            ticket.bucket.begun.append(ticket)
         else:
             ticket.outgoing = pipeline.send(
                 state, gradient, rank, world_size, dense=dense, parts=parts

@@ -11,23 +11,9 @@ import numpy as np
 
 from hvd_sparse.errors import NonFiniteGradient, SparseError
 from hvd_sparse.step.devices.contract import Answer, Devices
-from hvd_sparse.step.loss_scale import unscaled
 from hvd_sparse.step.records import BucketRun, TensorStep
 from hvd_sparse.step.rows import OutgoingRows
 from hvd_sparse.step.shared import Shared
-
-
-class InPlace:
-    """A ``Late`` in the host's memory, which stays as it is until its bucket is full."""
-
-    def __init__(self, gradient: np.ndarray) -> None:
-        self._gradient = gradient
-
-    def is_here(self) -> bool:
-        return True
-
-    def array(self) -> np.ndarray:
-        return self._gradient
 
 
 class DevicePasses:
@@ -48,7 +34,8 @@ class DevicePasses:
         if self._devices is None:  # all is here
             return
         answers: list[Answer] = []
-        late = [ticket.late for ticket in bucket.begun if ticket.late is not None]
+        late = [each.late for each in bucket.begun]
+        coming = [each for each in late if each is not None and not isinstance(each, np.ndarray)]
         for ticket in bucket.begun:
             if ticket.late is not None:
                 continue
@@ -61,21 +48,38 @@ class DevicePasses:
             assert answer is not None
             answers.append(answer)
         with contextlib.suppress(Exception):
-            bucket.delivery = self._devices.send(answers, late)
+            bucket.delivery = self._devices.send(answers, coming)
 
     def go_on(self, bucket: BucketRun, rank: int, world_size: int) -> None:
         """Go on with the passes that were begun, and wait for these if need be.
 
         The carriers are gone: NaN or Inf shows as a frame that lacks, a failure in the message.
         """
+        devices = self._devices
         if bucket.delivery is None:  # some member never came
             self.begin(bucket)
         begun, bucket.begun = bucket.begun, []
-        for ticket in reversed(begun):  # behind the last one all others are here
-            if ticket.late is not None:
-                with contextlib.suppress(Exception):  # its own walk fails by it
-                    ticket.late.array()
-                break
+        if devices is not None:
+            for ticket in reversed(begun):  # behind the last one all others are here
+                if ticket.late is not None:
+                    with contextlib.suppress(Exception):  # its own walk fails by it
+                        ticket.gradient()
+                    break
+        self._send_rows(bucket, begun, world_size)
+        walk = partial(self._select, rank, world_size)
+        left = [
+            partial(self._walk, bucket, ticket, walk)
+            for ticket in begun
+            if ticket.late is not None or ticket.begun is not None
+        ]
+        if devices is not None:
+            devices.together(left)
+            return
+        for each in left:
+            each()
+
+    def _send_rows(self, bucket: BucketRun, begun: list[TensorStep], world_size: int) -> None:
+        """Send what the engine can in one call."""
         rows = OutgoingRows(self._shared.pipeline, world_size)
         for ticket in begun:
             self._walk(bucket, ticket, rows.add)
@@ -85,15 +89,6 @@ class DevicePasses:
             for ticket in begun:
                 if ticket.outgoing is None and ticket.error is None:
                     self._note(bucket, ticket, error)
-        walk = partial(self._select, rank, world_size)
-        left = [
-            partial(self._walk, bucket, ticket, walk) for ticket in begun if ticket.selects_later
-        ]
-        if self._devices is not None:
-            self._devices.together(left)
-            return
-        for each in left:
-            each()
 
     @property
     def _devices(self) -> Devices | None:
@@ -123,13 +118,8 @@ class DevicePasses:
             del bucket.sending[ticket.position]
 
     def _select(self, rank: int, world_size: int, ticket: TensorStep) -> None:
-        late, begun = ticket.late, ticket.begun
-        if begun is not None:
-            gradient = begun.gradient
-        elif late is not None:
-            gradient = unscaled(late.array(), ticket.scale)
-        else:
-            return
+        begun = ticket.begun
+        gradient = ticket.gradient() if begun is None else begun.gradient
         ticket.late = ticket.begun = None
         ticket.outgoing = self._shared.pipeline.send(
             ticket.state, gradient, rank, world_size,
