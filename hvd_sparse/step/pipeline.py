@@ -57,6 +57,12 @@ class Pipeline:
         is_simple = exchange.selects_everywhere and not exchange.settles_later
         return is_simple and not exchange.sums_first and not self.observes
 
+    @property
+    def looks_first(self) -> bool:
+        """Tell whether a gradient is looked at before its pass: other sums than the last one, which
+        skips what is not finite, would spoil the only buffer."""
+        return not self.configuration.rollback and not self.configuration.memory.adds_gradient
+
     def send(
         self,
         state: TensorState,
@@ -145,10 +151,8 @@ class Pipeline:
         aim: Aim | None,
         begun: Begun | None = None,
     ) -> Accumulated:
-        configuration, memory = self.configuration, state.memory
-        # Other sums than the last one, which skips what is not finite, would spoil the only buffer.
-        looks_first = not configuration.rollback and not configuration.memory.adds_gradient
-        if looks_first and not self.kernels.moments(gradient).is_finite:
+        memory = state.memory
+        if self.looks_first and not self.kernels.moments(gradient).is_finite:
             raise not_finite(gradient, state.spec)
         memory.step = state.steps
         if begun is None:

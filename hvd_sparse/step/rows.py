@@ -60,7 +60,8 @@ class OutgoingRows:
 
     def __init__(self, pipeline: Pipeline, world_size: int) -> None:
         is_bounded = pipeline.configuration.max_gathered_bytes is not None
-        self._kernels = None if is_bounded else rows_of(pipeline.kernels)
+        is_left = is_bounded or pipeline.looks_first
+        self._kernels = None if is_left else rows_of(pipeline.kernels)
         self._pipeline, self._world_size = pipeline, world_size
         self._passes = NotedPasses(pipeline.kernels)
         self._tickets: list[tuple[TensorStep, Begun]] = []

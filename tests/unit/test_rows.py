@@ -30,6 +30,9 @@ CONFIGURATIONS = {
     "momentum with one": {
         "selector": LDTE_BS, "memory": {"id": "momentum_feedback", "momentum": 0.99}
     },
+    "momentum in one buffer": {
+        "selector": TOPK, "memory": {"id": "momentum_feedback", "momentum": 0.99}, "rollback": False
+    },
     "momentum correction": {"selector": TOPK, "memory": "momentum_correction"},
     "another codec": {"selector": LDTE_BS, "codec": "block16"},
     "another selector": {"selector": {"id": "dgc_sampled", "density": 0.05}},
