@@ -153,7 +153,7 @@ class DdpCompressor(ParameterCompressor):
             flat = flatten(gradient, spec)
             ticket: Ticket
             if self._is_sparse[position]:
-                wire, ticket = self._driver.compress(position, flat, scale)
+                wire, ticket = self._driver.compress(position, flat, scale, stays=True)
             else:
                 ticket = self.step.receiver.enter_dense(position, scale, flat.nbytes)
                 wire = flat

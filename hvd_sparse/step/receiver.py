@@ -90,10 +90,8 @@ class Receiver:
             is_summed = is_finite(result)
         else:
             most = self._sum(ticket, report.factor)
-            is_summed, result = (
-                most is not None,
-                self._place(ticket) if ticket.out is None else ticket.out,
-            )
+            is_summed = most is not None
+            result = self._place(ticket) if ticket.out is None else ticket.out
         # Under the lock, as another tensor's thread may take the step back at this moment.
         with shared.transactions.lock:
             if ticket.run.failure is not None:  # another tensor's thread has taken the step back
