@@ -101,13 +101,16 @@ cases["adamw_never_compressed"] = partial(beside_dense, make=lambda: adamw(0.01)
 cases["adam_by_tape_never_compressed"] = partial(
     beside_dense, make=lambda: adam(0.01), by_tape=True, min_numel=10**6
 )
-for label, kind in {
-    "amsgrad": partial(adam, amsgrad=True),
-    "nadam": keras.optimizers.Nadam,
-}.items():
-    cases[f"{label}_never_compressed"] = partial(
-        beside_dense, make=partial(kind, 0.01), min_numel=10**6
-    )
+cases["amsgrad_never_compressed"] = partial(
+    beside_dense, make=lambda: adam(0.01, amsgrad=True), min_numel=10**6
+)
+# In a graph Keras 2 multiplies the product of momenta once a variable instead of once a step.
+cases["nadam_never_compressed"] = partial(
+    beside_dense,
+    make=lambda: keras.optimizers.Nadam(0.01),
+    fitting={"run_eagerly": True},
+    min_numel=10**6,
+)
 
 
 class Changing(keras.callbacks.Callback):  # type: ignore[misc]
