@@ -131,7 +131,7 @@ def test_the_automatic_exchange_takes_one_that_can():
 def test_selectors_that_compare_a_tensors_gradient_with_its_residual_are_refused(case):
     with pytest.raises(
         InvalidOption,
-        match=f"select_over is 'group', and {case.id} compares .* use another selector",
+        match=f"select_over is 'group', and selector {case.id} compares .* use another selector",
     ):
         configure(case)
 
