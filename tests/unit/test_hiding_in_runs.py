@@ -193,7 +193,7 @@ def test_all_ranks_adopt_the_same_densities_at_one_step(ranks):
     [
         ({"exchange": "oktopk"}, "exchange='allgather'"),
         ({"exchange": "auto"}, "exchange='allgather'"),
-        ({"groups": "planned"}, "leave out groups"),
+        ({"groups": "planned"}, "leave groups out"),
         ({"select_over": "group"}, "select_over='tensor'"),
     ],
 )
