@@ -78,39 +78,38 @@ LOCAL = {
 
 @dataclass(frozen=True)
 class Configuration(Parts):
-    """Five parts and the common options: immutable, comparable, and JSON by ``describe``.
+    """Five parts and the common options; immutable, comparable, JSON-able by ``describe``.
 
     Attributes
     ----------
     min_numel : tensors with fewer entries go dense
-    compress_1d : also compress tensors of one dimension or none (biases, norms), which else go
+    compress_1d : also compress tensors of one dimension or none (biases, norms), which otherwise go
         dense
-    rollback : keep the old state until a step has succeeded, at the price of a second buffer
-    groups : how many messages the compressed tensors travel in, or the names of those that travel
-        together; None joins small neighbours; "planned" does too, until the first steps have been
-        measured
-    select_over : "tensor": the selector chooses from every tensor by itself; "group": from those
-        that travel together, as one vector
-    max_gathered_bytes : bytes that all ranks' messages about a tensor may come to on every rank;
-        where the density asks for more its steps run dense (if ``allow_dense``), and further
-        entries that a method finds stay in the residual; None: no bound
-    clip_grad_norm : bound of the norm of all gradients together, before any is accumulated, in
-        PyTorch alone: what torch's ``clip_grad_norm_`` does, with the root mean square of the
-        ranks' norms for that of their average, which it never falls below; None: no bound
-    allow_dense : a step at which dense moves no more bytes runs dense, residual included
+    rollback : keep the old state until a step has succeeded, for a second buffer
+    groups : number of messages for the compressed tensors, or the names that share one; None merges
+        small neighbours; "planned" does so until the first steps have been measured
+    select_over : "tensor": select from every tensor alone; "group": from all tensors of a message,
+        as one vector
+    max_gathered_bytes : bound of the bytes of all ranks' messages for a tensor. A density that
+        needs more runs dense (if ``allow_dense``), and entries found beyond it stay in the
+        residual; None: no bound
+    clip_grad_norm : in PyTorch, bound of the norm of all gradients together, before they are
+        accumulated, like torch's ``clip_grad_norm_``. It uses the root mean square of the ranks'
+        norms, which is never below the norm of their average; None: no bound
+    allow_dense : run a step dense, residual included, if that moves no more bytes
     on_nonfinite : "propagate": NaN or Inf on any rank makes that tensor's gradient NaN on all
-        ranks, and the step leaves no trace; "raise": it is an error on all ranks
-    check_replicas_every : 0, or after how many steps the ranks compare the gradients that were
-        applied to every compressed tensor (one pass over it then, by the next step's carrier)
-    telemetry : writers of records, each a part of ``hvd_sparse.telemetry`` or a function of a
-        record, one or several; or True, which measures residuals at every step and writes nothing
+        ranks, and the step is undone; "raise": an error on all ranks
+    check_replicas_every : 0, or steps between comparisons of the applied gradients of every
+        compressed tensor (one more pass over it, reported by the next step's carrier)
+    telemetry : one or several writers of records, each a part of ``hvd_sparse.telemetry`` or a
+        function of a record; or True, which measures residuals at every step and writes nothing
     telemetry_every : steps from one record to the next
-    engine : of the kernels, as an id or a mapping like the parts; None for the best there is
-    wire : memory that messages travel from: "host", "device" by Horovod's NCCL operations, or
-        "auto", the device where gradients lie on one and Horovod has NCCL
-    name : part of every collective's name, or None for one made from the tensors' names and shapes
-        and the order in which compressors are made
-    timeout_s : seconds after which a collective that did not finish is an error
+    engine : of the kernels, as an id or a mapping like the parts; None for the fastest
+    wire : memory that messages are sent from: "host", "device" by Horovod's NCCL operations, or
+        "auto", the device if the gradients are on one and Horovod has NCCL
+    name : part of every collective's name; None for one made from the tensors' names and shapes and
+        the order of creation
+    timeout_s : seconds after which an unfinished collective is an error
     """
 
     min_numel: int = 1024

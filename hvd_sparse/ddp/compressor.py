@@ -40,7 +40,7 @@ class DdpCompressor(ParameterCompressor):
     ----------
     model : DistributedDataParallel, on this rank of its process group
     configuration : parts and options
-    grad_scaler : what multiplies the loss
+    grad_scaler : the loss scaler
     """
 
     is_called_alone = True

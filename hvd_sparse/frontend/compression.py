@@ -53,15 +53,13 @@ class AutoMethod(Builder[Value]):
     ) -> Value:
         """The fastest of LDTE-BS, dense float32 and float16, as measured in the first steps.
 
-        density : 0.001, or what follows from ``steps``
-        ways : what is tried: "sparse", "dense", "fp16" (as ``hvd.Compression.fp16``); leave out
-            what must not be
-        trial_steps : measured, of each way, after two to warm up
-        review_every : steps after which the choice is looked at again; 0 for never
-        optimizer, steps, scheduler : as for every method.  With an optimizer dense steps go through
-            the memory, too, which sends all that it has: SGD is SGD then, while Adam and Muon are
-            what their memories are at density 1.  There is no "fp16" then
-        options : the common ones; the codec is "block16" unless told otherwise
+        density : 0.001, or the one that ``steps`` gives ways : the candidates: "sparse", "dense",
+        "fp16" (as ``hvd.Compression.fp16``) trial_steps : measured steps for each candidate, after
+        two to warm up review_every : steps between reviews of the choice; 0 for never optimizer,
+        steps, scheduler : as for every method.  With an optimizer, dense steps go through the
+        memory, which sends everything it holds: for SGD that is SGD itself, for Adam and Muon their
+        memories at density 1.  "fp16" is then no candidate options : the common ones; the codec is
+        "block16" by default
 
         Rank 0 logs the result with its reason; ``compressor.verdict`` has it too.
         """

@@ -147,74 +147,68 @@ def add_dense_warmup(options: dict[str, object], density: Density, steps: int) -
 
 
 class Builder(Generic[Compressor]):
-    """Base class of the families of methods, which create compressors from parts.
+    """Base class of all methods: makes compressors, named or freely combined.
 
-    The argument ``params`` depends on the frontend; see its ``Compression``. Every method accepts
-    the options of ``Configuration`` and those below.
+    ``params`` are the frontend's: see its ``Compression``. Every method also takes the options of
+    ``Configuration`` and those below.
 
     Parameters
     ----------
-    density : part of the entries that is sent, in (0, 1], of methods that are told one; by tensor,
-        as ``{"*": 0.001, "fc.*": 0.01}``, where exact names count before globs, and close globs
-        before wide ones, or as a function of a tensor's name and shape; or "hiding", in PyTorch:
-        measured in the first steps, as much of each layer as the rest of the backward pass hides,
-        one entry in 1,000 at least ("hiding:300": in 300)
+    density : fraction of the entries to send, in (0, 1]. Or one for each tensor: a mapping of names
+        and globs, for example ``{"*": 0.001, "fc.*": 0.01}``, where exact names take precedence
+        over globs and close globs over wide ones, or a function of name and shape. Or "hiding"
+        (PyTorch): measured in the first steps, as much of each layer as the backward pass can hide,
+        at least one entry in 1,000 ("hiding:300": in 300)
     codec : encoding of the entries, "index_value" by default; adacomp takes "ternary", ef_sign
         "one_bit", stc "sign_mean", strom "sign_index" and terngrad "two_bit", as in their papers
-    optimizer : the one that is then given to Horovod: a memory does the work of a torch or Keras
-        SGD, Adam, AdamW, NAdam or Muon before the selection, on every rank for itself, where it
-        sees gradients and not rare entries; the optimizer applies what arrives. Not for
-        ``terngrad`` and ``signsgd``, which keep nothing back; None by default
-    steps : steps of the whole run, with ``optimizer``: a method that has a density may then be
-        given none, and takes max(0.002, 5 / steps), 0.01 at most. It is the mean over the run of
-        one that follows the learning rate (schedule "learning_rate"), and the codec is "sign_mean",
-        unless they are told
-    scheduler : of the optimizer's learning rate, in PyTorch, where the density follows that: its
-        mean is found from a copy. Keras schedules are found in the optimizer
+    optimizer : the torch or Keras SGD, Adam, AdamW, NAdam or Muon that is then given to Horovod. A
+        memory does its work before the selection, on every rank, because it goes wrong on rare
+        entries; the optimizer applies the result. Not for ``terngrad`` and ``signsgd``, which have
+        no residual. None by default
+    steps : number of steps in the run, with ``optimizer``. It replaces ``density`` by max(0.002, 5
+        / steps), at most 0.01, as the mean of a density that follows the learning rate (schedule
+        "learning_rate"), and the codec by "sign_mean", unless they are given
+    scheduler : the PyTorch learning-rate scheduler that the density follows; a copy of it is
+        stepped to find the mean. Keras schedules are found in the optimizer
     min_numel : tensors with fewer entries go dense; 1024 by default
-    compress_1d : also compress tensors of one dimension (biases, norms), which else go dense
+    compress_1d : also compress tensors of one dimension (biases, norms), which otherwise go dense
     process_set : the one given to Horovod; ``hvd.global_process_set`` by default
-    name : part of every collective's name; by default made from the tensors' names and shapes, and
-        from the order in which compressors are made, the same on all ranks. Two live compressors
-        must not be given the same
-    engine : id of the kernels; the best that is installed by default
-    wire : "host", or "device": messages travel as tensors on the gradients' accelerator, which
-        Horovod must have been built with NCCL for (PyTorch); by default "auto", the device where
-        it can be
-    rollback : a failed step leaves no trace, for a second buffer of the residual's size; without it
+    name : part of every collective's name; by default made from the tensors' names and shapes and
+        the order of creation, so the same on all ranks. Two live compressors need different names
+    engine : id of the kernels; the fastest installed one by default
+    wire : "host", or "device" to send messages from the gradients' accelerator, which needs PyTorch
+        and a Horovod built with NCCL; by default "auto", the device where possible
+    rollback : undo a failed step completely, for a second buffer of the residual's size; without it
         the gradient of a failed step stays in the residual; True by default
-    allow_dense : where dense moves no more bytes, the step runs dense, residual included; True by
-        default
-    groups : how many messages the compressed tensors travel in, or lists of the names of those that
-        travel together (PyTorch); by default small neighbours do; "planned" measures the first
-        steps and the network, and takes the quickest groups from then on. In TensorFlow, groups
-        given to Horovod are messages
-    select_over : "tensor", or "group" to select once from all tensors that travel together, as
-        ``mgs`` does: the density holds for the group, and its tensors compete (exchange
-        "allgather"; in TensorFlow a group of Horovod's)
-    max_gathered_bytes : bytes that all ranks' messages about a tensor may come to on every rank;
-        where the density asks for more it runs dense, and further entries that a method finds stay
-        in the residual; None, the default, sets no bound
-    clip_grad_norm : bound of the norm of all gradients together, before the selection, as torch's
-        ``clip_grad_norm_`` has it (in PyTorch; under Horovod with optimizer=); None, the default,
-        for none
-    check_replicas_every : after how many steps ranks compare checksums of the applied gradients; 0,
-        the default, for never
-    telemetry : who is told, now and then, what the run sends: "tensorboard", "jsonl",
-        "wandb", "mlflow", such a name in a mapping with its options, or a function of a record; one
-        or a list.  True measures residuals at every step for ``stats()`` alone; False by default
+    allow_dense : run a step dense, residual included, if that moves no more bytes; True by default
+    groups : number of messages for the compressed tensors, or lists of the names that share one
+        (PyTorch); by default small neighbours do. "planned" measures the first steps and the
+        network, then uses the fastest groups. In TensorFlow, Horovod's groups are the messages
+    select_over : "tensor", or "group" to select once from all tensors of a message, as ``mgs``
+        does: the density holds for the group, and its tensors compete (exchange "allgather")
+    max_gathered_bytes : bound of the bytes of all ranks' messages for a tensor; a density that
+        needs more runs dense, and entries found beyond it stay in the residual; None, the default,
+        sets no bound
+    clip_grad_norm : bound of the norm of all gradients together, before the selection, like torch's
+        ``clip_grad_norm_`` (PyTorch; under Horovod with ``optimizer``); None, the default, sets no
+        bound
+    check_replicas_every : steps between comparisons of the applied gradients' checksums; 0, the
+        default, for never
+    telemetry : writers of records: "tensorboard", "jsonl", "wandb", "mlflow", a mapping with such
+        an "id" and options, or a function of a record; one or a list.  True measures residuals at
+        every step for ``stats()`` only; False by default
     telemetry_every : steps from one record to the next; 100 by default
     on_nonfinite : "propagate", the default: NaN or Inf on any rank makes that tensor's gradient NaN
-        on all ranks, and the step leaves no trace; "raise" makes it an error on all ranks, with
-        rank, tensor and count
-    grad_scaler : the scaler of the loss: torch's ``GradScaler``, a Keras ``LossScaleOptimizer``, or
-        a callable that returns the scale; residuals are kept in unscaled units; None by default
-    timeout_s : seconds after which a collective that did not finish is an error, 600 by default;
-        None waits for ever
+        on all ranks, and the step is undone; "raise": an error on all ranks with rank, tensor and
+        count
+    grad_scaler : the loss scaler: torch's ``GradScaler``, a Keras ``LossScaleOptimizer``, or a
+        callable that returns the scale. Residuals are kept in unscaled units. None by default
+    timeout_s : seconds after which an unfinished collective is an error, 600 by default; None waits
+        forever
 
     Examples
     --------
-    With PyTorch, where ``model`` and ``optimizer`` are defined by the program::
+    With PyTorch, where ``model`` and ``optimizer`` are the program's own::
 
         compression = Compression.ldte_bs(model.named_parameters(), density=0.001)
         optimizer = hvd.DistributedOptimizer(optimizer, compression=compression)

@@ -1,5 +1,5 @@
-"""Buckets while a graph is traced: the tensors that Horovod hands over together, in one of its
-groups, the message that they travel in, and what ``compress`` hands to ``decompress``."""
+"""Buckets while a graph is traced: the tensors of one of Horovod's groups, their message, and the
+contexts that ``compress`` passes to ``decompress``."""
 
 from __future__ import annotations
 

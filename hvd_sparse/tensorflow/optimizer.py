@@ -78,8 +78,8 @@ def read_optimizer(optimizer: Optimizer) -> Handover:
 
 
 def _memories_of(optimizer: Optimizer) -> tuple[type, ...]:
-    """Return the memories that do what an optimizer makes of a gradient; none where that is neither
-    SGD's work nor Adam's nor Muon's."""
+    """Return the memories that do an optimizer's work; none unless it is SGD's, Adam's or
+    Muon's."""
     update = _update_of(optimizer)
     if update in updates_of("SGD"):
         return OF_SGD
@@ -286,7 +286,8 @@ class Follower:
         return {key: float(value) for key, value in held.items() if isinstance(value, (int, float))}
 
     def note(self, held: np.ndarray) -> float:
-        """Keep what came beside a gradient, alike for all tensors of a step; return the scale."""
+        """Store the hyper-parameters that came with a gradient, the same for all tensors of a step;
+        return the loss scale."""
         scale, rate, *numbers, is_hat, steps = held.tolist()
         told = dict(zip(NAMES[type(self._memory)], numbers))
         # Constants count as of when Keras reads them, in update_step: Horovod's reduction is a

@@ -77,11 +77,11 @@ class TorchCompressor(ParameterCompressor):
 
     Parameters
     ----------
-    named_parameters : pairs of name and parameter, as Horovod's optimizer is given
+    named_parameters : pairs of name and parameter, the same as given to Horovod's optimizer
     configuration : parts and options
-    process_set : of Horovod's; None for all ranks
-    grad_scaler : what multiplies the loss
-    policy : decides the way of every step, if it is not always the method's
+    process_set : Horovod's; None for all ranks
+    grad_scaler : the loss scaler
+    policy : chooses each step's way; None to compress at every step
     """
 
     has_device_wire = True
@@ -144,8 +144,8 @@ class TorchCompressor(ParameterCompressor):
     # -- what Horovod calls -----------------------------------------------------------------------
 
     def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Context]:
-        """Return what Horovod is to allreduce in the gradient's place, and what ``decompress``
-        needs."""
+        """Return the tensor for Horovod to allreduce instead of the gradient, and the context for
+        ``decompress``."""
         if type(tensor) is not torch.Tensor:
             refuse_parameter(tensor)
         if not self._has_met or self._is_closed or (self._is_elastic and self.is_in_another_world):
@@ -316,10 +316,10 @@ class TorchCompressor(ParameterCompressor):
         return HOST_WIRE if self._wire_device is None else DEVICE_WIRE
 
     def stats(self) -> Report:
-        """Return what was sent, as every PyTorch compressor's; and by which wire.
+        """Return counts of everything sent, as every PyTorch compressor does, and the wire.
 
-        wire : "host", or "device" where messages and dense gradients are given to Horovod as
-            tensors on the gradients' device
+        wire : "host", or "device" if Horovod gets messages and dense gradients as tensors on the
+        gradients' device
         """
         return {**super().stats(), "wire": self.wire}
 
@@ -346,11 +346,11 @@ class TorchCompressor(ParameterCompressor):
         self._has_met = True
 
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:
-        """Do an optimizer's work from now on: it applies what arrives.  Called once, by whoever
-        makes the compressor.
+        """Do an optimizer's work from now on; the optimizer applies the result.  ``Compression``
+        calls it once.
 
-        In a world of one rank, and outside of the process set, Horovod calls no compressor: the
-        optimizer stays as it is.
+        In a world of one rank, and outside the process set, Horovod calls no compressor, so the
+        optimizer stays unchanged.
         """
         if not self.process_set.included() or (self.process_set.size() == 1 and not is_elastic()):
             bound = self.configuration.clip_grad_norm

@@ -110,8 +110,8 @@ class ParameterCompressor(WatchedCompressor):
     # -- the optimizer ----------------------------------------------------------------------------
 
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:
-        """Do an optimizer's work from now on: it applies what arrives.  Called once, by whoever
-        makes the compressor."""
+        """Do an optimizer's work from now on; the optimizer applies the result.  ``Compression``
+        calls it once."""
         self._follower = Follower(optimizer, self)
         self.results.hand_over(self.way_of_gradients, self.clipping_remedy)
         self.step.settings_of = self._settings_of

@@ -70,8 +70,8 @@ def refuse_options(name: str, group: Mapping[str, Option]) -> None:
 
 
 def _memories_of(optimizer: torch.optim.Optimizer) -> tuple[type, ...]:
-    """The memories that do what an optimizer's own ``step`` does; none where it is neither SGD's,
-    Adam's nor Muon's."""
+    """Return the memories that can replace an optimizer's ``step``; none unless it is SGD's, Adam's
+    or Muon's."""
     # One that was handed over before is asked for what it was.  Steps are compared, not classes:
     # one derived that only adds options is known, one with a step of its own is not.
     step = unhooked(getattr(optimizer, "hvd_sparse_base", type(optimizer)).step)
@@ -121,7 +121,7 @@ def unhooked(step: Any) -> Any:
 def settings_of(
     optimizer: torch.optim.Optimizer, group: Mapping[str, Option], shape: tuple[int, ...]
 ) -> Settings:
-    """Return what a parameter group says of a tensor, as a memory's ``tune`` takes it.
+    """Return a parameter group's settings for a tensor, in the form of a memory's ``tune``.
 
     shape : of the tensor
     """
