@@ -54,8 +54,8 @@ def trained_by(way: str, pads: bool) -> tuple[nn.Module, Any]:
     """Return a network, and its optimizer of Horovod's."""
     import horovod.torch as hvd
 
-    from hvd_sparse.collectives import padding
     from hvd_sparse.torch import Compression
+    from hvd_sparse.wire import padding
 
     if not pads:
         padding.MOST_PADDED = 0

@@ -31,8 +31,8 @@ from hvd_sparse.collectives.horovod_torch import (
     hvd,
     mpi_ops,
 )
-from hvd_sparse.collectives.padding import Count, Room, needed, read_blocks, write_block
 from hvd_sparse.kernels.torch.vector import fetch, upload
+from hvd_sparse.wire.padding import Count, Room, needed, read_blocks, write_block
 
 
 class HorovodDeviceCollective(HorovodTorchCollective):

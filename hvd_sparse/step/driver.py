@@ -15,12 +15,12 @@ from typing import Generic, NoReturn, TypeVar, cast
 import numpy as np
 
 from hvd_sparse.collectives.contract import Collective, Pending, Request
-from hvd_sparse.collectives.padding import Padding
 from hvd_sparse.errors import ExchangeTimeout, PeerFailure, SparseError
 from hvd_sparse.exchanges.members import Arrival
 from hvd_sparse.step.devices.contract import Late
 from hvd_sparse.step.records import BucketRun, StepRun, TensorStep, Ticket, told_once
 from hvd_sparse.step.step import Step
+from hvd_sparse.wire.padding import Padding
 
 Result = TypeVar("Result")
 

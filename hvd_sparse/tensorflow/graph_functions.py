@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hvd_sparse.collectives.contract import AllToAll, Collective, Request
-from hvd_sparse.collectives.padding import Padding
 from hvd_sparse.errors import UnknownGradient
 from hvd_sparse.exchanges.contract import Conversation
 from hvd_sparse.frontend.recorder import Recorder
@@ -25,6 +24,7 @@ from hvd_sparse.tensorflow.witness import Witness
 from hvd_sparse.types import TensorSpec
 from hvd_sparse.untyped import Value
 from hvd_sparse.watch.ledger import Ledger
+from hvd_sparse.wire.padding import Padding
 
 NO_SPLITS = np.empty(0, np.int32)
 """Splits of an array that goes to all ranks alike."""

@@ -12,7 +12,6 @@ import torch
 from hvd_sparse.collectives._process_set import rank_in
 from hvd_sparse.collectives.horovod_device import HorovodDeviceCollective
 from hvd_sparse.collectives.horovod_torch import HorovodTorchCollective, hvd
-from hvd_sparse.collectives.padding import Padding
 from hvd_sparse.collectives.topology import is_elastic
 from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.configuration import DEVICE_WIRE, HOST_WIRE, Configuration
@@ -52,6 +51,7 @@ from hvd_sparse.torch.wire import device_of_wire, fetch_carrier, has_groups
 from hvd_sparse.types import TensorSpec
 from hvd_sparse.untyped import Context, GradScaler, Optimizer, Option, ProcessSet, Report
 from hvd_sparse.watch.patient_collective import PatientCollective
+from hvd_sparse.wire.padding import Padding
 
 NORM = "the norm of all gradients, for clip_grad_norm"
 

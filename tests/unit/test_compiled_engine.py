@@ -21,12 +21,13 @@ from hvd_sparse.kernels.numba import (
     fused,
     lists,
     moments,
+    rows,
 )
 from hvd_sparse.kernels.numba.packers import packing
 
 COMPILED = {
     name: value
-    for module in (assembly, copies, counts, fused, lists, moments, packing)
+    for module in (assembly, copies, counts, fused, lists, moments, packing, rows)
     for name, value in vars(module).items()
     if hasattr(value, "py_func")
     and value.py_func.__module__ == module.__name__

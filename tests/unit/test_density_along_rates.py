@@ -190,7 +190,7 @@ def test_a_scheduler_that_is_stepped_once_an_epoch_is_found_out_and_its_remedy_i
 ):
     with caplog.at_level(logging.WARNING, "hvd_sparse"):
         trained(25, "cosine", every=1000, method="topk", steps=STEPS)
-    told = [each.message for each in caplog.records if "once an epoch" in each.message]
+    told = [each.message for each in caplog.records if "once per epoch" in each.message]
     assert len(told) == 1
     caplog.clear()
     schedule = {"id": "learning_rate", "steps": STEPS}
@@ -199,7 +199,7 @@ def test_a_scheduler_that_is_stepped_once_an_epoch_is_found_out_and_its_remedy_i
             3 * STEPS, "cosine", every=3, method="topk", steps=3 * STEPS, schedule=schedule,
             density=0.01,
         )  # fmt: skip
-    assert not [each for each in caplog.records if "once an epoch" in each.message]
+    assert not [each for each in caplog.records if "once per epoch" in each.message]
 
 
 @pytest.mark.parametrize(

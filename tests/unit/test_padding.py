@@ -9,7 +9,9 @@ import pytest
 import worlds
 
 from hvd_sparse.collectives.contract import AllGather, AllReduce
-from hvd_sparse.collectives.padding import (
+from hvd_sparse.errors import CorruptPayload
+from hvd_sparse.step.driver import Conversation
+from hvd_sparse.wire.padding import (
     GRAIN,
     HEAD,
     LARGE,
@@ -21,8 +23,6 @@ from hvd_sparse.collectives.padding import (
     read_blocks,
     write_block,
 )
-from hvd_sparse.errors import CorruptPayload
-from hvd_sparse.step.driver import Conversation
 
 CONTENTS = [
     np.arange(5, dtype=np.uint8),

@@ -17,19 +17,15 @@ FAULTY = 1
 
 def break_memory(session, position):
     """From now on, one bit of one tensor is another, as on a machine whose memory is faulty."""
-    pipeline = session.step.pipeline
+    receiver = session.step.receiver
+    finish = receiver._finish
 
-    def with_fault(add_up):
-        def faulty(spec, parts, factor, out, *others):
-            most = add_up(spec, parts, factor, out, *others)
-            if spec is SPECS[position]:
-                out.view(np.uint32)[2] ^= 1
-            return most
+    def faulty(ticket, spec, reduced, *others, **options):
+        if spec is SPECS[position]:
+            reduced.view(np.uint32)[2] ^= 1
+        return finish(ticket, spec, reduced, *others, **options)
 
-        return faulty
-
-    # Decoded in the tensor's own turn, or with its bucket's others before.
-    pipeline.receive, pipeline.add_up = with_fault(pipeline.receive), with_fault(pipeline.add_up)
+    receiver._finish = faulty
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 5])

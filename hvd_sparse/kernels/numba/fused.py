@@ -99,7 +99,7 @@ def _take(  # type: ignore[no-untyped-def]
 
 
 @njit
-def take_added(gradient, residual, out, stop, cut, indices, values, capacity, totals):  # type: ignore[no-untyped-def]
+def _take_added(gradient, residual, out, stop, cut, indices, values, capacity, totals):  # type: ignore[no-untyped-def]
     """Do as ``_take`` from the beginning; the gradient is added, of a vector that caches hold."""
     return _take(
         gradient, residual, out, (), False, 0, stop, cut, indices, values, capacity, totals

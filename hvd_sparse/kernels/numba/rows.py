@@ -13,7 +13,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from hvd_sparse.kernels.numba.assembly import assemble
-from hvd_sparse.kernels.numba.fused import take_added
+from hvd_sparse.kernels.numba.fused import _take_added
 from hvd_sparse.kernels.numba.lists import trim
 from hvd_sparse.kernels.numba.patterns import pattern_of
 from hvd_sparse.kernels.numba.segments import SPARE
@@ -122,7 +122,7 @@ def send_rows(  # type: ignore[no-untyped-def]
         new = carray(_pointer(row["new"]), numel, values.dtype)
         cut, _ = pattern_of(values.dtype.type(row["aim"]))
         totals[:] = 0
-        taken = take_added(
+        taken = _take_added(
             gradient, old, new, numel, max(1, cut), indices, values, row["capacity"], totals
         )
         row["taken"], row["abs_sum"], row["nonfinite"] = taken, totals[0], np.intp(totals[1])
