@@ -269,7 +269,12 @@ class Applying:
                 beta1, decay = float(group["betas"][0]), float(group["momentum_decay"])
                 product = momenta_of_nadam(beta1, decay, int(told_of["step"]))[0]
                 told_of[PRODUCT] = torch.tensor(product)
-            whole[parameter] = {**state, **told_of}
+            # Horovod's broadcast writes numbers, which Adam has, to the optimizer's own dictionary.
+            is_own = "betas" in group and not told_of
+            held = whole[parameter] = state if is_own else {**state, **told_of}
+            if "use_muon" in group and "step" in held:
+                # A number of Python's, as in Muon's reference: Horovod broadcasts it as such.
+                held["step"] = int(held["step"])
         return whole
 
     def __reduce__(self) -> Value:
