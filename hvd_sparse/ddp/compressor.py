@@ -153,7 +153,8 @@ class DdpCompressor(ParameterCompressor):
             flat = flatten(gradient, spec)
             ticket: Ticket
             if self._is_sparse[position]:
-                wire, ticket = self._driver.compress(position, flat, scale, stays=True)
+                wire, entered = self._driver.compress(position, flat, scale, stays=True)
+                entered.out, ticket = own_memory(gradient), entered
             else:
                 ticket = self.step.receiver.enter_dense(position, scale, flat.nbytes)
                 wire = flat
@@ -243,9 +244,6 @@ class DdpCompressor(ParameterCompressor):
 
     def _receive(self, sent: SentBucket) -> None:
         """Write a bucket's results into its gradients."""
-        for ticket, gradient in zip(sent.tickets, sent.gradients):
-            if isinstance(ticket, TensorStep):
-                ticket.out = own_memory(gradient)
         for ticket, gradient, reduced, is_idle in sent.results():
             position = ticket.position
             assert position is not None

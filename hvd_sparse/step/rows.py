@@ -24,6 +24,7 @@ from hvd_sparse.wire.frame import HEADER_BYTES, frame_head
 UNKNOWN = Taking(0.0, 0, None)
 """Of a pass that was noted, and not made yet."""
 DONE = ["start", "sent", "threshold", "margin"]
+"""What is read of the rows that were walked."""
 WORD_BYTES = 8
 """Frames begin at multiples of it, so that vectors can be read where they lie in them."""
 
@@ -66,6 +67,9 @@ class OutgoingRows:
         self._passes = NotedPasses(pipeline.kernels)
         self._tickets: list[tuple[TensorStep, Begun]] = []
         self._rows: list[tuple[float, ...]] = []
+        self._added: list[
+            np.ndarray
+        ] = []  # which rows have the addresses of, and nobody else holds
         self._nbytes, self._codec, self._dtype = 0, 0, np.dtype(np.float32)
 
     def add(self, ticket: TensorStep) -> None:
@@ -95,6 +99,7 @@ class OutgoingRows:
             return
         added, old, new = passes.noted
         self._tickets.append((ticket, begun))
+        self._added.append(added)
         self._rows.append(
             (
                 address(added), address(old), address(new), spec.numel, aim.threshold, aim.capacity,
