@@ -22,11 +22,16 @@ OF_ADAM = ("sparse_loco/4/62", "sparse_loco/15/128", "demo/8", "one_bit_adam")
 OF_SGD = ("masked/600", "unmasked/600")
 """Ours with other memories of momentum."""
 PAIRS = (
-    ("gpt", "adamw"), ("fashion_mnist", "momentum"), ("fashion_mnist", "adamw"),
+    ("fashion_mnist", "momentum"), ("gpt", "adamw"), ("fashion_mnist", "adamw"),
     ("gpt", "momentum"), ("lstm", "adamw"), ("lstm", "momentum"),
 )  # fmt: skip
-FEW = ("dense", OURS, "ours", "dgc", "powersgd/4")
-"""Rules of the largest network."""
+SHORTER = {
+    ("large_gpt", "adamw"): ("dense", OURS, "ours", "dgc", "powersgd/4"),
+    ("gpt", "muon"): ("dense", "ours/100", "ours/300", OURS),
+}
+"""Pairs with fewer rules."""
+FITTED = ("gpt", "adamw")
+"""Whose lines the law of density and steps is fitted on."""
 LAW = ("dense", OURS, "ours/1200")
 """Rules of half and of twice the usual steps, for the first two pairs."""
 SAMPLE_STEPS = 120
@@ -38,15 +43,16 @@ def lines_of(task: str, optimizer: str, rules: tuple[str, ...], times: float = 1
     return [Line(task, optimizer, rule, round(times * TASKS[task].steps)) for rule in rules]
 
 
-def rules_of(optimizer: str) -> tuple[str, ...]:
-    """Return all rules that have a meaning with an optimizer."""
+def rules_of(task: str, optimizer: str) -> tuple[str, ...]:
+    """Return the rules that are run with a task and an optimizer."""
+    if (task, optimizer) in SHORTER:
+        return SHORTER[task, optimizer]
     return KEY + REST + (OF_ADAM if optimizer == "adamw" else OF_SGD)
 
 
 def all_lines() -> list[Line]:
     """Return every line of the page."""
-    lines = [line for pair in PAIRS for line in lines_of(*pair, rules_of(pair[1]))]
-    lines += lines_of("large_gpt", "adamw", FEW)
+    lines = [line for pair in (*PAIRS, *SHORTER) for line in lines_of(*pair, rules_of(*pair))]
     return lines + [line for pair in PAIRS[:2] for line in other_steps(*pair)]
 
 
@@ -80,7 +86,7 @@ def _ordered(results: Results) -> Iterator[Run]:
     for line in judged:
         yield from seeds_of(line, results)
     for pair in PAIRS[:2]:
-        for line in lines_of(*pair, rules_of(pair[1])):
+        for line in lines_of(*pair, rules_of(*pair)):
             yield Run(line, rates_of(line)[REACH], 0)
     for line in all_lines():
         yield from search(line, results)

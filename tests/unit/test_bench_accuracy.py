@@ -318,12 +318,16 @@ def test_the_page_says_what_was_not_run(accuracy, tmp_path):
     line = accuracy.Line("gpt", "adamw", "ours/600", 1200)
     results = results_of(accuracy, replace(line, rule="dense"), {3: 1.5})
     results |= results_of(accuracy, line, {3: 1.51})
+    results |= results_of(accuracy, replace(line, rule="dense"), {4: 1.6, 5: None})
+    results |= results_of(accuracy, line, {4: None, 5: None})
     accuracy.write_page(tmp_path, results)
     text = (tmp_path / "accuracy.md").read_text()
     assert (
         "| `ldte_bs` at 1/600 | 1/2 | 4.527 | +1.01 % | 0.004, not searched to its end | 1 of 3 |"
         in text
     )
+    assert text.count("* Small GPT, AdamW, rate") == 1, "dense diverges at twice that rate, too"
+    assert "* Small GPT, AdamW, rate 0.008: `ldte_bs` at 1/600" in text
     assert "| 1-bit Adam | not run |" in text and "not judged: 1 of 3 seeds" in text
     named = [each for each in accuracy.WORDS if each not in ("dense", "ours/600")]
     assert all(f"| {accuracy.WORDS[each]} | not run |" in text for each in named)
