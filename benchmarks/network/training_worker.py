@@ -223,7 +223,7 @@ def train(training: Training, host: Horovod | Ddp) -> dict[str, Any]:
         "worked_ms": 1e3 * of_a_step["worked"],
         "trained_ms": 1e3 * of_a_step["trained"],
         "received": round(of_a_step["received"]),
-        "verdict": str(getattr(getattr(host, "compression", None), "verdict", "")),
+        "verdict": str(getattr(getattr(host, "compression", None), "verdict", None) or ""),
     }
 
 
