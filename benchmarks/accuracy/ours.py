@@ -37,16 +37,14 @@ TIMEOUT_S = 600.0
 class Arrived:
     """What a handed-over optimizer asks of its compressor: every gradient is a session's result."""
 
-    remedy = ""
-
-    def results_in(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    def among(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         return [parameter for parameter in parameters if parameter.grad is not None]
 
-    def others_in(self, _: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    def others_among(self, _: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         return []
 
-    def look(self, _: str) -> None:
-        """Nothing changes results here."""
+    def tell_of_decay(self, _: Any) -> None:
+        """Nothing moves parameters here."""
 
     def end_step(self, _: torch.optim.Optimizer) -> None:
         """Nothing is thrown away here."""
@@ -56,7 +54,7 @@ class Simulated(Methods):
     """The named methods, of which the configuration, the optimizer and its rates are wanted."""
 
     has_begun = True
-    arrivals = witness = unapplied = Arrived()
+    results = Arrived()
     configuration: Any
     follower: Follower | None = None
     rates: Rates | None = None
