@@ -27,6 +27,10 @@ CONFIGURATIONS = {
     "topk": {"selector": TOPK},
     "without rollback": {"selector": LDTE_BS, "rollback": False},
     "momentum without a velocity": {"selector": TOPK, "memory": "momentum_feedback"},
+    "weight decay": {
+        "selector": TOPK,
+        "memory": {"id": "momentum_feedback", "momentum": 0.9, "weight_decay": 0.1},
+    },
     "momentum with one": {
         "selector": LDTE_BS, "memory": {"id": "momentum_feedback", "momentum": 0.99}
     },
@@ -52,6 +56,15 @@ def train(collective, configuration, dtype, *, kernels, waits, scale):
     buckets = [tuple(range(len(specs)))]
     session = Session(configuration, specs, collective, buckets=buckets, kernels=kernels)
     compress, rng = session.driver.compress, np.random.default_rng(collective.rank)
+    memory = configuration.memory
+    if memory.finishes:  # as an optimizer that was handed over has it
+        session.step.settings_of = lambda position: {
+            "rate": 0.1,
+            "momentum": memory.momentum,
+            "nesterov": memory.nesterov,
+            "weight_decay": memory.weight_decay,
+            "parameter": np.full(specs[position].numel, position + 0.5, dtype),
+        }
     session.driver.compress = lambda *given, **more: compress(*given, **{**more, "stays": waits})
     told = []
     for step in range(STEPS):
