@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from benchmarks.accuracy import data, networks
+from benchmarks.accuracy.muon import SingleDeviceMuonWithAuxAdam
 
 WEIGHT_DECAY, MOMENTUM = 0.01, 0.9
 """Of AdamW, torch's own; of SGD."""
@@ -44,7 +45,8 @@ class Task:
 TASKS = {
     "gpt": Task(
         "Small GPT", "Characters of the King James Bible; two blocks of four heads, 64 wide",
-        data.scripture, networks.SmallGPT, 16, 1200, {"adamw": 0.004, "momentum": 0.2},
+        data.scripture, networks.SmallGPT, 16, 1200,
+        {"adamw": 0.004, "momentum": 0.2, "muon": 0.004},
     ),
     "fashion_mnist": Task(
         "Fashion-MNIST", "Images of ten kinds of clothing; two convolutions and two layers",
@@ -68,6 +70,8 @@ TASKS = {
 
 def make_optimizer(name: str, network: nn.Module, rate: float) -> torch.optim.Optimizer:
     """Return an optimizer by its name."""
+    if name == "muon":
+        return SingleDeviceMuonWithAuxAdam(network, rate, WEIGHT_DECAY)
     if name == "adamw":
         return torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=WEIGHT_DECAY)
     return torch.optim.SGD(network.parameters(), lr=rate, momentum=MOMENTUM)
