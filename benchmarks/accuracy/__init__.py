@@ -1,4 +1,4 @@
-"""What training reaches beside dense at a few hundredths of a percent of its bytes."""
+"""What training reaches beside dense at a six-hundredth of its bytes."""
 
 from benchmarks.accuracy.bench import add_options, run
 

@@ -54,7 +54,7 @@ WORDS = {
     "sparse_loco/15/128": "SparseLoCo, 3 % every 15 steps",
     "demo/8": "DeMo, 8 components of 4,096",
 }
-INTRODUCTION = f"""# Accuracy at a few hundredths of a percent of the bytes
+INTRODUCTION = f"""# Accuracy at a six-hundredth of the bytes
 
 What training reaches beside dense in as many steps, and what each way sends for it. Made by
 `python -m benchmarks accuracy --output docs/results`, which goes on where it was stopped and ends;

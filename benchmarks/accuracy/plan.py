@@ -139,9 +139,8 @@ def seeds_of(line: Line, results: Results) -> Iterator[Run]:
 
 def best_rate(line: Line, results: Results) -> float:
     """Return the rate with which the first seed ended best."""
-    first = {run: told for run, told in results.items() if run.line == line and run.seed == 0}
-    scores = {run.rate: told["score"] for run, told in first.items() if not run.is_real}
-    return best_of(scores, line)
+    tried = {rate: results.get(Run(line, rate, 0)) for rate in rates_of(line)}
+    return best_of({rate: told["score"] for rate, told in tried.items() if told}, line)
 
 
 def best_of(scores: Mapping[float, float | None], line: Line) -> float:

@@ -86,13 +86,10 @@ class Training:
         loss.backward()  # type: ignore[no-untyped-call]
         return [p.grad for p in self.network.parameters() if p.grad is not None], loss.item()
 
-    def run(
-        self, rule: rules.Dense, points: int = 0, pause: Callable[[], None] = lambda: None
-    ) -> dict[str, Any]:
+    def run(self, rule: rules.Dense, points: int = 0) -> dict[str, Any]:
         """Train, at a rate that falls to 0 along a cosine; return what is reported, JSON-able.
 
         points : of a learning curve
-        pause : called before each of them is scored, which is no training
 
         Returns
         -------
@@ -115,7 +112,6 @@ class Training:
             self.scheduler.step()
             done = step + 1
             if points and (done == self.steps or done % max(1, self.steps // points) == 0):
-                pause()
                 self.curve.append((done, round(self.data.score(self.network, PART), 4)))
         rule.finish()
         last, has_ended = losses[-max(1, self.steps // 10) :], math.isfinite(losses[-1])
