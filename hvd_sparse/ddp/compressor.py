@@ -154,7 +154,8 @@ class DdpCompressor(ParameterCompressor):
             ticket: Ticket
             if self._is_sparse[position]:
                 wire, entered = self._driver.compress(position, flat, scale, stays=True)
-                entered.out, ticket = own_memory(gradient), entered
+                entered.out = entered.extra = own_memory(gradient)
+                ticket = entered
             else:
                 ticket = self.step.receiver.enter_dense(position, scale, flat.nbytes)
                 wire = flat
@@ -259,9 +260,8 @@ class DdpCompressor(ParameterCompressor):
                 put(flat, gradient)
                 self._hand_out(ticket, gradient)
                 continue
-            memory = ticket.out
             flat = self._driver.decompress(reduced, ticket, parameter)
-            if flat is not memory:
+            if flat is not ticket.extra:
                 put(flat, gradient)
             self._hand_out(ticket, gradient)
 
