@@ -23,7 +23,7 @@ cases = Cases()
 
 def broken_selector(step: Callable[[], None], gradients: Gradients) -> dict[str, Any]:
     """On one rank, choosing the second tensor's entries raises."""
-    mended = TopK.find, TopK.cut
+    mended = TopK.find, TopK.cut, TopK.band
 
     def check(numel: int) -> None:
         if last_rank() and numel == gradients["late"].numel():
@@ -37,11 +37,15 @@ def broken_selector(step: Callable[[], None], gradients: Gradients) -> dict[str,
         check(taken.numel)
         return mended[1](self, taken, aim, context)
 
-    TopK.find, TopK.cut = find, cut  # type: ignore[method-assign]
+    def band(self: TopK, numel: int) -> Any:
+        check(numel)
+        return mended[2](self, numel)
+
+    TopK.find, TopK.cut, TopK.band = find, cut, band  # type: ignore[method-assign]
     try:
         return raised_by(step)
     finally:
-        TopK.find, TopK.cut = mended  # type: ignore[method-assign]
+        TopK.find, TopK.cut, TopK.band = mended  # type: ignore[method-assign]
 
 
 def not_a_number(step: Callable[[], None], gradients: Gradients) -> dict[str, Any]:
