@@ -39,8 +39,8 @@ def empty_like(x: np.ndarray) -> np.ndarray:
 
 
 def write_maximum(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
-    """Write the larger of every two entries to ``out``, NaN where one is; all three lie in one
-    place, perhaps on a device."""
+    """Write the elementwise maximum to ``out``, NaN if either entry is NaN; all three arrays are on
+    the host or on one device."""
     if isinstance(out, np.ndarray):
         np.maximum(x, y, out=out)
     else:

@@ -68,7 +68,7 @@ def send_merged(
 def _selector_of_all(
     configuration: Configuration, source: Source, states: Sequence[TensorState]
 ) -> Selector:
-    """Return the selector of as many entries as the tensors' own densities come to together."""
+    """Return a selector for the whole group, whose count is the sum of the tensors' own counts."""
     if configuration.rule is None and not configuration.follows_rate:
         return configuration.at_step(source.steps).selector
     asked = [

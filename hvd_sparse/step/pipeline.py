@@ -295,7 +295,7 @@ class Pipeline:
         gradient: np.ndarray | None = None,
         vector: np.ndarray | None = None,
     ) -> Context:
-        """Return what the selector may use besides the vector."""
+        """Return the extra inputs of the selector, such as moments, last threshold and memo."""
 
         return Context(
             kernels=self.kernels,

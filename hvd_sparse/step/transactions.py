@@ -158,7 +158,7 @@ class Transactions:
         return self._staged_by.get(position) is run
 
     def staged(self, position: int) -> TensorState:
-        """Return the state of a tensor that is in a step, as it is."""
+        """Return the uncommitted state of a tensor whose step is in progress; no copy."""
         return self._states[position]
 
     def most_steps(self) -> int:

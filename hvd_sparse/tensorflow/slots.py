@@ -120,8 +120,8 @@ class Slots:
         self._filled_at.clear()
 
     def fill(self, optimizer: Optimizer, rate: float) -> None:
-        """Write the memory's moments of this rank into the optimizer's variables, and look into
-        them in the next step.
+        """Copy this rank's moments from the memory into the optimizer's variables; the next step
+        reads what a program has made of them.
 
         rate : learning rate of the last step
         """

@@ -51,7 +51,7 @@ def _compare(optimizer: Optimizer, process_set: ProcessSet) -> None:
 
 
 def refuse_parameter(tensor: torch.Tensor) -> None:
-    """Raise UnsupportedReduction for a parameter, which Horovod hands over for Adasum alone."""
+    """Raise UnsupportedReduction: Horovod passes parameters, and no gradients, only with Adasum."""
     if isinstance(tensor, torch.nn.Parameter):
         raise UnsupportedReduction(
             "Horovod hands over a parameter, not its gradient: that is op=hvd.Adasum, which has no "

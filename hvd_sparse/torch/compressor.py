@@ -364,8 +364,8 @@ class TorchCompressor(ParameterCompressor):
             hold_back(cls, self._clip)
 
     def _clip(self, caller: Optimizer, gradients: list[torch.Tensor]) -> None:
-        """Scale all gradients of a step, of which Horovod has got none, to a norm of at most the
-        bound."""
+        """Scale all gradients of a step to a norm of at most the bound, before Horovod receives any
+        of them."""
         bound = self.configuration.clip_grad_norm
         assert bound is not None
         if not self._has_met or self._is_closed or (self._is_elastic and self.is_in_another_world):

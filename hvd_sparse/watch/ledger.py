@@ -38,7 +38,7 @@ class Ledger:
             self._since[name] = self._last_change = clock.now_s
 
     def end(self, name: str) -> None:
-        """Note that the result of a tensor is there."""
+        """Record that the result of a tensor has arrived."""
         with self._lock:
             self._since.pop(name, None)
             self._last_change = clock.now_s

@@ -1,4 +1,5 @@
-"""Replica check: now and then the next carrier has a checksum of the gradient that was applied."""
+"""Replica check: every few steps, the next step's carrier also holds a checksum of the gradient
+that was applied last."""
 
 from __future__ import annotations
 

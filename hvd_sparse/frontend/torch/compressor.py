@@ -149,8 +149,8 @@ class ParameterCompressor(WatchedCompressor):
         return self._size_of_world() if self._is_sparse[position] else 1
 
     def optimizer_state_of(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return a parameter's state as an optimizer has it that was not handed over; nothing
-        before its first step."""
+        """Return a parameter's state as a plain optimizer of torch would have it; empty before its
+        first step."""
         position = self._positions.get(id(parameter))
         if position is None:
             return {}

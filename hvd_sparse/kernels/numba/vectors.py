@@ -81,7 +81,7 @@ class Vectors:
         return ir.Constant(self.integers, [bits] * self.lanes)
 
     def at(self, pointer: ir.Value, index: ir.Value, vector: ir.Type | None = None) -> ir.Value:
-        """Return the address of an entry, as that of a vector if one is named."""
+        """Return the address of an entry, cast to a pointer to a vector type if one is given."""
         address = self.builder.gep(pointer, [index])
         return self.builder.bitcast(address, vector.as_pointer()) if vector is not None else address
 

@@ -82,7 +82,7 @@ class DeviceVector:
         return DeviceVector(torch.empty_like(self.tensor))
 
     def write_maximum(self, x: DeviceVector, y: DeviceVector) -> None:
-        """Write the larger of every two entries; NaN where one is."""
+        """Write the elementwise maximum, NaN if either entry is NaN."""
         torch.maximum(x.tensor, y.tensor, out=self.tensor)
 
     def copy(self) -> np.ndarray:
