@@ -4,6 +4,7 @@ mpi4py."""
 from __future__ import annotations
 
 import base64
+import struct
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,17 @@ def messages_of(result: dict[str, Any], method: str) -> list[list[Message]]:
     return [[decode(result["horovod"][name][step]) for name in names] for step in range(STEPS)]
 
 
+def content_of(text: str) -> bytes:
+    """Return the message inside a block: two lengths of 8 bytes, the message, then zeros."""
+    block = base64.b64decode(text)
+    length, size = struct.unpack_from("<QQ", block)
+    assert length == len(block)
+    assert not any(block[16 + size :])
+    return block[16 : 16 + size]
+
+
 def decode(text: str) -> Message:
-    message, rest = split_message(base64.b64decode(text))
+    message, rest = split_message(content_of(text))
     assert message.error is None
     assert rest == b""
     return message
@@ -44,7 +54,8 @@ def test_horovod_and_mpi_are_given_the_same_bytes(
         assert len(names) == len(result[method]["buckets"]) == 2
         for name in names:
             assert len(result["horovod"][name]) == STEPS
-            assert result["horovod"][name] == result["mpi"][name]
+            contents = [content_of(each) for each in result["horovod"][name]]
+            assert contents == [base64.b64decode(each) for each in result["mpi"][name]]
         assert result[method]["applied"] == result[method]["applied_by_mpi"]
 
 
