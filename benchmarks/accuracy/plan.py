@@ -78,22 +78,27 @@ def _ordered(results: Results) -> Iterator[Run]:
     A search ends at a run that is not there, so no more than the first of those counts.
     """
     key = [line for pair in PAIRS[:2] for line in lines_of(*pair, KEY)]
-    for line in key:
-        yield Run(line, rates_of(line)[REACH], 0)
     judged = [line for line in key if line.rule in KEY[:3]]
+    yield from _first_of(key)
     for line in judged:
         yield from search(line, results)
     for line in judged:
         yield from seeds_of(line, results)
+    for pair in (*PAIRS[2:], *SHORTER):
+        yield from _first_of(lines_of(*pair, ("dense", OURS)))
     for pair in PAIRS[:2]:
-        for line in lines_of(*pair, rules_of(*pair)):
-            yield Run(line, rates_of(line)[REACH], 0)
+        yield from _first_of(lines_of(*pair, rules_of(*pair)))
     for line in all_lines():
         yield from search(line, results)
     for run in samples():
         yield from (run, Run(run.line, run.rate, run.seed, is_real=True))
     for line in all_lines():
         yield from seeds_of(line, results)
+
+
+def _first_of(lines: list[Line]) -> list[Run]:
+    """Return each line's run at the middle rate."""
+    return [Run(line, rates_of(line)[REACH], 0) for line in lines]
 
 
 def rates_of(line: Line) -> list[float]:
