@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.architectures import ARCHITECTURES
 from benchmarks.network.cluster import bits_per_second
-from benchmarks.network.trainings import PEER_DENSITY, TASK_NAMES
+from benchmarks.network.training_store import PEER_DENSITY, TASK_NAMES
 from hvd_sparse.density_text import density_argument
 
 DESCRIPTION = """\

@@ -18,7 +18,7 @@ from torch import nn
 
 from benchmarks.network.cluster import interface_bytes
 from benchmarks.network.tasks import PART, TASKS, Task
-from benchmarks.network.trainings import Training
+from benchmarks.network.training_store import Training
 
 POINTS = 24
 """Of a curve."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from pathlib import Path
 
@@ -16,12 +17,11 @@ from _spaces import finish, needs_spaces, start
 
 from benchmarks.accuracy.data import FASHION
 from benchmarks.network.options import parse
-from benchmarks.network.trainings import (
-    Bench,
+from benchmarks.network.training_store import Store, Training, best
+from benchmarks.network.trainings import Bench
+from benchmarks.network.trainings_page import (
     Line,
-    Store,
-    Training,
-    best,
+    draw_headline,
     goals_table,
     lines_of,
     reached_s,
@@ -99,6 +99,15 @@ def test_what_the_json_holds_is_not_trained_again(tmp_path, monkeypatch):
     bench = Bench(options(tmp_path / "page"))
     monkeypatch.setattr("benchmarks.network.trainings.launch", None)
     assert bench.train(trained[1]) == again.results[trained[1]]
+
+
+def test_readmes_picture_has_the_best_peer_and_says_how_many_times_as_soon_ours_is(tmp_path):
+    lines = [Line(run(), [result()]), Line(run("fp16"), [result(0.5)])]
+    lines += [Line(run("topk"), [result(0.4)]), Line(run("dgc"), [result(0.3, 80.0)])]
+    draw_headline([[*lines, Line(run("ldte_bs"), [result(0.25)])]], tmp_path / "head.svg")
+    text = (tmp_path / "head.svg").read_text(encoding="utf-8")
+    drawn = [comment for comment in re.findall(r"<!-- (.*?) -->", text) if "as soon" in comment]
+    assert drawn == ["fp16: 2.0x as soon", "topk: 2.5x as soon", "hvd_sparse: 4.0x as soon"]
 
 
 def test_a_search_goes_on_while_the_best_rate_is_at_an_end(tmp_path, monkeypatch):

@@ -1,0 +1,79 @@
+"""Whole trainings and their results, which are kept so that none is trained twice."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+PEER_DENSITY = 0.01
+"""Of exact top-k and DGC, which GRACE's authors take."""
+TASK_NAMES = ("perceptron", "words", "vgg")
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training.
+
+    Attributes
+    ----------
+    task : of ``tasks.TASKS``
+    method : as the command line has it
+    hosts : which share a step's examples
+    wire : as tc writes a rate, or "none"
+    density : of peers; ours follows from the steps
+    steps : of the run
+    rate : the learning rate that it begins with
+    seed : of the network's parameters and of the order of the data
+    """
+
+    task: str
+    method: str
+    hosts: int
+    wire: str
+    density: float
+    steps: int
+    rate: float
+    seed: int = 0
+
+
+class Store:
+    """Results by training, in the page's JSON: what is there is not trained again."""
+
+    def __init__(self, output: Path) -> None:
+        self.results: dict[Training, dict[str, Any]] = {}
+        path = output.with_suffix(".json")
+        if path.exists():
+            for row in json.loads(path.read_text(encoding="utf-8"))["runs"]:
+                self.results[Training(**row["training"])] = row["result"]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return all of it, JSON-able, in an order of its own."""
+        runs = sorted(self.results.items(), key=lambda run: str(sorted(asdict(run[0]).items())))
+        return [{"training": asdict(run), "result": result} for run, result in runs]
+
+    def like(self, wanted: Training) -> Iterator[tuple[Training, dict[str, Any]]]:
+        """Yield the runs that differ from one in learning rate and seed alone."""
+        for run, result in self.results.items():
+            if replace(run, rate=wanted.rate, seed=wanted.seed) == wanted:
+                yield run, result
+
+
+def best(tried: Sequence[tuple[Training, dict[str, Any]]], *, is_loss: bool) -> float:
+    """Return the rate that scored best; one whose loss is no number scores worst."""
+
+    def score(each: tuple[Training, dict[str, Any]]) -> float:
+        found = each[1]["score"]
+        return -math.inf if math.isnan(found) else -found if is_loss else found
+
+    return max(tried, key=score)[0].rate
+
+
+def tasks() -> dict[str, Any]:
+    """Return the tasks by name."""
+    from benchmarks.network.tasks import TASKS  # with torch
+
+    return TASKS

@@ -1,0 +1,295 @@
+"""The page and the pictures of whole trainings over a wire."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from benchmarks._page import Goal, made_with, markdown_table, write
+from benchmarks.network.training_store import TASK_NAMES, Store, Training, best, tasks
+
+NEARLY = 0.99
+"""The part of dense's last score that is nearly there."""
+COLOURS = {"dense": "#000000", "fp16": "#999999", "powersgd": "#cc79a7", "topk": "#d55e00"}
+COLOURS |= {"dgc": "#e69f00", "auto": "#56b4e9"}
+OURS = "#0072b2"
+GOALS = (
+    *(("perceptron", "1gbit", "dense", 3), ("perceptron", "1gbit", "fp16", 1.8)),
+    *(("vgg", "1gbit", "dense", 3), ("vgg", "1gbit", "fp16", 1.8), ("words", "1gbit", "dense", 2)),
+    *((task, "100mbit", "dense", 12) for task in TASK_NAMES),
+    *((task, "100mbit", "fp16", 6) for task in TASK_NAMES),
+    ("perceptron", "10gbit", "dense", 0.95),
+)
+"""On 2 hosts a task on a wire is to reach dense's last score so many times as soon as a method."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A method on one wire, with the rate that ended best there, and all its seeds."""
+
+    run: Training
+    results: list[dict[str, Any]]
+
+    @property
+    def last(self) -> float:
+        """Return the last score of the curves, over the seeds."""
+        return mean(result["curve"][-1][2] for result in self.results)
+
+    def of_a_step(self, name: str) -> float:
+        """Return the median of a figure over the seeds."""
+        return median(result[name] for result in self.results)
+
+    def reached_s(self, mark: float, *, is_loss: bool) -> float | None:
+        """Return the median of the seconds until a score is reached; None if not every seed
+        reaches it."""
+        found = [reached_s(result["curve"], mark, is_loss=is_loss) for result in self.results]
+        return None if None in found else median(s for s in found if s is not None)
+
+
+def reached_s(
+    curve: Sequence[Sequence[float]], mark: float, *, is_loss: bool = False
+) -> float | None:
+    """Return when a curve of (steps, seconds, score) first is at a score, by a straight line
+    between its points; None if it never is."""
+    sign = -1.0 if is_loss else 1.0
+    before: tuple[float, float] | None = None
+    for _, seconds, score in curve:
+        if sign * score >= sign * mark:
+            if before is None or score == before[1]:
+                return float(seconds)
+            part = (mark - before[1]) / (score - before[1])
+            return float(before[0] + part * (seconds - before[0]))
+        before = seconds, score
+    return None
+
+
+def lines_of(store: Store) -> list[list[Line]]:
+    """Return the lines of every setting: of a task on so many hosts and a wire, in as many
+    steps."""
+    wires = sorted({run.wire for run in store.results}, key=_slowness)
+
+    def setting(run: Training) -> tuple[int, int, int, int]:
+        return TASK_NAMES.index(run.task), run.hosts, wires.index(run.wire), run.steps
+
+    def line(run: Training) -> tuple[str, float]:
+        return run.method, run.density
+
+    groups = []
+    for _, members in groupby(sorted(store.results, key=setting), key=setting):
+        lines = []
+        runs = sorted(members, key=lambda run: (_order(run.method), line(run)))
+        for _, alike in groupby(runs, key=line):
+            tried = [(run, store.results[run]) for run in alike]
+            firsts = [each for each in tried if each[0].seed == 0] or tried
+            rate = best(firsts, is_loss=tasks()[firsts[0][0].task].is_loss)
+            lines.append(Line(firsts[0][0], [r for run, r in tried if run.rate == rate]))
+            lines[-1] = replace(lines[-1], run=replace(lines[-1].run, rate=rate, seed=0))
+        groups.append(lines)
+    return groups
+
+
+def _slowness(wire: str) -> float:
+    from benchmarks.network.cluster import bits_per_second
+
+    return math.inf if wire == "none" else bits_per_second(wire)
+
+
+def _order(method: str) -> int:
+    known = list(COLOURS)
+    return next((known.index(each) for each in known if method.startswith(each)), len(known))
+
+
+def write_page(store: Store, options: argparse.Namespace) -> str:
+    """Write JSON, page and picture; return the page."""
+    groups = lines_of(store)
+    head = {"made_with": made_with(), "quick": options.quick, "peer_density": options.density}
+    commands = list(dict.fromkeys(result["command"] for result in store.results.values()))
+    sections = [
+        {
+            "title": title(lines[0].run),
+            "task": tasks()[lines[0].run.task],
+            "run": lines[0].run,
+            "probe": lines[0].results[0]["probe"],
+            "load": max(r["load"] for line in lines for r in line.results),
+            "is_short_of_cores": lines[0].run.hosts > (os.cpu_count() or 1),
+            "table": table(lines),
+            "verdicts": [
+                (line.run.method, verdict)
+                for line in lines
+                if (verdict := line.results[0]["verdict"])
+            ],
+        }
+        for lines in groups
+    ]
+    shown = {"commands": commands, "sections": sections, "goals": goals_table(groups)}
+    draw(groups, options.output.with_suffix(".png"))
+    draw_headline(groups, options.output.with_name(f"{options.output.name}-headline.svg"))
+    return write(options.output, "trainings.md", head, {"runs": store.rows()}, **shown)
+
+
+def title(run: Training) -> str:
+    """Return a setting in words."""
+    wire = "unshaped" if run.wire == "none" else run.wire
+    return f"{run.task}, {run.hosts} hosts, {wire}, {run.steps} steps"
+
+
+def dense_of(lines: Sequence[Line]) -> Line | None:
+    """Return dense among the lines of a setting."""
+    return next((line for line in lines if line.run.method == "dense"), None)
+
+
+def marks(lines: Sequence[Line]) -> dict[str, tuple[float, dict[str, float | None]]]:
+    """Return by "nearly" and "end" the score of dense, and the seconds of each method until it;
+    nothing where dense was not trained."""
+    dense = dense_of(lines)
+    if dense is None:
+        return {}
+    is_loss = tasks()[dense.run.task].is_loss
+    nearly = dense.last / NEARLY if is_loss else dense.last * NEARLY
+    return {
+        name: (mark, {x.run.method: x.reached_s(mark, is_loss=is_loss) for x in lines})
+        for name, mark in (("nearly", nearly), ("end", dense.last))
+    }
+
+
+def table(lines: Sequence[Line]) -> str:
+    """Return a line a method."""
+    header = ["method", "rate", "seeds", "received, kB a step", "step, ms", "all threads, ms"]
+    header += ["training thread, ms", "all steps, s", "score at the end"]
+    header += ["99 % of dense's, s", "times dense", "dense's end, s", "times dense"]
+    found, rows = marks(lines), []
+    for line in lines:
+        scores = [result["score"] for result in line.results]
+        cells = [f"`{line.run.method}`", f"{line.run.rate:g}", len(scores)]
+        cells.append(f"{line.of_a_step('received') / 1e3:,.0f}")
+        cells += [f"{line.of_a_step(name):,.1f}" for name in ("step_ms", "worked_ms", "trained_ms")]
+        cells.append(f"{median(result['curve'][-1][1] for result in line.results):,.1f}")
+        spread = f" ({min(scores):.3f} to {max(scores):.3f})" if len(scores) > 1 else ""
+        cells.append(f"{mean(scores):.3f}{spread}")
+        for _, seconds in found.values():
+            mine, dense = seconds[line.run.method], seconds["dense"]
+            cells.append("never" if mine is None else f"{mine:,.1f}")
+            cells.append("" if mine is None or dense is None else f"{dense / mine:.2f}")
+        rows.append(cells)
+    return markdown_table(header[: len(rows[0])], rows)
+
+
+def goals_table(groups: Sequence[Sequence[Line]]) -> str:
+    """Return a line a goal that was measured: how many times as soon as another method the best
+    of ours reaches dense's last score."""
+    rows = []
+    for task, wire, method, times in GOALS:
+        goal = Goal(times, is_most=False)
+        for lines in groups:
+            run = lines[0].run
+            if (run.task, run.wire, run.hosts) != (task, wire, 2) or not marks(lines):
+                continue
+            seconds = marks(lines)["end"][1]
+            ours = [s for name, s in seconds.items() if _order(name) >= _order("auto") and s]
+            other = seconds.get(method)
+            if other is None or method not in seconds:
+                continue
+            figure = other / min(ours) if ours else 0.0
+            verdict = goal.verdict(figure) if ours else "never there"
+            rows.append([f"{title(run)}, over {method}", str(goal), f"{figure:.2f}", verdict])
+    header = ["until dense's last score", "goal", "measured", ""]
+    return markdown_table(header, rows) if rows else ""
+
+
+def draw(groups: Sequence[Sequence[Line]], path: Path) -> None:
+    """Draw scores over seconds, a panel a setting, of the first seed."""
+    columns = min(3, len(groups))
+    figure, panels = _panels(len(groups), columns)
+    for panel, lines in zip(panels, groups):
+        for line in lines:
+            _, seconds, scores = zip(*line.results[0]["curve"])
+            panel.plot(seconds, scores, color=_colour(line), label=line.run.method, linewidth=1.4)
+        dense = dense_of(lines)
+        if dense is not None:
+            panel.axhline(dense.last, color="#000000", linewidth=0.6, linestyle=":")
+        panel.set_ylabel(_axis(lines[0].run), fontsize=8)
+        panel.set_xscale("log")
+        panel.set_title(title(lines[0].run), fontsize=9)
+        panel.legend(fontsize=7)
+    figure.savefig(path, dpi=110)
+
+
+HEADLINE = (("perceptron", "1gbit"), ("perceptron", "100mbit"), ("words", "1gbit"))
+"""Tasks and wires of README's picture; those that were measured on 2 hosts are drawn."""
+NAMES = {"dense": "dense", "fp16": "fp16", "ours": "hvd_sparse"}
+WIRES = {"1gbit": "1 Gbit/s", "100mbit": "100 Mbit/s"}
+
+
+def draw_headline(groups: Sequence[Sequence[Line]], path: Path) -> None:
+    """Draw README's picture: scores over seconds of dense, fp16, the peer that is soonest at
+    dense's last score, and ours, with the speed-up written at the curve."""
+    by_setting = {(lines[0].run.task, lines[0].run.wire): lines for lines in groups
+                  if lines[0].run.hosts == 2 and dense_of(lines)}  # fmt: skip
+    shown = [by_setting[setting] for setting in HEADLINE if setting in by_setting]
+    if not shown:
+        return
+    figure, panels = _panels(len(shown), len(shown))
+    for panel, lines in zip(panels, shown):
+        run, seconds = lines[0].run, marks(lines)["end"][1]
+        dense = dense_of(lines)
+        assert dense is not None
+        for line in _four_of(lines, seconds):
+            is_ours = _order(line.run.method) > _order("auto")
+            name = NAMES.get("ours" if is_ours else line.run.method, line.run.method)
+            reached = seconds[line.run.method]
+            label = f"{name}: {_times(seconds['dense'], reached)}" if line is not dense else name
+            _, x, y = zip(*line.results[0]["curve"])
+            panel.plot(x, y, color=_colour(line), label=label, linewidth=2.4 if is_ours else 1.4)
+            if reached is not None:
+                panel.plot(reached, dense.last, "o", color=_colour(line), markersize=5)
+        panel.axhline(dense.last, color="#000000", linewidth=0.6, linestyle=":")
+        panel.set_ylabel(_axis(run), fontsize=8)
+        panel.set_title(f"{tasks()[run.task].title}\n{WIRES[run.wire]}", fontsize=8)
+        panel.legend(fontsize=8, loc="upper right" if tasks()[run.task].is_loss else "lower right")
+    figure.savefig(path)
+
+
+def _four_of(lines: Sequence[Line], seconds: Mapping[str, float | None]) -> list[Line]:
+    """Return the lines of dense, of fp16, of the best peer, and of ours."""
+    peers = [x for x in lines if _order("fp16") < _order(x.run.method) < _order("auto")]
+    first = min(peers, key=lambda x: seconds[x.run.method] or math.inf, default=None)
+    kept = [x for x in lines if x.run.method in ("dense", "fp16")]
+    ours = [x for x in lines if _order(x.run.method) > _order("auto")]
+    return [*kept, *([first] if first else []), *ours]
+
+
+def _times(dense: float | None, mine: float | None) -> str:
+    return "not reached" if mine is None or dense is None else f"{dense / mine:.1f}x as soon"
+
+
+def _axis(run: Training) -> str:
+    return "nats a word" if tasks()[run.task].is_loss else "test accuracy, %"
+
+
+def _colour(line: Line) -> str:
+    known = (each for each in COLOURS if line.run.method.startswith(each))
+    return next((COLOURS[each] for each in known), OURS)
+
+
+def _panels(count: int, columns: int) -> tuple[Figure, list[Axes]]:
+    """Return a figure and as many panels as asked, with seconds of training along their x."""
+    rows = -(-count // columns)
+    figure = Figure(figsize=(5.2 * columns, 3.6 * rows), layout="constrained")
+    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for panel in panels[count:]:
+        panel.set_axis_off()
+    for panel in panels[:count]:
+        panel.set_xlabel("seconds of training", fontsize=8)
+        panel.tick_params(labelsize=7)
+        panel.grid(alpha=0.3)
+    return figure, panels[:count]
