@@ -108,6 +108,8 @@ class Task:
         of hosts; small, as strong scaling leaves them
     steps : of a full run
     rates : a ladder of learning rates; a search begins with the three in its middle
+    parameters : of the network
+    matrices : its tensors of more than one dimension, which are compressed
     is_loss : the score is a loss, of which less is better
     """
 
@@ -118,6 +120,8 @@ class Task:
     batch: int
     steps: int
     rates: tuple[float, ...]
+    parameters: int
+    matrices: int
     is_loss: bool = False
 
 
@@ -129,15 +133,15 @@ def _ladder(middle: float) -> tuple[float, ...]:
 TASKS = {
     "perceptron": Task(
         "Fashion-MNIST, a perceptron of 5.0 million parameters", fashion,
-        lambda _: perceptron(), "momentum", 32, 1500, _ladder(0.02),
+        lambda _: perceptron(), "momentum", 32, 1500, _ladder(0.02), 5_033_866, 3,
     ),
     "words": Task(
         "words of the King James Bible, an LSTM of 8.0 million parameters", cache(Words),
-        lambda data: WordLstm(len(data.vocabulary)), "adamw", 8, 1500, _ladder(0.002),
+        lambda data: WordLstm(len(data.vocabulary)), "adamw", 8, 1500, _ladder(0.002), 8_032_992, 4,
         is_loss=True,
     ),
     "vgg": Task(
         "Fashion-MNIST, convolutions with a wide head, 3.8 million parameters", fashion,
-        lambda _: vgg(), "momentum", 16, 1500, _ladder(0.02),
+        lambda _: vgg(), "momentum", 16, 1500, _ladder(0.02), 3_797_962, 6,
     ),
 }  # fmt: skip

@@ -16,7 +16,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks._page import Goal, made_with, markdown_table, write
+from benchmarks.network.cluster import bits_per_second
 from benchmarks.network.training_store import TASK_NAMES, Store, Training, best, tasks
+from hvd_sparse.cli.advise import Model, Setting
+from hvd_sparse.methods.builder import density_for
 
 NEARLY = 0.99
 """The part of dense's last score that is nearly there."""
@@ -99,8 +102,6 @@ def lines_of(store: Store) -> list[list[Line]]:
 
 
 def _slowness(wire: str) -> float:
-    from benchmarks.network.cluster import bits_per_second
-
     return math.inf if wire == "none" else bits_per_second(wire)
 
 
@@ -162,17 +163,42 @@ def marks(lines: Sequence[Line]) -> dict[str, tuple[float, dict[str, float | Non
     }
 
 
+LATENCY_S = 50e-6
+"""Between the hosts, as ``advise`` assumes it; the shaper adds none."""
+
+
+def advised_ms(line: Line, lines: Sequence[Line]) -> float | None:
+    """Return what ``hvd-sparse advise`` expects of a step of dense, fp16 or ours; None for others.
+
+    The time of computing is the training thread's in dense's steps, two thirds of it backward.
+    """
+    run, dense = line.run, dense_of(lines)
+    is_ours = _order(run.method) > _order("auto")
+    if dense is None or run.wire == "none" or not (is_ours or run.method in ("dense", "fp16")):
+        return None
+    task, computing_s = tasks()[run.task], dense.of_a_step("trained_ms") / 1e3
+    backward_s = computing_s * 2 / 3
+    setting = Setting(
+        Model(task.parameters, task.matrices, backward_s), backward_s, computing_s / 3, run.hosts,
+        bits_per_second(run.wire), LATENCY_S,
+    )  # fmt: skip
+    step = setting.step("sparse", density_for(run.steps)) if is_ours else setting.step(run.method)
+    return 1e3 * step.step_s
+
+
 def table(lines: Sequence[Line]) -> str:
     """Return a line a method."""
-    header = ["method", "rate", "seeds", "received, kB a step", "step, ms", "all threads, ms"]
-    header += ["training thread, ms", "all steps, s", "score at the end"]
+    header = ["method", "rate", "seeds", "received, kB a step", "step, ms", "advised, ms"]
+    header += ["all threads, ms", "training thread, ms", "all steps, s", "score at the end"]
     header += ["99 % of dense's, s", "times dense", "dense's end, s", "times dense"]
     found, rows = marks(lines), []
     for line in lines:
         scores = [result["score"] for result in line.results]
         cells = [f"`{line.run.method}`", f"{line.run.rate:g}", len(scores)]
         cells.append(f"{line.of_a_step('received') / 1e3:,.0f}")
-        cells += [f"{line.of_a_step(name):,.1f}" for name in ("step_ms", "worked_ms", "trained_ms")]
+        advised = advised_ms(line, lines)
+        cells += [f"{line.of_a_step('step_ms'):,.1f}", f"{advised:,.1f}" if advised else ""]
+        cells += [f"{line.of_a_step(name):,.1f}" for name in ("worked_ms", "trained_ms")]
         cells.append(f"{median(result['curve'][-1][1] for result in line.results):,.1f}")
         spread = f" ({min(scores):.3f} to {max(scores):.3f})" if len(scores) > 1 else ""
         cells.append(f"{mean(scores):.3f}{spread}")

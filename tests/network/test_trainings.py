@@ -17,10 +17,11 @@ from _spaces import finish, needs_spaces, start
 
 from benchmarks.accuracy.data import FASHION
 from benchmarks.network.options import parse
-from benchmarks.network.training_store import Store, Training, best
+from benchmarks.network.training_store import Store, Training, best, tasks
 from benchmarks.network.trainings import Bench
 from benchmarks.network.trainings_page import (
     Line,
+    advised_ms,
     draw_headline,
     goals_table,
     lines_of,
@@ -64,6 +65,22 @@ def test_a_line_says_how_many_times_as_soon_it_was_and_never_where_it_was_not():
     assert found[0][-2:] == ["3.0", "1.00"]
     assert found[1][-2:] == ["0.5", "6.67"]  # the median of 0.3 and 0.6 s
     assert found[2][-2:] == ["never", ""] and found[2][-4] != "never"
+
+
+def test_a_shaped_line_of_ours_has_the_step_that_advise_expects():
+    lines = [Line(run(steps=1500), [result()]), Line(run("ldte_bs", steps=1500), [result()])]
+    dense, ours = (advised_ms(line, lines) for line in lines)
+    assert dense > 5_033_866 * 4 * 8 / 1e9 * 1e3 > 10 * ours > 0
+    assert advised_ms(Line(run("topk"), [result()]), lines) is None
+    assert advised_ms(Line(run(wire="none"), [result()]), lines) is None
+
+
+@pytest.mark.parametrize("name", ["perceptron", "vgg"])
+def test_a_task_knows_the_size_of_its_network(name):
+    task = tasks()[name]
+    parameters = list(task.network(None).parameters())
+    assert task.parameters == sum(each.numel() for each in parameters)
+    assert task.matrices == sum(each.dim() > 1 for each in parameters)
 
 
 def test_the_rate_that_scores_best_is_taken_and_one_that_diverges_never():
