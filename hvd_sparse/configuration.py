@@ -29,7 +29,7 @@ from hvd_sparse.compatibility import (
     check_select_over,
     exchanges_that_fit,
 )
-from hvd_sparse.density_rule import DensityRule
+from hvd_sparse.density_rule import Density, DensityRule
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.exchanges.contract import Exchange, StepVolume
 from hvd_sparse.registry import (
@@ -41,8 +41,7 @@ from hvd_sparse.registry import (
     SELECTORS,
     configuration,
 )
-from hvd_sparse.schedules.by_tensor import schedule_for
-from hvd_sparse.schedules.contract import LONG_RUN, UNKNOWN_DENSITY
+from hvd_sparse.schedules.contract import LONG_RUN, UNKNOWN_DENSITY, Schedule
 from hvd_sparse.selectors.contract import Selector
 from hvd_sparse.step_parts import Parts
 from hvd_sparse.telemetry.contract import Writer, Writers, resolve_writers
@@ -164,7 +163,7 @@ class Configuration(Parts):
             memory=MEMORIES.resolve(options.pop("memory", "error_feedback")),
             codec=CODECS.resolve(options.pop("codec", "index_value")),
             exchange=EXCHANGES.resolve(options.pop("exchange", "allgather")),
-            schedule=schedule_for(getattr(chosen, "density", None), schedule),
+            schedule=_schedule_for(getattr(chosen, "density", None), schedule),
             **options,
         )
 
@@ -341,3 +340,19 @@ class Configuration(Parts):
             f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if f.name not in PARTS
         )
         return f"{parts}, {options}"
+
+
+def _schedule_for(density: Density | None, given: object) -> Schedule | None:
+    """Return the schedule for the options ``density`` and ``schedule``; None if both are None.
+
+    Without ``schedule`` the density is constant. A schedule given as a mapping without ``value``
+    ends at the density.
+    """
+    if given is None:
+        return None if density is None else SCHEDULES.create("constant", value=density)
+    if isinstance(given, dict) and density is not None:
+        names = [each.name for each in fields(SCHEDULES.get(given.get("id")))]  # type: ignore
+        if "value" in names and "value" not in given:
+            given = {**given, "value": density}
+    schedule: Schedule = SCHEDULES.resolve(given)
+    return schedule

@@ -7,9 +7,9 @@ from functools import cached_property
 
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.density_rule import DensityRule
+from hvd_sparse.errors import InvalidOption
 from hvd_sparse.exchanges.contract import Exchange
 from hvd_sparse.memories.contract import Memory
-from hvd_sparse.schedules.by_tensor import SchedulesByTensor
 from hvd_sparse.schedules.constant import Constant
 from hvd_sparse.schedules.contract import Schedule
 from hvd_sparse.schedules.learning_rate import LearningRate
@@ -102,18 +102,28 @@ class Parts:
         """
         if self.fixed_parts is not None:
             return self.fixed_parts
-        schedule = self.schedule if self._by_tensor is None else self._by_tensor.of(spec)
+        schedule = self._schedule_of(spec)
         if schedule is None:
             return self.parts_at(None)
         if pace is not None and isinstance(schedule, LearningRate):
             return self.parts_at(schedule.density_at(pace))
         return self.parts_at(float(schedule.density(step)))
 
-    @cached_property
-    def _by_tensor(self) -> SchedulesByTensor | None:
+    def _schedule_of(self, spec: TensorSpec | None) -> Schedule | None:
+        """Return the schedule of a tensor, or for None the one at the mean density."""
         if self.schedule is None or self.rule is None:
-            return None
-        return SchedulesByTensor(self.schedule, self.rule)
+            return self.schedule
+        key = None if spec is None else spec.key
+        made = self._schedules.get(key)
+        if made is None:
+            density = self.rule.mean if spec is None else self.rule.density_of(spec)
+            if density is None:
+                raise InvalidOption(
+                    f"density is the rule {self.rule!r}, whose mean depends on the tensors: call "
+                    "for_tensors(specs) first, as compressors do"
+                )
+            made = self._schedules[key] = self.schedule.at_density(density)
+        return made
 
     def parts_at(self, density: float | None) -> StepParts:
         """Return the parts at a density."""
@@ -127,9 +137,13 @@ class Parts:
             made = self._at_density[density] = StepParts.of(density, selector, codec)
         return made
 
-    # Not a field, so that it is neither compared nor described.
+    # No fields, so that they are neither compared nor described.
     @cached_property
     def _at_density(self) -> dict[float | None, StepParts]:
+        return {}
+
+    @cached_property
+    def _schedules(self) -> dict[str | None, Schedule]:
         return {}
 
     @cached_property

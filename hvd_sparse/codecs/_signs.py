@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_sparse.codecs._bits import unpack
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.kernels import packing
 from hvd_sparse.kernels.packing import Packers
@@ -106,19 +105,3 @@ def _signed(is_negative: np.ndarray, scale: np.floating) -> np.ndarray:
     bits <<= unsigned.type(8 * scale.itemsize - 1)
     bits |= np.abs(scale).astype(scale.dtype.newbyteorder("=")).view(unsigned)
     return bits.view(f"f{scale.itemsize}")
-
-
-def encode_bits(is_set: np.ndarray) -> np.ndarray:
-    """Pack bits into uint8 [ceil(size / 8)], the first in the lowest bit, padded with zeros."""
-    return np.packbits(is_set, bitorder="little")
-
-
-def decode_bits(packed: np.ndarray, count: int) -> np.ndarray:
-    """Unpack bits into bool [count].
-
-    Raises
-    ------
-    CorruptPayload : the bits do not fill the bytes exactly
-    """
-    need(packed.size == -(-count // 8), f"{count} bits cannot fill {packed.size} bytes")
-    return unpack(packed, 1, count).view(np.bool_)

@@ -10,8 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.checks import check_density, count_from_density
-from hvd_sparse.codecs._valued import ValuedCodec
-from hvd_sparse.codecs._values import check_format
+from hvd_sparse.codecs._values import ValuedCodec, check_format
 from hvd_sparse.codecs.bitmap import Bitmap
 from hvd_sparse.codecs.block16 import Block16
 from hvd_sparse.codecs.contract import Codec

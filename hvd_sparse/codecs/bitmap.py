@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.codecs._bits import unpack
-from hvd_sparse.codecs._valued import ValuedCodec
+from hvd_sparse.codecs._bits import decode_presence, encode_presence, presence_bytes
+from hvd_sparse.codecs._values import ValuedCodec
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
@@ -55,27 +55,3 @@ class Bitmap(ValuedCodec):
 
     def index_bytes(self, count: int, numel: int) -> float:
         return presence_bytes(numel)
-
-
-def presence_bytes(numel: int) -> int:
-    """Return the bytes of a bitmap."""
-    return -(-numel // 8)
-
-
-def encode_presence(indices: np.ndarray, numel: int) -> np.ndarray:
-    """Return the bitmap of the indices, uint8 [ceil(numel / 8)], first entry in the lowest bit."""
-    is_sent = np.zeros(numel, np.uint8)
-    is_sent[indices] = 1
-    return np.packbits(is_sent, bitorder="little")
-
-
-def decode_presence(packed: np.ndarray, count: int, numel: int) -> np.ndarray:
-    """Return the indices of the set bits, uint32 [count].
-
-    Raises
-    ------
-    CorruptPayload : the number of set bits is not ``count``
-    """
-    indices = np.flatnonzero(unpack(packed, 1, numel).view(np.bool_))
-    need(indices.size == count, f"the bitmap has {indices.size} entries, and the header {count}")
-    return indices.astype(np.uint32)

@@ -7,8 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.codecs._valued import ValuedCodec
-from hvd_sparse.codecs._values import ALL_FORMATS
+from hvd_sparse.codecs._values import ALL_FORMATS, ValuedCodec
 from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.kernels.packing import BLOCK, Packers, blocks_of
 from hvd_sparse.registry import CODECS

@@ -8,8 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.codecs._bits import unpack
-from hvd_sparse.codecs._valued import ValuedCodec
-from hvd_sparse.codecs._values import ALL_FORMATS, packed_bytes
+from hvd_sparse.codecs._values import ALL_FORMATS, ValuedCodec, packed_bytes
 from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.kernels.packing import Packers, blocks_of
 from hvd_sparse.registry import CODECS

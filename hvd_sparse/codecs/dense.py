@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.codecs._valued import ValuedCodec
 from hvd_sparse.codecs._values import (
+    ValuedCodec,
     decode_values,
     encode_values,
     format_number,

@@ -8,8 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.codecs._gaps import decode_gaps, encode_gaps, gaps_bytes
-from hvd_sparse.codecs._valued import ValuedCodec
-from hvd_sparse.codecs._values import ALL_FORMATS
+from hvd_sparse.codecs._values import ALL_FORMATS, ValuedCodec
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection

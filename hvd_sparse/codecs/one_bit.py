@@ -7,8 +7,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.codecs._signs import SignCodec, decode_bits, encode_bits
-from hvd_sparse.codecs.bitmap import decode_presence, encode_presence, presence_bytes
+from hvd_sparse.codecs._bits import (
+    decode_bits,
+    decode_presence,
+    encode_bits,
+    encode_presence,
+    presence_bytes,
+)
+from hvd_sparse.codecs._signs import SignCodec
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
 from hvd_sparse.wire.frame import Frame, need_size

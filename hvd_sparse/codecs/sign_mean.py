@@ -7,8 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from hvd_sparse.codecs._bits import decode_bits, encode_bits
 from hvd_sparse.codecs._gaps import decode_gaps, encode_gaps, gaps_bytes
-from hvd_sparse.codecs._signs import SignCodec, decode_bits, encode_bits
+from hvd_sparse.codecs._signs import SignCodec
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
 from hvd_sparse.wire.frame import Frame, need

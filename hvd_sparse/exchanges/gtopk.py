@@ -14,10 +14,9 @@ from hvd_sparse.exchanges._entries import merge, restrict, subtract
 from hvd_sparse.exchanges.context import ExchangeContext
 from hvd_sparse.exchanges.contract import Conversation, Exchange, ring
 from hvd_sparse.exchanges.members import BEYOND_RANGE, Arrival, Member
-from hvd_sparse.kernels.finite import is_finite
+from hvd_sparse.kernels.arrays import is_finite
 from hvd_sparse.registry import EXCHANGES
-from hvd_sparse.selectors._candidates import largest_of
-from hvd_sparse.selectors.contract import Selector
+from hvd_sparse.selectors.contract import Selector, largest_of
 from hvd_sparse.types import Selection
 
 

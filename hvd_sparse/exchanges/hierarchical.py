@@ -15,7 +15,7 @@ from hvd_sparse.exchanges._entries import read_values, write_values
 from hvd_sparse.exchanges.context import ExchangeContext
 from hvd_sparse.exchanges.contract import DENSE_BYTES, Conversation, Exchange
 from hvd_sparse.exchanges.members import BEYOND_RANGE, Arrival
-from hvd_sparse.kernels.finite import is_finite
+from hvd_sparse.kernels.arrays import is_finite
 from hvd_sparse.registry import EXCHANGES
 from hvd_sparse.selectors.contract import Selector
 

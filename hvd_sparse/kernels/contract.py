@@ -20,8 +20,7 @@ from typing import ClassVar, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import DTypeLike
 
-from hvd_sparse.kernels.adam import AdamStep
-from hvd_sparse.kernels.newton_schulz import NewtonSchulz
+from hvd_sparse.kernels.optimizers import AdamStep, NewtonSchulz
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.types import Selection
 

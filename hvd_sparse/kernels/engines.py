@@ -126,7 +126,7 @@ def _of_torch() -> Kernels:
     # Not at the top: this loads torch, which TensorFlow's programs do without.
     from hvd_sparse.kernels.torch import TorchKernels
 
-    return TorchKernels(_of_host())
+    return cast(Kernels, TorchKernels(_of_host()))
 
 
 @cache
@@ -139,7 +139,7 @@ def _of_triton() -> Kernels:
             "engine 'triton' needs a GPU, and torch finds none here: leave engine out, or say "
             "engine='torch'"
         )
-    return TritonKernels(_of_host())
+    return cast(Kernels, TritonKernels(_of_host()))
 
 
 def _of_host() -> Kernels:
@@ -155,7 +155,7 @@ def resolve_engine_by_place(engine: object) -> Kernels:
     engine : one that ``works_on_devices``; None is torch's there, and the best there is here
     """
     # Not at the top: this loads torch.
-    from hvd_sparse.kernels.torch.by_place import KernelsByPlace
+    from hvd_sparse.kernels.torch import KernelsByPlace
 
     is_triton = isinstance(None if engine is None else ENGINES.resolve(engine), TritonEngine)
     device = _of_triton() if is_triton else _of_torch()

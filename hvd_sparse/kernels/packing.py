@@ -11,55 +11,15 @@ from typing import Protocol
 
 import numpy as np
 
-from hvd_sparse.kernels.float16 import brain_codes, brain_values, half_codes, half_values
-from hvd_sparse.kernels.gaps import (
-    bytes_from,
-    join_gaps,
-    join_thirds,
-    pack_unary,
-    put_bytes,
-    split_gaps,
-    split_thirds,
-    unpack_unary,
-)
-from hvd_sparse.kernels.levels import (
-    largest_magnitude,
-    level_codes,
-    level_values,
-    multiples,
-    pack_few,
-    sum_on_grid,
-    unpack_few,
-)
-
-__all__ = [
-    "Packers",
-    "brain_codes",
-    "brain_values",
-    "bytes_from",
-    "count_blocks",
-    "half_codes",
-    "half_values",
-    "join_blocks",
-    "join_gaps",
-    "join_thirds",
-    "largest_magnitude",
-    "level_codes",
-    "level_values",
-    "multiples",
-    "pack_few",
-    "pack_unary",
-    "put_bytes",
-    "split_gaps",
-    "split_thirds",
-    "sum_on_grid",
-    "unpack_few",
-    "unpack_unary",
-]
+from hvd_sparse.kernels.float16 import *  # noqa: F403
 
 BLOCK_BITS = 16
 BLOCK = 1 << BLOCK_BITS
 """Entries in a block."""
+
+GRID_BITS = 26
+UPPER = np.uint8(2)
+"""The bit of a level's code that stands for the higher one; bit 0 is the sign."""
 
 
 class Packers(Protocol):
@@ -229,13 +189,16 @@ class Packers(Protocol):
         """
 
 
+PACKERS = [name for name in vars(Packers) if not name.startswith("_")]
+"""Names of the functions."""
+
+
 def blocks_of(numel: int, bits: int = BLOCK_BITS) -> int:
     """Return the number of blocks of a tensor."""
     return -(-numel >> bits)
 
 
 def count_blocks(indices: np.ndarray, numel: int, bits: int = BLOCK_BITS) -> np.ndarray:
-    """Return the count of indices of every block, as ``Packers`` says."""
     counts = np.full(blocks_of(numel, bits), indices.size)
     starts = np.searchsorted(indices, _starts(counts.size, bits))
     counts[:-1] = starts[1:]
@@ -246,7 +209,6 @@ def count_blocks(indices: np.ndarray, numel: int, bits: int = BLOCK_BITS) -> np.
 def join_blocks(
     counts: np.ndarray, positions: np.ndarray, bits: int = BLOCK_BITS
 ) -> np.ndarray | None:
-    """Return the indices of counts and positions, as ``Packers`` says."""
     indices = np.repeat(_starts(counts.size, bits), counts)
     indices += positions
     return indices if bool(np.all(indices[1:] > indices[:-1])) else None
@@ -257,3 +219,121 @@ def _starts(blocks: int, bits: int) -> np.ndarray:
     starts = np.arange(blocks, dtype=np.uint32)
     starts <<= np.uint32(bits)
     return starts
+
+
+def largest_magnitude(values: np.ndarray) -> float:
+    return float(np.abs(values).max(initial=0))
+
+
+def multiples(values: np.ndarray, step: float, most: int) -> np.ndarray:
+    quotients = np.rint(values / values.dtype.type(step))
+    found: np.ndarray = np.clip(quotients, -most, most).astype(np.int8)
+    return found
+
+
+def sum_on_grid(values: np.ndarray, scale: float, above: int) -> tuple[int, int]:
+    found = _on_grid(values, scale)
+    found = found[found > above]
+    return found.size, int(found.sum(dtype=np.int64))
+
+
+def level_codes(values: np.ndarray, scale: float, above: int) -> np.ndarray:
+    codes: np.ndarray = np.signbit(values).view(np.uint8)
+    codes |= (_on_grid(values, scale) > above).view(np.uint8) * UPPER
+    return codes
+
+
+def _on_grid(values: np.ndarray, scale: float) -> np.ndarray:
+    # A power of two: exact in the values' own dtype.
+    scaled = np.abs(values) * values.dtype.type(scale)
+    found: np.ndarray = np.minimum(scaled, (1 << GRID_BITS) - 1, out=scaled).astype(np.int32)
+    np.maximum(found, 1, out=found)
+    return found
+
+
+def level_values(codes: np.ndarray, low: float, high: float, dtype: np.dtype) -> np.ndarray:
+    values: np.ndarray = np.array([low, -low, high, -high], dtype)[codes]
+    return values
+
+
+def pack_few(numbers: np.ndarray, width: int) -> np.ndarray:
+    per_byte = 8 // width
+    # Every per_byte-th number at a time: strides, where packbits knows one bit alone.
+    padded = np.zeros(-(-numbers.size // per_byte) * per_byte, np.uint8)
+    padded[: numbers.size] = numbers
+    padded &= np.uint8((1 << width) - 1)
+    packed = padded[::per_byte].copy()
+    for place in range(1, per_byte):
+        packed |= padded[place::per_byte] << np.uint8(width * place)
+    return packed
+
+
+def unpack_few(packed: np.ndarray, width: int, count: int) -> np.ndarray | None:
+    per_byte = 8 // width
+    numbers = np.empty(packed.size * per_byte, np.uint8)
+    for place in range(per_byte):
+        np.right_shift(packed, width * place, out=numbers[place::per_byte])
+    numbers &= np.uint8((1 << width) - 1)
+    return None if numbers[count:].any() else numbers[:count]
+
+
+def split_gaps(indices: np.ndarray, shift: int, has_thirds: bool) -> tuple[np.ndarray, np.ndarray]:
+    # Into one array, without the copies of numpy.diff with a prefix.
+    gaps: np.ndarray = np.empty(indices.size, np.uint32)
+    gaps[:1] = indices[:1]
+    np.subtract(indices[1:], indices[:-1], out=gaps[1:])
+    gaps[1:] -= np.uint32(1)
+    quotients = gaps >> np.uint32(shift)
+    if has_thirds:
+        quotients //= np.uint32(3)
+    gaps -= quotients * np.uint32((3 if has_thirds else 1) << shift)
+    return gaps, quotients
+
+
+def join_gaps(
+    rests: np.ndarray, quotients: np.ndarray, modulus: int, numel: int
+) -> np.ndarray | None:
+    indices = np.cumsum(quotients, dtype=np.int64)
+    indices *= modulus
+    indices += np.cumsum(rests, dtype=np.int64)
+    indices += np.arange(indices.size)
+    # Gaps are not negative, so the last index is the largest: in 64 bits nothing wraps around.
+    is_within = indices.size == 0 or int(indices[-1]) < numel
+    return indices.astype(np.uint32) if is_within else None
+
+
+def bytes_from(numbers: np.ndarray, shift: int) -> np.ndarray:
+    return (numbers >> np.uint32(shift)).astype(np.uint8)
+
+
+def put_bytes(numbers: np.ndarray, bits: np.ndarray, shift: int) -> None:
+    numbers |= bits.astype(np.uint32) << np.uint32(shift)
+
+
+def pack_unary(numbers: np.ndarray) -> np.ndarray:
+    # The place of a one is the sum of the numbers and the ones before it.
+    ones = np.cumsum(numbers, dtype=np.int64)
+    ones += np.arange(ones.size)
+    unary = np.zeros(int(ones[-1]) + 1 if ones.size else 0, np.uint8)
+    unary[ones] = 1
+    return np.packbits(unary, bitorder="little")
+
+
+def unpack_unary(packed: np.ndarray, count: int) -> np.ndarray | None:
+    ones = np.flatnonzero(np.unpackbits(packed, bitorder="little").view(np.bool_))
+    if ones.size != count:
+        return None
+    numbers = ones.astype(np.uint32)
+    numbers[1:] = ones[1:] - ones[:-1] - 1
+    return numbers
+
+
+def split_thirds(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    is_more = numbers != 0
+    return is_more.view(np.uint8), (numbers[np.flatnonzero(is_more)] == 2).view(np.uint8)
+
+
+def join_thirds(is_more: np.ndarray, is_two: np.ndarray) -> np.ndarray:
+    numbers: np.ndarray = is_more.copy()
+    numbers[np.flatnonzero(is_more)] += is_two
+    return numbers

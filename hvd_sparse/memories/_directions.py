@@ -10,7 +10,7 @@ import numpy as np
 
 from hvd_sparse.checks import check_number, is_number
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.kernels.aligned import aligned_zeros
+from hvd_sparse.kernels.arrays import aligned_zeros
 from hvd_sparse.kernels.contract import Aim, Kernels, Taking, Zeros
 from hvd_sparse.memories.contract import Accumulated, clip_limit, limited
 from hvd_sparse.memories.double_buffer import DoubleBuffer, accumulate

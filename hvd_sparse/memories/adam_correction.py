@@ -12,9 +12,9 @@ import numpy as np
 
 from hvd_sparse.checks import check_number
 from hvd_sparse.errors import NonFiniteGradient
-from hvd_sparse.kernels.adam import AdamStep
-from hvd_sparse.kernels.aligned import empty_like, write_maximum
+from hvd_sparse.kernels.arrays import empty_like, write_maximum
 from hvd_sparse.kernels.contract import Aim, Kernels, Taking, Zeros
+from hvd_sparse.kernels.optimizers import AdamStep
 from hvd_sparse.memories._directions import (
     DirectionState,
     Moments,

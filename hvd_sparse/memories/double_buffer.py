@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import DTypeLike
 
-from hvd_sparse.kernels.aligned import aligned_zeros
+from hvd_sparse.kernels.arrays import aligned_zeros
 from hvd_sparse.kernels.contract import Aim, Kernels, Zeros
 from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.types import Selection

@@ -10,9 +10,8 @@ import numpy as np
 
 from hvd_sparse.checks import check_truth, check_whole, is_number
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.kernels.adam import AdamStep
 from hvd_sparse.kernels.contract import Aim, Kernels, Taking
-from hvd_sparse.kernels.newton_schulz import NewtonSchulz, matrices_in
+from hvd_sparse.kernels.optimizers import AdamStep, NewtonSchulz, matrices_in
 from hvd_sparse.memories._directions import Moments, check_common
 from hvd_sparse.memories.adam_correction import AdamCorrection, AdamCorrectionState
 from hvd_sparse.registry import MEMORIES
@@ -27,7 +26,7 @@ class MuonCorrection(AdamCorrection):
 
         m' = momentum * m + (1 - momentum) * gradient
         u = m', or (1 - momentum) * gradient + momentum * m' with Nesterov
-        v' = v + scale * NS(u)        NS: Newton and Schulz's iteration (``kernels.newton_schulz``)
+        v' = v + scale * NS(u)        NS: Newton and Schulz's iteration (``kernels.optimizers``)
         v' is selected from; where an entry is sent v' = 0
 
     Parameters

@@ -15,7 +15,7 @@ from hvd_sparse.density_rule import Density, check_rule, number_of
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.contract import Aim, Kernels, Moments
-from hvd_sparse.selectors._aim import Cut, Miss, steer
+from hvd_sparse.selectors._aim import Cut, Miss, aim_below, steer
 from hvd_sparse.selectors._search import Band
 from hvd_sparse.types import Memo, Selection, TensorSpec
 
@@ -300,3 +300,51 @@ class DensitySelector(Selector):
 
     def at_density(self: DensitySelf, density: float) -> DensitySelf:
         return self if density == self.density else dataclasses.replace(self, density=density)
+
+
+class ExactSelector(DensitySelector):
+    """Selector of exactly the k largest entries.
+
+    The k largest are among the entries that reach an aim wherever these are k or more.  So the pass
+    that adds the gradient finds all that is needed in nearly every step, whatever a selector does
+    in the others.
+    """
+
+    is_exact: ClassVar[bool] = True
+
+    def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
+        return aim_below(warm, memo, self.count(numel), numel)
+
+    def band(self, numel: int) -> Band | None:
+        count = self.count(numel)
+        return Band(count, count, count)
+
+
+def largest_of(candidates: Selection, count: int, kernels: Kernels) -> Selection:
+    """Return the ``count`` largest entries of a selection."""
+    return kernels.trim(candidates, count, None)[0] if 0 < count < candidates.count else candidates
+
+
+def least_of(selection: Selection) -> float | None:
+    """Return the smallest magnitude of a selection; None if it is empty."""
+    return float(np.abs(selection.values).min()) if selection.count else None
+
+
+def take_bounded(
+    accumulated: np.ndarray,
+    threshold: float,
+    most: int,
+    moments: Moments,
+    context: Context,
+    passes: int,
+) -> Found:
+    """Take the entries above an estimated threshold, at least one and at most ``most``.
+
+    The bounds are needed because an estimate can select nothing, or nearly everything. If more than
+    ``most`` entries reach the threshold, the largest are taken.
+    """
+    if not moments.nonzeros:
+        return Found(Selection.empty(accumulated.size, accumulated.dtype), threshold, passes)
+    threshold = max(0.0, min(threshold, moments.abs_max))
+    count, selection = context.kernels.take_at_most(accumulated, threshold, most)
+    return Found(selection, threshold, passes, is_fallback=count > most)

@@ -14,9 +14,8 @@ from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors._aim import Cut, aim_below, steer
-from hvd_sparse.selectors._candidates import largest_of
 from hvd_sparse.selectors._search import is_tolerance
-from hvd_sparse.selectors.contract import Context, DensitySelector, Found
+from hvd_sparse.selectors.contract import Context, DensitySelector, Found, largest_of
 from hvd_sparse.types import Memo, Selection
 
 

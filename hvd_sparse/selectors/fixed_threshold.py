@@ -11,8 +11,7 @@ from hvd_sparse.checks import check_density, check_number, check_truth, count_fr
 from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors._aim import Cut, aim_below, steer
-from hvd_sparse.selectors._candidates import least_of, take_bounded
-from hvd_sparse.selectors.contract import Context, Found, Selector
+from hvd_sparse.selectors.contract import Context, Found, Selector, least_of, take_bounded
 from hvd_sparse.types import Memo, Selection
 
 CAPACITY = 2

@@ -12,8 +12,7 @@ from hvd_sparse.checks import check_cap
 from hvd_sparse.kernels.contract import Aim, Moments
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors._aim import aim_below
-from hvd_sparse.selectors._candidates import take_bounded
-from hvd_sparse.selectors.contract import Context, DensitySelector, Found
+from hvd_sparse.selectors.contract import Context, DensitySelector, Found, take_bounded
 from hvd_sparse.types import Memo
 
 

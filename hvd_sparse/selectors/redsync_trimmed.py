@@ -10,9 +10,7 @@ import numpy as np
 
 from hvd_sparse.checks import check_number
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors._candidates import least_of
-from hvd_sparse.selectors._exact import ExactSelector
-from hvd_sparse.selectors.contract import Context, Found
+from hvd_sparse.selectors.contract import Context, ExactSelector, Found, least_of
 
 
 @SELECTORS.register("redsync_trimmed")

@@ -11,8 +11,7 @@ from hvd_sparse.checks import check_cap, check_number, check_whole
 from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors._aim import Cut, aim_at, aim_below
-from hvd_sparse.selectors._candidates import least_of
-from hvd_sparse.selectors.contract import Context, DensitySelector, Found
+from hvd_sparse.selectors.contract import Context, DensitySelector, Found, least_of
 from hvd_sparse.types import Memo, Selection
 
 HIGH, LOW = 5 / 4, 2 / 3

@@ -8,9 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors._candidates import least_of
-from hvd_sparse.selectors._exact import ExactSelector
-from hvd_sparse.selectors.contract import Context, Found
+from hvd_sparse.selectors.contract import Context, ExactSelector, Found, least_of
 from hvd_sparse.types import Selection
 
 

@@ -9,9 +9,8 @@ import numpy as np
 
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors._aim import AIM
-from hvd_sparse.selectors._exact import ExactSelector
 from hvd_sparse.selectors._search import Band, search_threshold
-from hvd_sparse.selectors.contract import Context, Found
+from hvd_sparse.selectors.contract import Context, ExactSelector, Found
 from hvd_sparse.selectors.ldte import laplace_threshold
 
 MAX_PASSES = 16

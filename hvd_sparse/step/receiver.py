@@ -10,9 +10,8 @@ import numpy as np
 
 from hvd_sparse.errors import NonFiniteGradient, PeerFailure, RankMismatch
 from hvd_sparse.exchanges.members import Arrival
-from hvd_sparse.kernels.aligned import aligned_empty
+from hvd_sparse.kernels.arrays import aligned_empty, is_finite
 from hvd_sparse.kernels.contract import Surplus
-from hvd_sparse.kernels.finite import is_finite
 from hvd_sparse.step.loss_scale import rescaled, stays_finite, unscaled
 from hvd_sparse.step.records import BucketRun, TensorStep, Ticket, in_words
 from hvd_sparse.step.shared import Shared

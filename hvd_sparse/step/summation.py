@@ -13,9 +13,8 @@ import numpy as np
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.errors import CorruptPayload, NonFiniteGradient
 from hvd_sparse.exchanges.members import Part
-from hvd_sparse.kernels.aligned import aligned_empty
+from hvd_sparse.kernels.arrays import aligned_empty, is_finite
 from hvd_sparse.kernels.contract import Kernels, Surplus
-from hvd_sparse.kernels.finite import is_finite
 from hvd_sparse.kernels.rows import ARRIVED, FRAME, address, rows_of
 from hvd_sparse.types import Selection, TensorSpec
 from hvd_sparse.wire.frame import decode_for, frame_head

@@ -9,8 +9,8 @@ import numpy as np
 from hvd_sparse.errors import NonFiniteGradient
 from hvd_sparse.exchanges.contract import Exchange
 from hvd_sparse.exchanges.members import Outgoing
+from hvd_sparse.kernels.arrays import as_array
 from hvd_sparse.kernels.contract import Kernels
-from hvd_sparse.kernels.finite import as_array
 from hvd_sparse.selectors.contract import Context, Found
 from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.step_parts import StepParts

@@ -27,7 +27,7 @@ LAYERS = (
     ),
     ("types", "registry", "checks"),
     ("kernels", "density_rule", "rates"),
-    ("wire", "density_text"),
+    ("wire",),
     ("selectors", "memories", "codecs", "schedules", "telemetry"),
     ("exchanges",),
     ("compatibility", "step_parts"),

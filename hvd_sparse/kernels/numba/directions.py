@@ -11,7 +11,7 @@ import math
 import numpy as np
 from numba import njit, types
 
-from hvd_sparse.kernels.numba.signatures import signatures
+from hvd_sparse.kernels.numba.vectors import signatures
 
 BLOCK = 1 << 11
 """Entries that stay in the first cache from one loop over them to the next."""

@@ -1,22 +1,250 @@
 """The fused pass: adds the gradient, or an optimizer's direction, to the residual, and takes the
-entries that reach the aim."""
+entries that reach the aim.
+
+Entries are written out by a masked compress-store, which numba has no word for, behind one branch
+that is seldom taken. Processors with AVX-512 have it as an instruction; for others LLVM spells it
+out. Either way the loop makes one pass and is bound by memory.
+
+A direction is a tuple, which compiled code can look into; its length says which it is:
+
+    ()                                         the gradient itself
+    (velocity, out_velocity, momentum, is_nesterov)                         momentum
+    (mean, square, out_mean, out_square, beta1, rest1, unbias1, beta2, rest2, unbias2, own, others,
+     epsilon, scale, is_of_mean)                                            Adam, as in ``AdamStep``
+
+Numbers are multiplied and added one at a time, each rounded, as ``directions`` does it.
+"""
 
 from __future__ import annotations
 
-import numpy as np
-from numba import njit
+from collections.abc import Callable
 
-from hvd_sparse.kernels.numba.added import entry_added
-from hvd_sparse.kernels.numba.patterns import pattern_of
-from hvd_sparse.kernels.numba.segments import SEGMENT, whole_end
-from hvd_sparse.kernels.numba.signatures import signatures
-from hvd_sparse.kernels.numba.vector_pass import add_and_take_vectors
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic, overload
+
+from hvd_sparse.kernels.numba.directions import adam_entry, moving
+from hvd_sparse.kernels.numba.vectors import (
+    DOUBLE,
+    SEGMENT,
+    Call,
+    counting,
+    instructions,
+    pattern_of,
+    signatures,
+    whole_end,
+)
+
+GRADIENT, MOMENTUM, ADAM = 0, 4, 15
+"""Lengths of the tuples."""
+DIRECTION = 10
+"""Where the tuple stands among the intrinsic's arguments."""
+
+Store = Callable[[ir.Value, ir.Value, ir.Value], None]
+Added = Callable[[ir.Value], ir.Value]
+"""Gives the vector that is added at an index."""
 
 LARGE_BYTES = 1 << 22
 """Bytes of an array that the caches do not keep until its next use."""
 
 CROWDED = 10
 """Entries of a vector for each place in the list; with fewer, branches cannot be guessed."""
+
+
+def vectors_added(call: Call, store: Store) -> Added:
+    """Return what gives the vectors that are added, to be called in the loop.
+
+    Parameters
+    ----------
+    call : of the intrinsic, whose first argument is the gradient
+    store : writes a vector of a memory's
+    """
+    (gradient,) = call.pointers(0)
+    members = call.members(DIRECTION)
+    if len(members) == MOMENTUM:
+        return _momentum(call, gradient, store, *members)
+    if len(members) == ADAM:
+        return _adam(call, gradient, store, *members)
+    return lambda index: call.vectors.load(gradient, index)
+
+
+def _momentum(
+    call: Call,
+    gradient: ir.Value,
+    store: Store,
+    velocity: ir.Value,
+    out_velocity: ir.Value,
+    momentum: ir.Value,
+    is_nesterov: ir.Value,
+) -> Added:
+    """Return what pushes the velocity, and gives where it goes."""
+    builder, vectors = call.builder, call.vectors
+    factor, nesterov = vectors.splat(momentum), call.is_set(is_nesterov)
+
+    def added(index: ir.Value) -> ir.Value:
+        entry, old = vectors.load(gradient, index), vectors.load(velocity, index)
+        pushed = builder.fadd(builder.fmul(old, factor), entry)
+        store(pushed, out_velocity, index)
+        ahead = builder.fadd(builder.fmul(pushed, factor), entry)
+        return builder.select(nesterov, ahead, pushed)
+
+    return added
+
+
+def _adam(
+    call: Call,
+    gradient: ir.Value,
+    store: Store,
+    mean: ir.Value,
+    square: ir.Value,
+    out_mean: ir.Value,
+    out_square: ir.Value,
+    *numbers: ir.Value,
+) -> Added:
+    """Return what writes the moments, and gives Adam's direction."""
+    builder, vectors = call.builder, call.vectors
+    times, plus, nothing = builder.fmul, builder.fadd, vectors.constant(0.0)
+    beta1, rest1, unbias1, beta2, rest2, unbias2, own, others, epsilon, scale = (
+        vectors.splat(number) for number in numbers[:-1]
+    )
+    is_of_mean = call.is_set(numbers[-1])
+
+    def added(index: ir.Value) -> ir.Value:
+        entry = vectors.load(gradient, index)
+        first = plus(times(vectors.load(mean, index), beta1), times(entry, rest1))
+        squared = times(times(entry, entry), rest2)
+        second = plus(times(vectors.load(square, index), beta2), squared)
+        store(first, out_mean, index)
+        store(second, out_square, index)
+        first, second = times(first, unbias1), times(second, unbias2)
+        both = times(first, first)
+        least = builder.select(builder.fcmp_ordered("<", both, second), both, second)
+        average = plus(times(second, own), times(least, others))
+        root = vectors.call(f"llvm.sqrt.{vectors.suffix}", vectors.floats, average)
+        top = builder.select(is_of_mean, first, entry)
+        # Divided by an infinite square, nothing would show: infinity times 0 is no number.
+        step = plus(builder.fdiv(top, plus(root, epsilon)), times(average, nothing))
+        return times(step, scale)
+
+    return added
+
+
+def entry_added(gradient: np.ndarray, direction: tuple, i: int) -> float:
+    """Return the entry that is added at ``i``: what ``vectors_added`` gives, for the last few."""
+    raise NotImplementedError  # compiled code calls the overload
+
+
+@overload(entry_added)
+def _entry_added(gradient, direction, i):  # type: ignore[no-untyped-def]
+    """Choose by the direction's type."""
+
+    def of_gradient(gradient, direction, i):  # type: ignore[no-untyped-def]
+        return gradient[i]
+
+    def of_momentum(gradient, direction, i):  # type: ignore[no-untyped-def]
+        velocity, out_velocity, momentum, is_nesterov = direction
+        entry = gradient[i]
+        pushed = velocity[i] * momentum + entry
+        out_velocity[i] = pushed
+        return pushed * momentum + entry if is_nesterov else pushed
+
+    def of_adam(gradient, direction, i):  # type: ignore[no-untyped-def]
+        (mean, square, out_mean, out_square, beta1, rest1, unbias1, beta2, rest2, unbias2,
+         own, others, epsilon, scale, is_of_mean) = direction  # fmt: skip
+        entry = gradient[i]
+        first = moving(mean[i], entry, beta1, rest1)
+        second = moving(square[i], entry * entry, beta2, rest2)
+        out_mean[i], out_square[i] = first, second
+        first, second = first * unbias1, second * unbias2
+        top = first if is_of_mean else entry
+        return adam_entry(top, first, second, own, others, epsilon, scale)
+
+    return {GRADIENT: of_gradient, MOMENTUM: of_momentum, ADAM: of_adam}[len(direction)]
+
+
+def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Callable[..., object]:
+    """Make an intrinsic over whole vectors: out = residual + what is added, with the threshold's
+    entries taken out.
+
+    Parameters
+    ----------
+    past_caches : what is written is written without reading its lines first, which must begin at
+        multiples of 64 bytes
+    is_crowded : so many entries reach the threshold that no branch can be guessed: every vector is
+        appended, most of it to be overwritten
+    """
+
+    def emit(call: Call) -> ir.Value:
+        kept, to, at, found, sums = call.pointers(1, 2, 6, 7, 9)
+        builder, vectors, (start, stop, cut) = call.builder, call.vectors, call.arguments[3:6]
+        store = vectors.store_past_caches if past_caches else vectors.store
+        cuts, infinity = vectors.splat_pattern(cut), vectors.infinity()
+        zero, added = vectors.constant(0.0), vectors_added(call, store)
+        states = [call.arguments[8], zero]
+        with counting(builder, start, stop, vectors.lanes, states) as (
+            index,
+            (taken, total),
+            leaving,
+        ):
+            old = vectors.load(kept, index)
+            entry = builder.fadd(old, added(index))
+            magnitude = vectors.magnitude(entry)
+            patterns = vectors.patterns(entry)
+            stays = builder.icmp_signed("<", patterns, cuts)  # NaN does not
+            finite = builder.icmp_signed("<", patterns, infinity)
+
+            # Put where it is needed: in the loop for a crowded list, else behind the rare branch.
+            def take() -> list[ir.Value]:
+                reaches = builder.and_(builder.not_(stays), finite)
+                left = builder.select(stays, entry, zero)
+                return [vectors.append(entry, reaches, index, at, found, taken), left]
+
+            states_now = take() if is_crowded else [taken, entry]
+            with vectors.seldom(
+                builder.not_(finite if is_crowded else stays), states_now
+            ) as changed:
+                count, left = states_now if is_crowded else take()
+                changed += [count, builder.select(finite, left, old)]
+                nonfinite = vectors.ones(builder.not_(finite))
+                call.add_up(sums, 1, builder.uitofp(nonfinite, DOUBLE))
+            store(changed[1], to, index)
+            leaving += [changed[0], builder.fadd(total, magnitude)]
+        call.add_up(sums, 0, vectors.sum(states[1]))
+        if past_caches:
+            builder.fence("seq_cst")  # such writes may be seen late by other threads
+        return states[0]
+
+    @intrinsic
+    def add_and_take(  # type: ignore[no-untyped-def]
+        typing, x, residual, out, start, stop, cut, indices, values, count, totals, direction
+    ):
+        words = (types.intp, types.intp, types.intp)
+        return types.intp(
+            x, residual, out, *words, indices, values, types.intp, totals, direction
+        ), instructions(emit)
+
+    made: Callable[..., object] = add_and_take
+    return made
+
+
+# Both choices are made when the code is, so that no loop asks for them.
+_add_and_take = _make_add_and_take(False, False)
+_add_and_take_crowded = _make_add_and_take(False, True)
+_add_and_take_past_caches = _make_add_and_take(True, False)
+_add_and_take_past_caches_crowded = _make_add_and_take(True, True)
+
+
+@njit
+def add_and_take_vectors(past_caches, is_crowded, *arguments):  # type: ignore[no-untyped-def]
+    """Call the intrinsic that suits."""
+    if past_caches and is_crowded:
+        return _add_and_take_past_caches_crowded(*arguments)
+    if past_caches:
+        return _add_and_take_past_caches(*arguments)
+    if is_crowded:
+        return _add_and_take_crowded(*arguments)
+    return _add_and_take(*arguments)
 
 
 @njit

@@ -12,11 +12,9 @@ from numba import carray, from_dtype, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from hvd_sparse.kernels.numba.assembly import assemble
 from hvd_sparse.kernels.numba.fused import _take_added
-from hvd_sparse.kernels.numba.lists import trim
-from hvd_sparse.kernels.numba.patterns import pattern_of
-from hvd_sparse.kernels.numba.segments import SPARE
+from hvd_sparse.kernels.numba.lists import assemble, trim
+from hvd_sparse.kernels.numba.vectors import SPARE, pattern_of
 from hvd_sparse.kernels.rows import ARRIVED, FRAME, SENT, steered
 
 HEADER_WORDS = 8

@@ -1,21 +1,37 @@
 """LLVM instructions on vectors of 64 bytes, for loops that numba has no words for.
 
 A change here does not reach functions that numba has compiled and cached: touch ``fused.py``,
-``moments.py``, ``counts.py``, ``copies.py`` and ``assembly.py`` too, and ``fused.py`` for one in
-``added.py`` or ``vector_pass.py``.
+``lists.py``, ``packing_loops.py``, ``rows.py`` and ``scans.py`` too.
+
+Magnitudes are compared as bit patterns, not as floats: a thread that takes subnormal numbers for
+zero must take the same entries as any other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 
+import numpy as np
 from llvmlite import ir
+from numba import njit, types
 from numba.core import cgutils
+from numba.core.base import BaseContext
+from numba.core.typing.templates import Signature
+from numba.extending import overload
 
 VECTOR_BYTES = 64
 
 INDEX, WORD, DOUBLE = ir.IntType(32), ir.IntType(64), ir.DoubleType()
+
+SEGMENT = 2048
+"""Entries between two looks at how full the list is.
+
+Also how many magnitudes are added up in the data's dtype before the sum goes into a float64."""
+
+SPARE = SEGMENT + 16
+"""Room in a list beyond its capacity: a segment, and the rest of a vector written behind it."""
 
 
 class Vectors:
@@ -221,3 +237,134 @@ def counting(
     builder.branch(head)
     builder.position_at_end(after)
     states[:] = entering
+
+
+class Call:
+    """A call of an intrinsic, whose instructions are to be written where the builder stands.
+
+    Attributes
+    ----------
+    builder : writes the instructions
+    arguments : the values of the call; of an array, see ``pointers``
+    """
+
+    def __init__(
+        self,
+        context: BaseContext,
+        builder: ir.IRBuilder,
+        signature: Signature,
+        arguments: Sequence[ir.Value],
+    ) -> None:
+        self.builder, self.arguments = builder, arguments
+        self._context, self._types = context, signature.args
+
+    @cached_property
+    def vectors(self) -> Vectors:
+        """Return the instructions on vectors of the first argument's type, which is an array."""
+        return Vectors(self.builder, self._context.get_data_type(self._types[0].dtype))
+
+    def pointers(self, *positions: int) -> list[ir.Value]:
+        """Return where the entries of these array arguments begin."""
+        return [
+            self._pointer(self._types[position], self.arguments[position]) for position in positions
+        ]
+
+    def members(self, position: int) -> list[ir.Value]:
+        """Return the values in a tuple argument; of an array, where its entries begin."""
+        whole, kinds = self.arguments[position], self._types[position].types
+        values = [self.builder.extract_value(whole, i) for i in range(len(kinds))]
+        return [
+            self._pointer(kind, value) if isinstance(kind, types.Array) else value
+            for kind, value in zip(kinds, values)
+        ]
+
+    def is_set(self, number: ir.Value) -> ir.Value:
+        """Return whether an integer is not 0, as ``select`` wants it."""
+        return self.builder.icmp_signed("!=", number, ir.Constant(number.type, 0))
+
+    def _pointer(self, kind: types.Array, value: ir.Value) -> ir.Value:
+        array = self._context.make_array(kind)(self._context, self.builder, value)
+        return array.data
+
+    def add_up(self, totals: ir.Value, position: int, amount: ir.Value) -> None:
+        """Add an amount to one of the totals, float64."""
+        slot = self.builder.gep(totals, [ir.Constant(WORD, position)])
+        self.builder.store(self.builder.fadd(self.builder.load(slot), amount), slot)
+
+
+Emit = Callable[[Call], ir.Value | None]
+"""Writes the instructions of a call, and returns its result; None where it has none."""
+
+
+def instructions(emit: Emit) -> Callable[..., ir.Value]:
+    """Return a code generator as numba wants it."""
+
+    def codegen(
+        context: BaseContext,
+        builder: ir.IRBuilder,
+        signature: Signature,
+        arguments: Sequence[ir.Value],
+    ) -> ir.Value:
+        result = emit(Call(context, builder, signature, arguments))
+        return context.get_dummy_value() if result is None else result
+
+    return codegen
+
+
+def pattern_of(entry: float) -> tuple[int, int]:
+    """Return the bit pattern of a magnitude, as the vectors compare it, and that of infinity."""
+    raise NotImplementedError  # numba puts the overload in its place
+
+
+@overload(pattern_of)
+def _pattern_by_type(entry):  # type: ignore[no-untyped-def]
+    if entry == types.float32:
+        return lambda entry: (
+            np.intp(np.float32(entry).view(np.int32) & np.int32(0x7FFFFFFF)),
+            np.intp(0x7F800000),
+        )
+    return lambda entry: (
+        np.intp(np.float64(entry).view(np.int64) & np.int64(0x7FFFFFFFFFFFFFFF)),
+        np.intp(0x7FF0000000000000),
+    )
+
+
+def reaching(vectors: Vectors, entry: ir.Value, cuts: ir.Value) -> ir.Value:
+    """Return a mask of the entries that reach the cut; NaN never does."""
+    builder, patterns = vectors.builder, vectors.patterns(entry)
+    is_number = builder.icmp_signed("<=", patterns, vectors.infinity())
+    return builder.and_(builder.icmp_signed(">=", patterns, cuts), is_number)
+
+
+def signatures(arguments: str, result: types.Type = types.intp) -> list[Signature]:
+    """Return one signature a float type.
+
+    Parameters
+    ----------
+    arguments : a letter each: v a value, x values read, O values written, j indices read, J indices
+        written, p a position or count, f a float64, I positions written, S float64 totals
+        written; vectors are 1-D and C-contiguous
+    result : numba type of the result
+    """
+    made = []
+    for scalar in (types.float32, types.float64):
+        kinds = {
+            "v": scalar,
+            "x": types.Array(scalar, 1, "C", readonly=True),
+            "O": types.Array(scalar, 1, "C"),
+            "j": types.Array(types.uint32, 1, "C", readonly=True),
+            "J": types.Array(types.uint32, 1, "C"),
+            "p": types.intp,
+            "f": types.float64,
+            "I": types.Array(types.intp, 1, "C"),
+            "S": types.Array(types.float64, 1, "C"),
+        }
+        made.append(result(*(kinds[letter] for letter in arguments)))
+    return made
+
+
+@njit
+def whole_end(x, start, stop):  # type: ignore[no-untyped-def]
+    """Return the end of the last whole vector of [start, stop)."""
+    lanes = 64 // x.itemsize
+    return start + (stop - start) // lanes * lanes
