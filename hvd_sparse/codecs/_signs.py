@@ -25,13 +25,7 @@ class SignCodec(Codec):
     these codecs are exact.
     """
 
-    @property
-    def is_exact(self) -> bool:
-        return False
-
-    @property
-    def sends_zeros(self) -> bool:
-        return False
+    is_exact = sends_zeros = False
 
     def magnitude(self, magnitudes: np.ndarray) -> float:
         """Return the magnitude to send for all values: their mean, unless overridden.

@@ -11,8 +11,6 @@ from typing import Protocol
 
 import numpy as np
 
-from hvd_sparse.kernels.float16 import *  # noqa: F403
-
 BLOCK_BITS = 16
 BLOCK = 1 << BLOCK_BITS
 """Entries in a block."""
@@ -20,6 +18,12 @@ BLOCK = 1 << BLOCK_BITS
 GRID_BITS = 26
 UPPER = np.uint8(2)
 """The bit of a level's code that stands for the higher one; bit 0 is the sign."""
+
+LARGEST_HALF, LARGEST_FLOAT = 65504.0, float(np.finfo(np.float32).max)
+HALF_EXPONENT, BRAIN_EXPONENT = np.uint16(0x7C00), np.uint16(0x7F80)
+"""The bits of the exponent in float16 and in bfloat16; all of them set is Inf or NaN."""
+
+SIGN = np.uint16(0x8000)
 
 
 class Packers(Protocol):
@@ -219,6 +223,43 @@ def _starts(blocks: int, bits: int) -> np.ndarray:
     starts = np.arange(blocks, dtype=np.uint32)
     starts <<= np.uint32(bits)
     return starts
+
+
+def as_float32(values: np.ndarray) -> np.ndarray:
+    """Return the values as float32; those too large for it become its largest."""
+    if values.dtype == np.float32:
+        return np.ascontiguousarray(values)
+    return np.clip(values, -LARGEST_FLOAT, LARGEST_FLOAT).astype(np.float32)
+
+
+def half_codes(values: np.ndarray, out: np.ndarray) -> None:
+    halves = np.clip(as_float32(values), -LARGEST_HALF, LARGEST_HALF).astype(np.float16)
+    out[:] = halves.view(np.uint16)
+
+
+def half_values(codes: np.ndarray) -> np.ndarray | None:
+    if (codes & HALF_EXPONENT).max(initial=0) == HALF_EXPONENT:
+        return None
+    return codes.astype(np.uint16, copy=False).view(np.float16).astype(np.float32)
+
+
+def brain_codes(values: np.ndarray, out: np.ndarray) -> None:
+    rounded = as_float32(values).view(np.uint32) + np.uint32(0x8000)
+    rounded >>= np.uint32(16)
+    out[:] = rounded
+    # A carry may have reached infinity: one less is the largest number of that sign.
+    exponents = out & BRAIN_EXPONENT
+    out[exponents == BRAIN_EXPONENT] -= np.uint16(1)
+    out[exponents == 0] &= SIGN  # some threads take subnormal numbers for zero, others do not
+
+
+def brain_values(codes: np.ndarray) -> np.ndarray | None:
+    exponents = codes & BRAIN_EXPONENT
+    if exponents.max(initial=0) == BRAIN_EXPONENT or (codes[exponents == 0] & ~SIGN).any():
+        return None
+    bits = codes.astype(np.uint32)
+    bits <<= np.uint32(16)
+    return bits.view(np.float32)
 
 
 def largest_magnitude(values: np.ndarray) -> float:

@@ -47,18 +47,12 @@ class AdaComp(Selector):
     is_by_magnitude: ClassVar[bool] = False
     ignores: ClassVar[frozenset[str]] = frozenset({"scale", "signs"})
     needs_host: ClassVar[str] = "needs the gradient apart from the residual"
+    changes_values = True
+    pass_limit = 1
 
     def __post_init__(self) -> None:
         if self.bin_length is not None:
             check_whole(self.bin_length, "bin_length of AdaComp", 1)
-
-    @property
-    def changes_values(self) -> bool:
-        return True
-
-    @property
-    def pass_limit(self) -> int:
-        return 1
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         gradient = accumulated if context.gradient is None else context.gradient

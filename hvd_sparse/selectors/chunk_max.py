@@ -38,10 +38,7 @@ class ChunkMax(DensitySelector):
     is_by_magnitude: ClassVar[bool] = False
     ignores: ClassVar[frozenset[str]] = frozenset({"scale", "signs"})
     needs_host: ClassVar[str] = "works on an array on the host"
-
-    @property
-    def pass_limit(self) -> int:
-        return 1
+    pass_limit = 1
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         if not accumulated.size:

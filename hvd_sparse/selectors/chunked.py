@@ -43,14 +43,11 @@ class Chunked(DensitySelector):
     ignores: ClassVar[frozenset[str]] = frozenset({"scale", "signs"})
     sums_statistics: ClassVar[bool] = True
     needs_host: ClassVar[str] = ""
+    pass_limit = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_whole(self.chunk_length, "chunk_length of Chunked", 1)
-
-    @property
-    def pass_limit(self) -> int:
-        return 1
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         return self.find_by(

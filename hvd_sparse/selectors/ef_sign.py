@@ -34,10 +34,7 @@ class EfSign(Selector):
     needs_host: ClassVar[str] = (
         "sends a value for every entry, so that the whole tensor is copied anyway"
     )
-
-    @property
-    def changes_values(self) -> bool:
-        return True
+    changes_values = True
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         scale = accumulated.dtype.type(context.moments_of(accumulated).abs_mean)

@@ -42,10 +42,7 @@ class RadixSelect(ExactSelector):
 
     paper: ClassVar[str | None] = "alabi2012fast"
     needs_host: ClassVar[str] = ""
-
-    @property
-    def pass_limit(self) -> int:
-        return 64 // DIGIT_BITS
+    pass_limit = 64 // DIGIT_BITS
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         wanted = self.count(accumulated.size)

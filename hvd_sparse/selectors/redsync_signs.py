@@ -47,14 +47,11 @@ class RedsyncSigns(DensitySelector):
     is_by_magnitude: ClassVar[bool] = False
     ignores: ClassVar[frozenset[str]] = frozenset({"order", "scale"})
     needs_host: ClassVar[str] = "works on an array on the host"
+    changes_values = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_truth(self.search, "search of RedsyncSigns")
-
-    @property
-    def changes_values(self) -> bool:
-        return True
 
     @property
     def pass_limit(self) -> int:

@@ -48,6 +48,7 @@ class ReusedThreshold(DensitySelector):
 
     paper: ClassVar[str | None] = "li2022oktopk"
     needs_host: ClassVar[str] = ""
+    pass_limit = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,10 +57,6 @@ class ReusedThreshold(DensitySelector):
             self.drift, "drift of ReusedThreshold", 1 - 1e-9, remedy="a factor of 1 or more"
         )
         check_cap(self.cap, "ReusedThreshold")
-
-    @property
-    def pass_limit(self) -> int:
-        return 1
 
     def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
         wanted, age = self.count(numel), Context(memo=memo).age

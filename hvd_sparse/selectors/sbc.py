@@ -41,14 +41,8 @@ class Sbc(DensitySelector):
     is_by_magnitude: ClassVar[bool] = False
     ignores: ClassVar[frozenset[str]] = frozenset({"order", "scale"})
     needs_host: ClassVar[str] = "works on an array on the host"
-
-    @property
-    def changes_values(self) -> bool:
-        return True
-
-    @property
-    def pass_limit(self) -> int:
-        return 1  # for the sign that is not sent
+    changes_values = True
+    pass_limit = 1  # for the sign that is not sent
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         count, sides = self.count(accumulated.size), []

@@ -33,10 +33,7 @@ class SignVote(Selector):
     needs_host: ClassVar[str] = (
         "sends a value for every entry, so that the whole tensor is copied anyway"
     )
-
-    @property
-    def changes_values(self) -> bool:
-        return True
+    changes_values = True
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         kept = context.kernels.take_at_least(accumulated, 0.0)

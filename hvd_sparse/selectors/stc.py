@@ -35,10 +35,7 @@ class Stc(ExactSelector):
 
     paper: ClassVar[str | None] = "sattler2019stc"
     needs_host: ClassVar[str] = ""
-
-    @property
-    def changes_values(self) -> bool:
-        return True
+    changes_values = True
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         count = self.count(accumulated.size)

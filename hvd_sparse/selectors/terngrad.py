@@ -47,15 +47,12 @@ class TernGrad(Selector):
     needs_host: ClassVar[str] = (
         "sends a value for every entry, so that the whole tensor is copied anyway"
     )
+    changes_values = True
 
     def __post_init__(self) -> None:
         if self.clip is not None:
             check_number(self.clip, "clip of TernGrad", 0)
         check_whole(self.seed, "seed of TernGrad", 0)
-
-    @property
-    def changes_values(self) -> bool:
-        return True
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         scale = context.moments_of(accumulated).abs_max

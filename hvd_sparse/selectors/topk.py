@@ -44,10 +44,7 @@ class TopK(ExactSelector):
 
     paper: ClassVar[str | None] = "aji2017sparse"
     needs_host: ClassVar[str] = ""
-
-    @property
-    def pass_limit(self) -> int:
-        return MAX_PASSES
+    pass_limit = MAX_PASSES
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         kernels, moments = context.kernels, context.moments_of(accumulated)

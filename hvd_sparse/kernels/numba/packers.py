@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hvd_sparse.kernels.float16 import as_float32
 from hvd_sparse.kernels.numba import packing_loops as loops
-from hvd_sparse.kernels.packing import BLOCK_BITS, GRID_BITS, blocks_of, pack_few
+from hvd_sparse.kernels.packing import BLOCK_BITS, GRID_BITS, as_float32, blocks_of, pack_few
 
 MOST_ON_GRID = float((1 << GRID_BITS) - 1)
 _PACKING = {4: (loops.pack_nibbles, 2, "<u2"), 2: (loops.pack_quarters, 4, "<u4")}

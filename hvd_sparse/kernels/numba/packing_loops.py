@@ -37,8 +37,9 @@ FEW = 4
 SPARE = WORD_BITS
 """Room behind a list of numbers: a word's places are written some at a time."""
 
-_LARGEST_HALF, _SMALLEST_HALF, _REBIAS = 0x477FE000, 0x38800000, 112 << 23
-"""As in ``kernels.float16``."""
+_LARGEST_HALF = 0x477FE000  # 65504 as float32
+_SMALLEST_HALF = 0x38800000  # 2^-14, below which float16 is subnormal
+_REBIAS = 112 << 23  # exponent bias of float32 minus that of float16
 
 
 @njit([types.void(_U4, _arrays(types.int64)[1], types.intp)], nogil=True, cache=True)
