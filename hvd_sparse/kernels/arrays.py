@@ -18,22 +18,12 @@ SHORT = 4096
 
 
 def aligned_empty(numel: int, dtype: DTypeLike) -> np.ndarray:
-    """Return an uninitialised vector at an address that is a multiple of 64.
-
-    Parameters
-    ----------
-    numel : entries
-    dtype : of the entries
-    """
+    """Return an uninitialised vector at an address that is a multiple of 64."""
     return _aligned(np.empty, numel, np.dtype(dtype))
 
 
 def aligned_zeros(numel: int, dtype: DTypeLike) -> np.ndarray:
-    """Return a vector of zeros at an address that is a multiple of 64.
-
-    The system hands out memory where the vector is first written, so one that is never written
-    costs none.
-    """
+    """Return such a vector of zeros; memory that is never written costs none."""
     return _aligned(np.zeros, numel, np.dtype(dtype))
 
 
@@ -43,8 +33,8 @@ def empty_like(x: np.ndarray) -> np.ndarray:
 
 
 def write_maximum(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
-    """Write the elementwise maximum to ``out``, NaN if either entry is NaN; all three arrays are on
-    the host or on one device."""
+    """Write the elementwise maximum to ``out``, NaN if either entry is; on the host or on one
+    device."""
     if isinstance(out, np.ndarray):
         np.maximum(x, y, out=out)
     else:
@@ -58,10 +48,7 @@ def _aligned(create: Callable[..., np.ndarray], numel: int, dtype: np.dtype) -> 
 
 
 def is_finite(x: np.ndarray) -> bool:
-    """Tell whether all entries are finite, in one pass; in two where their sum is not.
-
-    x : 1-D
-    """
+    """Tell whether all entries of a vector are finite: one pass, two if their sum is not."""
     if x.size <= SHORT and x.dot(x) < math.inf:  # the quicker way to a sum, and it warns of nothing
         return True
     with np.errstate(over="ignore", invalid="ignore"):

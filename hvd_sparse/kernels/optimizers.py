@@ -11,12 +11,11 @@ import numpy as np
 class AdamStep(NamedTuple):
     """The numbers of a step.
 
-    Attributes
-    ----------
     beta1, beta2, epsilon : Adam's
     step : of the tensor, the first is 1
-    ranks : of whose average the second moment is wanted; with 1 it is the gradient's own
-    scale : by which the direction is multiplied
+    ranks : the second moment is that of the average of so many ranks; with 1 it is the gradient's
+        own
+    scale : factor of the direction
     is_of_mean : the direction is the mean's, as in Adam; else the gradient's
     is_at_rest : the moments have this gradient already, and stay as they are
     """
@@ -33,7 +32,7 @@ class AdamStep(NamedTuple):
     # The same for all tensors of a step.  A step holds plain numbers alone, which may be kept.
     @lru_cache(maxsize=64)  # noqa: B019
     def factors(self, dtype: np.dtype) -> tuple[np.floating, ...]:
-        """Return what the kernel multiplies with, in its order, rounded to the data's dtype."""
+        """Return the kernel's factors, in its order, rounded to the data's dtype."""
         own = 1 / self.ranks
         beta1, beta2 = (1.0, 1.0) if self.is_at_rest else (self.beta1, self.beta2)
         numbers = (
@@ -54,12 +53,9 @@ class AdamStep(NamedTuple):
 class NewtonSchulz(NamedTuple):
     """The numbers of an iteration, by which Muon makes singular values about equal.
 
-    Attributes
-    ----------
     shape : of the matrix, or of a stack of them: rows and columns come last
     steps : how often the polynomial is applied
-    coefficients : a, b and c of a * x + b * x**3 + c * x**5, which each singular value x goes
-        through
+    coefficients : a, b and c of a * x + b * x**3 + c * x**5, applied to each singular value x
     epsilon : is added to the norm that a matrix is divided by at first
     """
 
@@ -70,11 +66,8 @@ class NewtonSchulz(NamedTuple):
 
 
 def matrices_in(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of the matrices in a tensor: a convolution's is one row an output channel.
-
-    Parameters
-    ----------
-    shape : of the tensor, of two dimensions or more
+    """Return the shape of the matrices in a tensor; a convolution has a row for each output
+    channel.
 
     Examples
     --------
@@ -88,13 +81,8 @@ def matrices_in(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def iterated(x: Any, step: NewtonSchulz) -> Any:
-    """Return the matrices that the iteration ends with.
-
-    Parameters
-    ----------
-    x : an array or a tensor of ``step.shape``, of matrices whose Frobenius norms are 1 at most
-    step : the numbers
-    """
+    """Return the result of the iteration on arrays or tensors of ``step.shape``, of norms up to
+    1."""
     a, b, c = step.coefficients
     is_tall = step.shape[-2] > step.shape[-1]
     if is_tall:  # so that the products are of the smaller size

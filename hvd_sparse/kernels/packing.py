@@ -30,65 +30,41 @@ class Packers(Protocol):
     """The functions of an engine for codecs."""
 
     def count_blocks(self, indices: np.ndarray, numel: int, bits: int = BLOCK_BITS) -> np.ndarray:
-        """Return the count of indices of every block of 2^bits entries, int64 [blocks].
-
-        Parameters
-        ----------
-        indices : uint32 [count], ascending
-        numel : entries of the tensor
-        bits : at most 16
-        """
+        """Return the count of indices of every block of 2^bits entries, bits <= 16: int64
+        [blocks]."""
 
     def join_blocks(
         self, counts: np.ndarray, positions: np.ndarray, bits: int = BLOCK_BITS
     ) -> np.ndarray | None:
         """Return the indices again, uint32 [count]; None unless they ascend.
 
-        Parameters
-        ----------
         counts : uint16 or uint32 [blocks], with the sum [count]
         positions : uint16 [count], within their blocks
-        bits : as above
         """
 
     def half_codes(self, values: np.ndarray, out: np.ndarray) -> None:
-        """Write float32 or float64 values as float16, ties to even; beyond 65504 the largest of
-        that sign.
-
-        Parameters
-        ----------
-        out : uint16 [count], written
-        """
+        """Write float32 or float64 values as float16 to ``out``, uint16 [count]: ties to even,
+        beyond 65504 the largest of that sign."""
 
     def half_values(self, codes: np.ndarray) -> np.ndarray | None:
         """Return the values of float16 bit patterns, float32 [count]; None if one is NaN or Inf."""
 
     def brain_codes(self, values: np.ndarray, out: np.ndarray) -> None:
-        """Write float32 or float64 values as bfloat16, ties away from zero, never to infinity.
-
-        Values below 2^-126 become zero.
-
-        Parameters
-        ----------
-        out : uint16 [count], written
-        """
+        """Write float32 or float64 values as bfloat16 to ``out``, uint16 [count]: ties away from
+        zero, never to infinity, below 2^-126 zero."""
 
     def brain_values(self, codes: np.ndarray) -> np.ndarray | None:
-        """Return the values of bfloat16 bit patterns, float32 [count].
-
-        None if one is NaN, Inf or subnormal.
-        """
+        """Return the values of bfloat16 bit patterns, float32 [count]; None if one is NaN, Inf or
+        subnormal."""
 
     def largest_magnitude(self, values: np.ndarray) -> float:
         """Return the largest magnitude; 0 of no values."""
 
     def multiples(self, values: np.ndarray, step: float, most: int) -> np.ndarray:
-        """Return float32 or float64 values in multiples of a step, ties to even, int8 [count].
+        """Return values in multiples of a step, ties to even, int8 [count].
 
-        Parameters
-        ----------
         step : above 0, exact in float32
-        most : the largest multiple that is written, at most 127
+        most : the largest multiple, at most 127
         """
 
     def sum_on_grid(self, values: np.ndarray, scale: float, above: int) -> tuple[int, int]:
@@ -96,9 +72,7 @@ class Packers(Protocol):
 
         Multiples are rounded down, and are 1 to 2^26 - 1, or 2^26 where float32 rounds to it.
 
-        Parameters
-        ----------
-        values : float32 or float64, without zeros
+        values : without zeros
         scale : a power of two
         above : a multiple; 0 for all
         """
@@ -110,28 +84,17 @@ class Packers(Protocol):
     def level_values(
         self, codes: np.ndarray, low: float, high: float, dtype: np.dtype
     ) -> np.ndarray:
-        """Return low, -low, high or -high for codes 0 to 3.
+        """Return low, -low, high or -high for codes 0 to 3, uint8 [count].
 
-        Parameters
-        ----------
-        codes : uint8 [count], below 4
         low, high : exact in float32
-        dtype : of the values, float32 or float64
         """
 
     def pack_few(self, numbers: np.ndarray, width: int) -> np.ndarray:
-        """Return the low 2 or 4 bits of uint8 numbers in bytes, the first in the lowest bits; the
-        last byte is filled up with zeros."""
+        """Return the low 2 or 4 bits of uint8 numbers in bytes, the first in the lowest bits,
+        padded with zeros."""
 
     def unpack_few(self, packed: np.ndarray, width: int, count: int) -> np.ndarray | None:
-        """Return numbers of 2 or 4 bits again, uint8 [count].
-
-        None if the bits that fill up the last byte are not zero.
-
-        Parameters
-        ----------
-        packed : uint8, as many as ``count`` numbers take
-        """
+        """Return numbers of 2 or 4 bits again, uint8 [count]; None if the padding is not zero."""
 
     def split_gaps(
         self, indices: np.ndarray, shift: int, has_thirds: bool
@@ -139,8 +102,6 @@ class Packers(Protocol):
         """Return the entries between each index and the one before it, modulo a number and divided
         by it, uint32 [count] each.
 
-        Parameters
-        ----------
         indices : uint32 [count], ascending
         shift, has_thirds : the number is 2^shift, or 3 * 2^shift, below 2^32
         """
@@ -150,8 +111,6 @@ class Packers(Protocol):
     ) -> np.ndarray | None:
         """Return the indices again, uint32 [count]; None if the last is not below ``numel``.
 
-        Parameters
-        ----------
         rests, quotients : uint32 [count]; any, if the indices stay below 2^63; the rests may be
             overwritten
         """
@@ -165,7 +124,7 @@ class Packers(Protocol):
     def pack_unary(self, numbers: np.ndarray) -> np.ndarray:
         """Return a bit string, uint8: for every number, uint32, as many zeros and then a one.
 
-        The first bit is the lowest; the last byte is filled up with zeros.
+        The first bit is the lowest; the last byte is padded with zeros.
         """
 
     def unpack_unary(self, packed: np.ndarray, count: int) -> np.ndarray | None:
@@ -175,22 +134,11 @@ class Packers(Protocol):
         """
 
     def split_thirds(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return whether numbers are above 0, [count], and of those that are, whether they are 2:
-        uint8, 0 or 1.
-
-        Parameters
-        ----------
-        numbers : uint8 [count], of 0, 1 and 2
-        """
+        """Return whether numbers, uint8 of 0, 1 and 2, are above 0, [count], and of those whether
+        they are 2: uint8, 0 or 1."""
 
     def join_thirds(self, is_more: np.ndarray, is_two: np.ndarray) -> np.ndarray:
-        """Return the numbers again, uint8 [count].
-
-        Parameters
-        ----------
-        is_more : uint8 [count], 0 or 1
-        is_two : uint8, 0 or 1, as many as the ones of ``is_more``
-        """
+        """Return the numbers of ``split_thirds`` again, uint8 [count]."""
 
 
 PACKERS = [name for name in vars(Packers) if not name.startswith("_")]

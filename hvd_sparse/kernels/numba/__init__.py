@@ -43,11 +43,8 @@ an array's scalars."""
 
 
 class CompiledKernels(CompiledPackers, CompiledRows):
-    """Compiled kernels: one pass each, bound by memory; the global interpreter lock is free
-    meanwhile.
+    """Compiled kernels: one pass each, bound by memory; they release the interpreter lock.
 
-    Parameters
-    ----------
     threads : how many work on one vector; vectors too short for that many get fewer
     """
 
@@ -113,7 +110,8 @@ class CompiledKernels(CompiledPackers, CompiledRows):
         return self._taken(loop, out, aim)
 
     def _taken(self, loop: Callable[..., int], out: np.ndarray, aim: Aim) -> Taking:
-        """Return what a loop of ``fused`` takes, given all of its arguments from ``start`` on."""
+        """Return the entries that a loop of ``fused`` takes, given its arguments before
+        ``start``."""
         cut, numel = pattern_at(aim.threshold, out.dtype), out.size
         if self.threads > 1 and self._threads.is_shared(numel):
             return self._taken_by_threads(loop, cut, out, aim)
@@ -127,8 +125,6 @@ class CompiledKernels(CompiledPackers, CompiledRows):
     def _taken_by_threads(
         self, loop: Callable[..., int], cut: int, out: np.ndarray, aim: Aim
     ) -> Taking:
-        """Return the same of a vector that threads share."""
-
         def take(start: int, stop: int) -> tuple[np.ndarray, int, Selection]:
             # Every thread has room for the whole capacity: how many its part has nobody knows.
             room, totals = min(aim.capacity, stop - start) + SPARE, np.zeros(2)
@@ -191,8 +187,7 @@ class CompiledKernels(CompiledPackers, CompiledRows):
         return count, joined([taken for _, taken in parts]) if count <= capacity else None
 
     def _take(self, x: np.ndarray, cut: int, capacity: int) -> list[tuple[int, Selection]]:
-        """Return the count of each part of the vector, and its entries unless they exceed the
-        capacity."""
+        """Return the count of each part of the vector, and its entries up to the capacity."""
 
         def take(start: int, stop: int) -> tuple[int, Selection]:
             # Room that is not touched costs no memory.
@@ -280,8 +275,6 @@ class CompiledKernels(CompiledPackers, CompiledRows):
         )
 
     def _totals(self, numel: int, work: Callable[[int, int, np.ndarray], None]) -> Moments:
-        """Return the moments of a vector, from the totals of its parts."""
-
         def part(start: int, stop: int) -> np.ndarray:
             totals = np.zeros(3)
             work(start, stop, totals)
@@ -295,23 +288,17 @@ class CompiledKernels(CompiledPackers, CompiledRows):
 
 
 class Threads:
-    """A pool of threads, each of which takes a part of a vector; the caller's is one of them.
-
-    Parameters
-    ----------
-    count : how many there are; vectors too short for that many get fewer
-    """
+    """A pool of threads, each of which takes a part of a vector; the caller's is one of them."""
 
     def __init__(self, count: int) -> None:
         self.count = count
         self._pool = ThreadPoolExecutor(count - 1, "hvd_sparse") if count > 1 else None
 
     def is_shared(self, numel: int) -> bool:
-        """Tell whether a vector of so many entries is worth more than one thread."""
         return self._pool is not None and numel >= 2 * ENTRIES_PER_THREAD
 
     def spread(self, numel: int, work: Callable[[int, int], Result]) -> list[Result]:
-        """Run the work on the parts of a vector, and return the results in order."""
+        """Return the results of the work on the parts of a vector, in order."""
         if self._pool is None or not self.is_shared(numel):
             return [work(0, numel)]
         parts = min(self.count, numel // ENTRIES_PER_THREAD)
@@ -322,14 +309,9 @@ class Threads:
 
 
 def pattern_at(threshold: float, dtype: np.dtype, least: int = 1) -> int:
-    """Return the bit pattern of the threshold in the data's dtype, but at least ``least``.
+    """Return the bit pattern of a threshold in the data's dtype, but at least ``least``.
 
-    Parameters
-    ----------
-    threshold : 0 or more
-    dtype : float32 or float64
-    least : 1 is the smallest number above zero: no threshold may lie below it where zeros are never
-        taken
+    1 is the smallest number above zero: no threshold may lie below it where zeros are never taken.
     """
     rounded, bits = _BITS[dtype]
     try:
@@ -340,7 +322,6 @@ def pattern_at(threshold: float, dtype: np.dtype, least: int = 1) -> int:
 
 
 def joined(parts: Sequence[Selection]) -> Selection:
-    """Join the selections of a vector's parts."""
     if len(parts) == 1:
         return parts[0]
     indices, values = [], []
@@ -351,12 +332,10 @@ def joined(parts: Sequence[Selection]) -> Selection:
 
 
 def _counts_of_part(x: np.ndarray, cuts: np.ndarray, start: int, stop: int) -> np.ndarray:
-    """Return how many entries of a part reach each cut."""
     found = np.zeros(cuts.size, np.intp)
     scans.count_each(x, start, stop, cuts, found)
     return found
 
 
 def _room(count: int, like: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return uninitialised lists of indices and values."""
     return np.empty(count, np.uint32), np.empty(count, like.dtype)

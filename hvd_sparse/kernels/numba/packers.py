@@ -138,7 +138,7 @@ class CompiledPackers:
 
 
 def _suiting(out: np.ndarray) -> np.ndarray:
-    """Return the array, or another of its size where compiled code cannot write to it."""
+    """Return the array, or one of its size if compiled code cannot write to it."""
     return (
         out
         if out.flags.aligned and out.dtype.isnative
@@ -147,10 +147,7 @@ def _suiting(out: np.ndarray) -> np.ndarray:
 
 
 def _native(array: np.ndarray) -> np.ndarray:
-    """Return the array at an aligned address, in the machine's own byte order.
-
-    Parts of messages may begin anywhere.
-    """
+    """Return the array aligned and in native byte order; parts of messages may begin anywhere."""
     if array.flags.aligned and array.dtype.isnative:
         return array
     return np.require(array, array.dtype.newbyteorder("="), "A")

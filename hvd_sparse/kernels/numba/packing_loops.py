@@ -16,7 +16,6 @@ from hvd_sparse.kernels.numba.vectors import Call, instructions
 
 
 def _arrays(scalar: types.Type) -> tuple[types.Array, types.Array]:
-    """Return the types of an array that is read, and of one that is written."""
     return types.Array(scalar, 1, "C", readonly=True), types.Array(scalar, 1, "C")
 
 
@@ -44,7 +43,6 @@ _REBIAS = 112 << 23  # exponent bias of float32 minus that of float16
 
 @njit([types.void(_U4, _arrays(types.int64)[1], types.intp)], nogil=True, cache=True)
 def count_blocks(indices, counts, bits):  # type: ignore[no-untyped-def]
-    """Count the indices of every block of 2^bits entries."""
     start = 0
     for block in range(counts.size):
         end, limit = start, (block + 1) << bits
@@ -61,10 +59,7 @@ def count_blocks(indices, counts, bits):  # type: ignore[no-untyped-def]
     [types.intp(counts, _U2, _U4_OUT, types.intp) for counts in (_U2, _U4)], nogil=True, cache=True
 )
 def join_blocks(counts, positions, indices, bits):  # type: ignore[no-untyped-def]
-    """Write the indices of counts and positions; tell whether they ascend.
-
-    The counts must have as many positions as their sum.
-    """
+    """Write the indices; tell whether they ascend. The counts add up to the number of positions."""
     start = 0
     for block in range(counts.size):
         end = start + int(counts[block])
@@ -82,12 +77,7 @@ def join_blocks(counts, positions, indices, bits):  # type: ignore[no-untyped-de
 
 @njit([types.void(_F4, _U4, _U2_OUT)], nogil=True, cache=True)
 def half_codes(values, bits, codes):  # type: ignore[no-untyped-def]
-    """Write float32 values as float16.
-
-    Parameters
-    ----------
-    bits : bit patterns of the values
-    """
+    """Write float32 values, whose bit patterns are ``bits``, as float16."""
     small = np.uint32(0)
     for i in range(bits.size):
         given = np.uint32(bits[i] & np.uint32(0x7FFFFFFF))
@@ -108,12 +98,7 @@ def half_codes(values, bits, codes):  # type: ignore[no-untyped-def]
 
 @njit([types.intp(_U2, _U4_OUT, _F4_OUT)], nogil=True, cache=True)
 def half_values(codes, bits, values):  # type: ignore[no-untyped-def]
-    """Write the values of float16 codes; tell whether all of them are finite.
-
-    Parameters
-    ----------
-    bits : bit patterns of the values, the same memory
-    """
+    """Write the values, whose memory is ``bits``; tell whether all are finite."""
     bad = small = np.uint32(0)
     for i in range(codes.size):
         code = np.uint32(codes[i])
@@ -134,7 +119,6 @@ def half_values(codes, bits, values):  # type: ignore[no-untyped-def]
 
 @njit([types.void(_U4, _U2_OUT)], nogil=True, cache=True)
 def brain_codes(bits, codes):  # type: ignore[no-untyped-def]
-    """Write float32 bit patterns as bfloat16."""
     for i in range(bits.size):
         code = np.uint32(np.uint32(bits[i] + np.uint32(0x8000)) >> np.uint32(16))
         exponent = np.uint32(code & np.uint32(0x7F80))
@@ -156,13 +140,7 @@ def brain_values(codes, bits):  # type: ignore[no-untyped-def]
 
 @njit([types.uint32(_U4, types.uint32), types.uint64(_U8, types.uint64)], nogil=True, cache=True)
 def largest_bits(bits, magnitude):  # type: ignore[no-untyped-def]
-    """Return the largest magnitude's bit pattern; as whole numbers they ascend like magnitudes.
-
-    Parameters
-    ----------
-    bits : bit patterns of floats
-    magnitude : the bits below the sign
-    """
+    """Return the largest magnitude's bit pattern; ``magnitude`` has the bits below the sign."""
     largest = magnitude ^ magnitude
     for i in range(bits.size):
         largest = max(largest, bits[i] & magnitude)
@@ -175,7 +153,6 @@ def largest_bits(bits, magnitude):  # type: ignore[no-untyped-def]
     cache=True,
 )
 def multiples(values, step, most, out):  # type: ignore[no-untyped-def]
-    """Write the values in multiples of a step."""
     for i in range(values.size):
         quotient = np.rint(values[i] / step)
         out[i] = np.int8(np.int32(max(-most, min(most, quotient))))
@@ -187,7 +164,6 @@ def multiples(values, step, most, out):  # type: ignore[no-untyped-def]
     cache=True,
 )
 def sum_on_grid(values, scale, most, above):  # type: ignore[no-untyped-def]
-    """Return count and sum of the multiples beyond ``above``."""
     count, total = np.int64(0), np.int64(0)
     for i in range(values.size):
         found = max(np.int32(min(abs(values[i]) * scale, most)), np.int32(1))
@@ -206,12 +182,7 @@ def sum_on_grid(values, scale, most, above):  # type: ignore[no-untyped-def]
     cache=True,
 )
 def level_codes(values, bits, scale, most, above, codes):  # type: ignore[no-untyped-def]
-    """Write the signs, and whether values are beyond ``above``.
-
-    Parameters
-    ----------
-    bits : bit patterns of the values
-    """
+    """Write the signs, and whether values are beyond ``above``; ``bits`` are bit patterns."""
     shift = bits.itemsize * 8 - 1
     for i in range(values.size):
         found = max(np.int32(min(abs(values[i]) * scale, most)), np.int32(1))
@@ -220,7 +191,6 @@ def level_codes(values, bits, scale, most, above, codes):  # type: ignore[no-unt
 
 @njit([types.void(_U1, s, s, out) for s, _, out in _F], nogil=True, cache=True)
 def level_values(codes, low, high, values):  # type: ignore[no-untyped-def]
-    """Write the values of signs and levels."""
     for i in range(codes.size):
         value = high if codes[i] & np.uint8(2) else low
         values[i] = -value if codes[i] & np.uint8(1) else value
@@ -228,12 +198,8 @@ def level_values(codes, low, high, values):  # type: ignore[no-untyped-def]
 
 @njit([types.void(_U2, _U1_OUT)], nogil=True, cache=True)
 def pack_nibbles(pairs, packed):  # type: ignore[no-untyped-def]
-    """Write the low 4 bits of two numbers into each byte.
-
-    Parameters
-    ----------
-    pairs : two numbers each, the first in the lower byte
-    """
+    """Write the low 4 bits of two numbers into each byte, the first from the lower byte of a
+    pair."""
     for i in range(pairs.size):
         pair = np.uint32(pairs[i])
         packed[i] = np.uint8((pair & np.uint32(15)) | (pair >> np.uint32(4)) & np.uint32(0xF0))
@@ -241,12 +207,7 @@ def pack_nibbles(pairs, packed):  # type: ignore[no-untyped-def]
 
 @njit([types.void(_U4, _U1_OUT)], nogil=True, cache=True)
 def pack_quarters(fours, packed):  # type: ignore[no-untyped-def]
-    """Write the low 2 bits of four numbers into each byte.
-
-    Parameters
-    ----------
-    fours : four numbers each, the first in the lowest byte
-    """
+    """Write the low 2 bits of four numbers into each byte, the first from the lowest byte."""
     for i in range(fours.size):
         four = np.uint32(fours[i] & np.uint32(0x03030303))
         four = np.uint32(four | np.uint32(four >> np.uint32(6)))
@@ -255,7 +216,6 @@ def pack_quarters(fours, packed):  # type: ignore[no-untyped-def]
 
 @njit([types.void(_U1, _U2_OUT)], nogil=True, cache=True)
 def unpack_nibbles(packed, pairs):  # type: ignore[no-untyped-def]
-    """Write the two numbers of each byte."""
     for i in range(packed.size):
         byte = np.uint32(packed[i])
         pairs[i] = np.uint16((byte & np.uint32(15)) | (byte << np.uint32(4)) & np.uint32(0xF00))
@@ -263,7 +223,6 @@ def unpack_nibbles(packed, pairs):  # type: ignore[no-untyped-def]
 
 @njit([types.void(_U1, _U4_OUT)], nogil=True, cache=True)
 def unpack_quarters(packed, fours):  # type: ignore[no-untyped-def]
-    """Write the four numbers of each byte."""
     for i in range(packed.size):
         byte = np.uint32(packed[i])
         pairs = np.uint32((byte | np.uint32(byte << np.uint32(12))) & np.uint32(0xF000F))
@@ -286,7 +245,6 @@ def _lowest_one(typing, word):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def _ones(typing, word):  # type: ignore[no-untyped-def]
-    """Return how many bits of a word are one."""
     return types.uint64(types.uint64), instructions(_emit_ones)
 
 
@@ -314,14 +272,12 @@ def split_gaps(indices, shift, parts, rests, quotients):  # type: ignore[no-unty
 
 @njit([types.void(_U4, types.uint32, _U1_OUT)], nogil=True, cache=True)
 def bytes_from(numbers, shift, out):  # type: ignore[no-untyped-def]
-    """Write the 8 bits of every number from a place on."""
     for i in range(numbers.size):
         out[i] = np.uint8(np.uint32(numbers[i] >> shift) & np.uint32(0xFF))
 
 
 @njit([types.void(_U4_OUT, _U1, types.uint32)], nogil=True, cache=True)
 def put_bytes(numbers, bits, shift):  # type: ignore[no-untyped-def]
-    """Set bits of every number from a place on."""
     for i in range(numbers.size):
         numbers[i] |= np.uint32(np.uint32(bits[i]) << shift)
 
@@ -343,7 +299,6 @@ def join_gaps(rests, quotients, modulus):  # type: ignore[no-untyped-def]
 
 @njit([types.uint64(_U4)], nogil=True, cache=True)
 def total(numbers):  # type: ignore[no-untyped-def]
-    """Return the sum of the numbers."""
     found = np.uint64(0)
     for i in range(numbers.size):
         found += np.uint64(numbers[i])
@@ -362,12 +317,7 @@ def _put_each(numbers, first, last, place, words):  # type: ignore[no-untyped-de
 
 @njit([types.void(_U4, _U8_OUT)], nogil=True, cache=True)
 def pack_unary(numbers, words):  # type: ignore[no-untyped-def]
-    """Write for every number as many zeros, and a one.
-
-    Parameters
-    ----------
-    words : zeros, with room for all and a word more
-    """
+    """Write as many zeros as every number, and a one, into zeros with a word to spare."""
     one, low = np.uint64(1), np.uint64(63)
     place, whole = np.uint64(0), numbers.size // FEW * FEW
     for i in range(0, whole, FEW):
@@ -389,11 +339,8 @@ def pack_unary(numbers, words):  # type: ignore[no-untyped-def]
 
 @njit([types.intp(_U8, _U4_OUT, types.intp)], nogil=True, cache=True)
 def unpack_unary(words, places, count):  # type: ignore[no-untyped-def]
-    """Write the places of the ones; return how many, or -1 as soon as they are more than
-    ``count``.
+    """Write the places of the ones; return how many, or -1 as soon as they exceed ``count``.
 
-    Parameters
-    ----------
     places : of ``count``, and ``SPARE`` behind them
     """
     found = 0
@@ -423,12 +370,7 @@ def zeros_between(places):  # type: ignore[no-untyped-def]
 
 @njit([types.intp(_U1, _U1_OUT, _U1_OUT)], nogil=True, cache=True)
 def split_thirds(numbers, is_more, is_two):  # type: ignore[no-untyped-def]
-    """Write whether numbers are above 0, and of these, whether they are 2; return how many are.
-
-    Parameters
-    ----------
-    is_two : as long as the numbers
-    """
+    """Write whether numbers are above 0, and of these whether they are 2; return their count."""
     found = 0
     for i in range(numbers.size):
         more = np.uint8(numbers[i] != 0)
@@ -440,12 +382,7 @@ def split_thirds(numbers, is_more, is_two):  # type: ignore[no-untyped-def]
 
 @njit([types.void(_U1, _U1, _U1_OUT)], nogil=True, cache=True)
 def join_thirds(is_more, is_two, numbers):  # type: ignore[no-untyped-def]
-    """Write 1, and 2 where it is so, for those above 0.
-
-    Parameters
-    ----------
-    is_two : as long as the numbers, though only those above 0 are read
-    """
+    """Write 1, and 2 where it is so, for those above 0; ``is_two`` is as long as the numbers."""
     found = 0
     for i in range(numbers.size):
         more = np.uint8(is_more[i])

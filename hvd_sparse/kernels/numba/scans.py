@@ -52,13 +52,11 @@ def _emit_count(call: Call) -> ir.Value:
 
 @intrinsic
 def _count(typing, x, start, stop, cut):  # type: ignore[no-untyped-def]
-    """Count the entries in whole vectors of [start, stop) that reach the cut."""
     return types.intp(x, types.intp, types.intp, types.intp), instructions(_emit_count)
 
 
 @njit(signatures("xppp"), nogil=True, cache=True)
 def count_at_least(x, start, stop, cut):  # type: ignore[no-untyped-def]
-    """Count the magnitudes in [start, stop) that reach the cut."""
     whole = whole_end(x, start, stop)
     count = _count(x, start, whole, cut)
     for i in range(whole, stop):
@@ -89,14 +87,12 @@ def _emit_count_each(call: Call) -> None:
 
 @intrinsic
 def _count_each(typing, x, start, stop, cuts, counts):  # type: ignore[no-untyped-def]
-    """Add to ``counts`` the entries in whole vectors of [start, stop) that reach each of ``CUTS``
-    cuts."""
     return types.void(x, types.intp, types.intp, cuts, counts), instructions(_emit_count_each)
 
 
 @njit(signatures("xppII", types.void), nogil=True, cache=True)
 def count_each(x, start, stop, cuts, counts):  # type: ignore[no-untyped-def]
-    """Add to ``counts`` the magnitudes in [start, stop) that reach each of ``CUTS`` cuts, all above
+    """Add to ``counts`` the magnitudes in [start, stop) that reach each of ``CUTS`` cuts above
     0."""
     whole = whole_end(x, start, stop)
     _count_each(x, start, whole, cuts, counts)
@@ -123,21 +119,17 @@ def _emit_take(call: Call) -> ir.Value:
 
 @intrinsic
 def _take(typing, x, start, stop, cut, indices, values, count):  # type: ignore[no-untyped-def]
-    """Append the entries in whole vectors of [start, stop) that reach the cut; return the new
-    count."""
+    """Append the entries of whole vectors that reach the cut; return the new count."""
     words = (types.intp, types.intp, types.intp)
     return types.intp(x, *words, indices, values, types.intp), instructions(_emit_take)
 
 
 @njit(signatures("xpppJOp"), nogil=True, cache=True)
 def take(x, start, stop, cut, indices, values, capacity):  # type: ignore[no-untyped-def]
-    """Take the entries of [start, stop) that reach the cut; return their count.
+    """Take the entries of [start, stop) that reach the cut, into lists with room for ``capacity +
+    SPARE``; return their count.
 
     Beyond the capacity they are only counted.
-
-    Parameters
-    ----------
-    indices, values : room for ``capacity + SPARE`` entries
     """
     whole = whole_end(x, start, stop)
     count = 0
@@ -169,14 +161,9 @@ def take_first(x, cut, count, indices, values):  # type: ignore[no-untyped-def]
 
 
 def _make_look(adds: bool) -> Callable[..., object]:
-    """Make an intrinsic over whole vectors: the moments of x, or of out = residual + x.
+    """Make an intrinsic over whole vectors: moments of x, or with ``adds`` of out = residual + x.
 
-    Parameters
-    ----------
-    adds : add the residual first, and write the sum
-
-    The intrinsic adds to ``totals``, float64 [3]: sum of magnitudes, their maximum (NaN
-    overlooked), count of non-zeros.
+    It adds to ``totals``, float64 [3]: sum of magnitudes, maximum (NaN overlooked), non-zeros.
     """
 
     def emit(call: Call) -> None:
@@ -228,7 +215,6 @@ _add_and_look, _look = _make_look(True), _make_look(False)
 
 @njit
 def _look_at(entry, totals):  # type: ignore[no-untyped-def]
-    """Add one entry to the moments."""
     magnitude = abs(entry)
     totals[0] += magnitude
     if magnitude > totals[1]:
@@ -238,10 +224,8 @@ def _look_at(entry, totals):  # type: ignore[no-untyped-def]
 
 @njit(signatures("xxOppS", types.void), nogil=True, cache=True)
 def add_and_look(gradient, residual, out, start, stop, totals):  # type: ignore[no-untyped-def]
-    """Write out = residual + gradient in [start, stop), and add the sum's moments to ``totals``.
-
-    Where the sum is not finite ``out`` keeps the residual's entry.
-    """
+    """Write out = residual + gradient, the residual where that is not finite, and add the sum's
+    moments to ``totals``."""
     whole = whole_end(gradient, start, stop)
     _add_and_look(gradient, residual, out, start, whole, totals)
     for i in range(whole, stop):
@@ -252,7 +236,6 @@ def add_and_look(gradient, residual, out, start, stop, totals):  # type: ignore[
 
 @njit(signatures("xppS", types.void), nogil=True, cache=True)
 def look(x, start, stop, totals):  # type: ignore[no-untyped-def]
-    """Add the moments of x in [start, stop) to ``totals``."""
     whole = whole_end(x, start, stop)
     _look(x, x, x, start, whole, totals)
     for i in range(whole, stop):
@@ -262,13 +245,11 @@ def look(x, start, stop, totals):  # type: ignore[no-untyped-def]
 class Found(NamedTuple):
     """The end of a search.
 
-    Attributes
-    ----------
-    pattern : the least that is needed: ``count`` entries or more reach it
+    pattern : at least ``count`` entries reach it
     above : fewer than ``count`` reach it; if the search is complete it is the next one, or the same
-        where there are fewer non-zeros than ``count``
-    candidates : how many entries reach ``pattern``, where they are few enough to be put in order;
-        else None, and the search is complete
+        if there are fewer non-zeros than ``count``
+    candidates : how many entries reach ``pattern``, if few enough to be put in order; else None,
+        and the search is complete
     """
 
     pattern: int
@@ -277,15 +258,12 @@ class Found(NamedTuple):
 
 
 def search(x: np.ndarray, count: int, reached: Callable[[np.ndarray], np.ndarray]) -> Found:
-    """Return the pattern that ``count`` magnitudes reach.
+    """Return the pattern that ``count`` magnitudes reach, 1 to the size of x.
 
-    The first pass tries the pattern that a sample has there, which settles most vectors, those of a
-    few values too. Every other pass divides by eight the range that the pattern lies in, so that
-    there are at most 12 passes of float32 and 22 of float64, whatever the data.
+    The first pass tries the pattern that a sample has there, which settles most vectors, those of
+    few values too. Every other pass divides the range of the pattern by eight, so there are at most
+    12 passes for float32 and 22 for float64, whatever the data.
 
-    Parameters
-    ----------
-    count : from 1 to the size of x
     reached : returns how many entries of x reach each of ``CUTS`` ascending patterns
     """
     low, above, few = 1, _infinity(x.dtype) + 1, 4 * count + SHORT
@@ -304,11 +282,8 @@ def search(x: np.ndarray, count: int, reached: Callable[[np.ndarray], np.ndarray
 
 
 def _likely_cuts(x: np.ndarray, count: int) -> np.ndarray:
-    """Return ascending bit patterns around that of the count-th largest magnitude of a sample.
-
-    Each pattern comes with the next higher one, so that a value that many entries share is found at
-    once.
-    """
+    """Return ascending patterns around the count-th largest magnitude of a sample, each with the
+    next higher one, so that a value that many entries share is found at once."""
     # Strided: about as good as drawn at random for this, and the same on every run.
     sample = np.abs(x[:: max(1, x.size // SAMPLE)])
     patterns = np.sort(
@@ -323,5 +298,4 @@ def _likely_cuts(x: np.ndarray, count: int) -> np.ndarray:
 
 
 def _infinity(dtype: np.dtype) -> int:
-    """Return the bit pattern of infinity."""
     return int(np.array(np.inf, dtype).view(PATTERNS[dtype]))

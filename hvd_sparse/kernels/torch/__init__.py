@@ -52,12 +52,7 @@ def _at_once(later: Callable[..., Coming[Answer]]) -> Callable[..., Answer]:
 
 
 class TorchKernels:
-    """Kernels of torch operations; lists and bytes, which are the host's, go to the host's kernels.
-
-    Parameters
-    ----------
-    host : kernels for what lies on the host anyway
-    """
+    """Kernels of torch operations; lists and bytes go to the kernels of the host."""
 
     def __init__(self, host: Kernels) -> None:
         self._host = host
@@ -140,7 +135,6 @@ class TorchKernels:
     # -- passes -----------------------------------------------------------------------------------
 
     def later_accumulate(self, gradient: Vector, residual: Vector, out: Vector) -> Coming[Moments]:
-        """Do as ``accumulate``, with the other passes of a bucket."""
         one = Pass(tensor_of(gradient), tensor_of(residual), tensor_of(out), None)
         return Coming[Moments](one, self.begin)
 
@@ -149,7 +143,6 @@ class TorchKernels:
     def later_accumulate_and_take(
         self, gradient: Vector, residual: Vector, out: Vector, aim: Aim
     ) -> Coming[Taking]:
-        """Do as ``accumulate_and_take``, with the other passes of a bucket."""
         one = Pass(tensor_of(gradient), tensor_of(residual), tensor_of(out), aim)
         return Coming[Taking](one, self.begin)
 
@@ -196,17 +189,8 @@ class TorchKernels:
     push_adam_and_take = _at_once(later_push_adam_and_take)
 
     def begin(self, given: Sequence[Pass]) -> Answers:
-        """Give a device the passes of a bucket's tensors, and wait for nothing.
-
-        Parameters
-        ----------
-        given : of one dtype, on one device
-
-        Returns
-        -------
-        Answers
-            ``Moments`` or ``Taking`` for every pass, in one piece of the device's memory.
-        """
+        """Start passes of one dtype on one device, without waiting; ``Moments`` or ``Taking``
+        each."""
         return joined([passes.accumulated(one) for one in given])
 
     def push_momentum(
@@ -285,13 +269,7 @@ class TorchKernels:
 
 
 class KernelsByPlace:
-    """Kernels of two engines: one for vectors on a device, one for arrays of the host.
-
-    Parameters
-    ----------
-    host : for arrays, and for all that is the host's anyway
-    device : for vectors on a device
-    """
+    """Kernels of two engines: one for vectors on a device, one for arrays of the host."""
 
     def __init__(self, host: Kernels, device: Kernels) -> None:
         self._host, self._device = host, device

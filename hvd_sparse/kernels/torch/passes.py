@@ -15,7 +15,6 @@ from hvd_sparse.kernels.torch.taking import packed, reaching, unpacked
 
 
 def accumulated(one: Pass) -> Answers:
-    """Do a pass, and wait for nothing."""
     return _looked_at(one) if one.aim is None else _taken(one, one.aim)
 
 
@@ -50,10 +49,7 @@ def _taken(one: Pass, aim: Aim) -> Answers:
 
 
 def push_adam(vectors: Sequence[torch.Tensor], step: AdamStep) -> None:
-    """Write the moments and the direction, as ``Kernels.push_adam`` says.
-
-    vectors : in the order of its arguments
-    """
+    """Do ``Kernels.push_adam``; the vectors are in the order of its arguments."""
     gradient, mean, square, out_mean, out_square, out = vectors
     dtype = np.dtype(np.float64 if out.dtype == torch.float64 else np.float32)
     factors = (float(factor) for factor in step.factors(dtype))

@@ -64,14 +64,7 @@ def _tail_in(found: np.ndarray, numel: int) -> Tail:
 
 
 class Statistic(NamedTuple):
-    """One of ``Brought``.
-
-    Attributes
-    ----------
-    pending : finds its numbers and leaves them on the device, as float64
-    size : how many numbers it has
-    read : makes it of the numbers on the host and the vector's size
-    """
+    """One of ``Brought``: on the device, its size in float64, and read from that on the host."""
 
     pending: Callable[[torch.Tensor], torch.Tensor]
     size: int
@@ -113,7 +106,6 @@ def tail(x: torch.Tensor, threshold: float) -> Tail:
 
 
 def digit_counts(x: torch.Tensor, shift: int, prefix: int) -> np.ndarray:
-    """Return how often each byte stands at a bit of the magnitudes that have a prefix."""
     pattern = torch.int64 if x.dtype == torch.float64 else torch.int32
     bits = x.view(pattern) & torch.iinfo(pattern).max  # without the sign
     has_prefix = torch.ones_like(bits)
@@ -125,7 +117,6 @@ def digit_counts(x: torch.Tensor, shift: int, prefix: int) -> np.ndarray:
 
 
 def chunk_norms(x: torch.Tensor, length: int) -> np.ndarray:
-    """Return the chunks' sums of magnitudes."""
     return fetch(chunks(x.abs().to(torch.float64), length).sum(1).to(x.dtype))
 
 

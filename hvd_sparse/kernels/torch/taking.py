@@ -14,11 +14,9 @@ from hvd_sparse.types import Selection
 class Taken(NamedTuple):
     """The entries of a mask, on the host.
 
-    Attributes
-    ----------
     found : how many there are
-    selection : they themselves; None where they are more than the capacity
-    also : what was fetched along
+    selection : the entries; None if they exceed the capacity
+    also : the numbers that were fetched with them
     """
 
     found: int
@@ -43,8 +41,6 @@ def reaching(x: torch.Tensor, magnitudes: torch.Tensor, threshold: float) -> tor
 def largest(x: torch.Tensor, count: int) -> torch.Tensor:
     """Return a mask of the largest magnitudes, without zeros and NaN; of equals, the first.
 
-    Parameters
-    ----------
     x : not empty
     count : 1 to all
     """
@@ -64,12 +60,9 @@ def take(x: torch.Tensor, mask: torch.Tensor, capacity: int, *also: torch.Tensor
 def packed(x: torch.Tensor, mask: torch.Tensor, capacity: int, *also: torch.Tensor) -> torch.Tensor:
     """Return the entries of a mask in one piece of the device's memory, int32.
 
-    Parameters
-    ----------
-    x : float32 or float64 [n]
-    mask : bool [n]
+    x, mask : float32 or float64 [n], bool [n]
     capacity : the most entries that are fetched
-    also : numbers of the device that come along, exact in float64
+    also : numbers of the device, exact in float64, to fetch with them
     """
     room = max(0, min(capacity, x.numel()))
     numbers = torch.stack([each.to(torch.float64) for each in (mask.sum(), *also)])
@@ -80,13 +73,9 @@ def packed(x: torch.Tensor, mask: torch.Tensor, capacity: int, *also: torch.Tens
 
 
 def unpacked(fetched: np.ndarray, x: torch.Tensor, capacity: int, also: int) -> Taken:
-    """Return what ``packed`` put together, once it is on the host.
+    """Read what ``packed`` made, on the host: int32, with the same x and capacity.
 
-    Parameters
-    ----------
-    fetched : int32
-    x, capacity : as they were given
-    also : how many numbers were
+    also : how many numbers there were
     """
     room, head = max(0, min(capacity, x.numel())), 2 * (1 + also)
     count, *rest = fetched[:head].view(np.float64).tolist()

@@ -32,21 +32,14 @@ def has_gpu() -> bool:
 
 
 class TritonKernels(TorchKernels):
-    """Kernels whose passes over gradient, residual and result go over each of them once.
-
-    Parameters
-    ----------
-    host : kernels for what lies on the host anyway
-    block : entries of a program, a power of two
-    """
+    """Kernels whose passes go over gradient, residual and result once each."""
 
     def __init__(self, host: Kernels, block: int = BLOCK) -> None:
         super().__init__(host)
         self._block = block
 
     def begin(self, passes: Sequence[Pass]) -> Answers:
-        """Give a device the passes of a bucket's tensors: three launches, whatever their number,
-        and torch's for what few selectors ask for besides."""
+        """Start the passes of a bucket: three launches, and torch's for further statistics."""
         out = passes[0].out
         if not self._runs_on(out) or not any(one.out.numel() for one in passes):
             return super().begin(passes)
@@ -57,8 +50,6 @@ class TritonKernels(TorchKernels):
         self.assemble_together([(cast(np.ndarray, out), parts, factor)])
 
     def assemble_together(self, sums: Sums, surplus: Surplus = ()) -> None:
-        """Write the sums of a bucket's tensors, and put back what is surplus: one launch for all of
-        one dtype."""
         together: dict[Kind, list[Sum]] = {}
         for out, parts, factor in sums:
             tensor = tensor_of(out)
@@ -79,7 +70,6 @@ class TritonKernels(TorchKernels):
 
     @staticmethod
     def _runs_on(x: torch.Tensor) -> bool:
-        """Tell whether a vector lies where Triton's code runs; lists of the host do not."""
         return IS_INTERPRETED or x.device.type != "cpu"
 
 
@@ -108,7 +98,6 @@ def _brought_beside(passes: Sequence[Pass], own: str) -> Answers | None:
 
 
 def _with_brought(answers: Answers, beside: Answers | None) -> Answers:
-    """Return the answers of passes with what was found beside them."""
     if beside is None:
         return answers
     both = joined([answers, beside])
