@@ -22,12 +22,8 @@ def pack(numbers: np.ndarray, width: int, kernels: Packers = packing) -> np.ndar
 
 
 def unpack(packed: np.ndarray, width: int, count: int, kernels: Packers = packing) -> np.ndarray:
-    """Unpack ``count`` numbers of ``width`` bits into uint8, or uint16 for 16 bits.
-
-    Raises
-    ------
-    CorruptPayload : the padding bits of the last byte are not zero
-    """
+    """Unpack ``count`` numbers of ``width`` bits into uint8, or uint16 for 16 bits; CorruptPayload
+    if the padding bits of the last byte are not zero."""
     if width == 16:
         return packed.view("<u2")
     if width == 8:
@@ -43,23 +39,17 @@ def unpack(packed: np.ndarray, width: int, count: int, kernels: Packers = packin
 
 
 def encode_bits(is_set: np.ndarray) -> np.ndarray:
-    """Pack bits into uint8 [ceil(size / 8)], the first in the lowest bit, padded with zeros."""
+    """Pack bits into uint8, the first in the lowest bit, padded with zeros."""
     return np.packbits(is_set, bitorder="little")
 
 
 def decode_bits(packed: np.ndarray, count: int) -> np.ndarray:
-    """Unpack bits into bool [count].
-
-    Raises
-    ------
-    CorruptPayload : the bits do not fill the bytes exactly
-    """
+    """Unpack bits into bool [count]; CorruptPayload unless they fill the bytes exactly."""
     need(packed.size == -(-count // 8), f"{count} bits cannot fill {packed.size} bytes")
     return unpack(packed, 1, count).view(np.bool_)
 
 
 def presence_bytes(numel: int) -> int:
-    """Return the bytes of a bitmap."""
     return -(-numel // 8)
 
 
@@ -71,12 +61,7 @@ def encode_presence(indices: np.ndarray, numel: int) -> np.ndarray:
 
 
 def decode_presence(packed: np.ndarray, count: int, numel: int) -> np.ndarray:
-    """Return the indices of the set bits, uint32 [count].
-
-    Raises
-    ------
-    CorruptPayload : the number of set bits is not ``count``
-    """
+    """Return the indices of the set bits, uint32; CorruptPayload unless they are ``count``."""
     indices = np.flatnonzero(unpack(packed, 1, numel).view(np.bool_))
     need(indices.size == count, f"the bitmap has {indices.size} entries, and the header {count}")
     return indices.astype(np.uint32)

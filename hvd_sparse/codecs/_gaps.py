@@ -42,7 +42,6 @@ class Modulus:
 
     @property
     def value(self) -> int:
-        """The modulus as a number."""
         return (3 if self.has_thirds else 1) << self.shift
 
     @property
@@ -68,7 +67,6 @@ def modulus_for(count: int, numel: int) -> Modulus:
 
 
 def gaps_bytes(count: int, numel: int) -> float:
-    """Return the expected bytes of ``count`` random indices below ``numel``."""
     if count == 0:
         return 0.0
     modulus = modulus_for(count, numel)
@@ -81,7 +79,6 @@ def gaps_bytes(count: int, numel: int) -> float:
 
 
 def encode_gaps(indices: np.ndarray, numel: int, kernels: Packers = packing) -> list[np.ndarray]:
-    """Return the encoded gaps as uint8 arrays, to be concatenated."""
     if indices.size == 0:
         return []
     modulus = modulus_for(indices.size, numel)
@@ -98,12 +95,8 @@ def encode_gaps(indices: np.ndarray, numel: int, kernels: Packers = packing) -> 
 
 
 def decode_gaps(body: np.ndarray, count: int, numel: int, kernels: Packers = packing) -> np.ndarray:
-    """Decode ascending indices, uint32 [count].
-
-    Raises
-    ------
-    CorruptPayload : the indices do not fill the body exactly, or exceed the tensor
-    """
+    """Decode ascending indices, uint32 [count]; CorruptPayload if they do not fill the body exactly
+    or exceed the tensor."""
     if count == 0:
         need(body.size == 0, f"a payload without entries has {body.size} bytes of indices")
         return np.empty(0, np.uint32)

@@ -28,10 +28,8 @@ class SignCodec(Codec):
     is_exact = sends_zeros = False
 
     def magnitude(self, magnitudes: np.ndarray) -> float:
-        """Return the magnitude to send for all values: their mean, unless overridden.
-
-        If all magnitudes are equal, it is exactly that one.
-        """
+        """Return the magnitude to send for all values: their mean, unless overridden; of equal
+        magnitudes exactly that one."""
         mean = float(magnitudes.mean(dtype=np.float64))
         smallest, largest = float(magnitudes.min()), float(magnitudes.max())
         return min(max(mean, smallest), largest)  # the float64 sum may round or overflow
@@ -65,26 +63,14 @@ class SignCodec(Codec):
     def encode_signs(
         self, indices: np.ndarray, is_negative: np.ndarray, numel: int, kernels: Packers
     ) -> list[np.ndarray]:
-        """Return the encoded indices and signs as arrays, to be concatenated.
-
-        Parameters
-        ----------
-        indices : uint32 [count], ascending
-        is_negative : bool [count]
-        numel : entries of the tensor
-        kernels : the engine's packers
-        """
+        """Return the encoded indices, uint32 ascending, and signs as arrays, to be concatenated."""
         raise NotImplementedError
 
     def decode_signs(
         self, body: np.ndarray, frame: Frame, kernels: Packers
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Decode the indices, uint32 [count] ascending, and ``is_negative``, bool [count].
-
-        Raises
-        ------
-        CorruptPayload : they do not fill the body exactly
-        """
+        """Decode the indices and ``is_negative``, bool [count]; CorruptPayload unless they fill the
+        body exactly."""
         raise NotImplementedError
 
     def signs_bytes(self, count: int, numel: int) -> float:

@@ -82,7 +82,6 @@ def check_format(values: str, owner: str, formats: tuple[str, ...] = WHOLE_BYTES
 
 
 def code_bits(name: str, value_bytes: int) -> int:
-    """Return the width of a code in bits."""
     return {"float16": 16, "bfloat16": 16, "int8": 8, "int4": 4, "int2": 2}.get(
         name, 8 * value_bytes
     )
@@ -99,15 +98,8 @@ def missing_code(width: int) -> int:
 
 
 def write_values(values: np.ndarray, name: str, out: np.ndarray, kernels: Packers) -> None:
-    """Write the prefix and the codes of values into ``out``.
-
-    Parameters
-    ----------
-    values : float32 or float64 [count]
-    name : the format
-    out : uint8 [``values_bytes``]
-    kernels : the engine's packers
-    """
+    """Write the prefix and the codes of values in a format into ``out``, uint8
+    [``values_bytes``]."""
     if name == "float32":
         out.view(_UNSIGNED[values.itemsize])[:] = values.view(f"u{values.itemsize}")
     elif name == "int2":
@@ -153,12 +145,8 @@ def _step_of(largest: float, most: int) -> float:
 def decode_values(
     prefix: np.ndarray, codes: np.ndarray, name: str, frame: Frame, kernels: Packers
 ) -> np.ndarray:
-    """Return the values [count] that the codes stand for, in the frame's value type.
-
-    Raises
-    ------
-    CorruptPayload : ``encode_values`` cannot have written these codes
-    """
+    """Return the values [count] of the codes, in the frame's value type; CorruptPayload for codes
+    that ``write_values`` cannot have written."""
     if name == "int2":
         return from_levels(prefix.view("<f4"), codes, frame.value_type, kernels)
     if name in LARGEST_MULTIPLE:
@@ -198,10 +186,8 @@ def _from_multiples(prefix: np.ndarray, codes: np.ndarray, frame: Frame, most: i
 def value_codes(
     frame: Frame, offset: int, count: int, name: str, kernels: Packers
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the prefix and the codes from ``offset`` in the body.
-
-    The caller has checked the body's length.
-    """
+    """Return the prefix and the codes from ``offset`` in the body, whose length the caller has
+    checked."""
     start = offset + prefix_bytes(name)
     width = code_bits(name, frame.value_type.itemsize)
     codes = frame.body[start : start + packed_bytes(count, width)]
@@ -211,7 +197,6 @@ def value_codes(
 
 
 def packed_bytes(count: int, width: int) -> int:
-    """Return the bytes of ``count`` codes of ``width`` bits."""
     return -(-count * width // 8)
 
 
@@ -221,19 +206,13 @@ def values_bytes(count: int, name: str, value_bytes: int) -> int:
 
 
 def format_number(name: str) -> int:
-    """Return the format's number in a frame's header."""
     return VALUE_FORMATS.get(name, AS_TYPE)
 
 
 def to_levels(values: np.ndarray, kernels: Packers) -> tuple[np.ndarray, np.ndarray]:
-    """Return the levels, float32 [2], and the codes, uint8 [count].
+    """Return the levels, float32 [2], and the codes, uint8 [count], of values without zeros.
 
     Bit 0 of a code is set for negative values, bit 1 for the higher level.
-
-    Parameters
-    ----------
-    values : float32 or float64 [count], without zeros
-    kernels : the engine's packers
     """
     if not values.size:
         return np.zeros(2, "<f4"), np.empty(0, np.uint8)
@@ -250,7 +229,6 @@ def to_levels(values: np.ndarray, kernels: Packers) -> tuple[np.ndarray, np.ndar
 
 
 def _exponent_of(largest: float) -> int:
-    """Return the exponent of a power of two above ``largest``."""
     return max(math.frexp(min(largest, _LARGEST))[1], LEAST_EXPONENT)
 
 
@@ -263,19 +241,8 @@ def _cut(level: int) -> int:
 def from_levels(
     levels: np.ndarray, codes: np.ndarray, dtype: np.dtype, kernels: Packers
 ) -> np.ndarray:
-    """Return the values, [count] of ``dtype``, that the codes stand for.
-
-    Parameters
-    ----------
-    levels : little-endian float32 [2]
-    codes : uint8 [count], below 4
-    dtype : dtype of the values
-    kernels : the engine's packers
-
-    Raises
-    ------
-    CorruptPayload : ``to_levels`` cannot have produced these levels and codes
-    """
+    """Return the values, [count] of ``dtype``, of levels and codes; CorruptPayload for those that
+    ``to_levels`` cannot have produced."""
     low, high = (float(level) for level in levels)
     upper = int(np.count_nonzero(codes & UPPER))
     if not codes.size:
@@ -309,11 +276,7 @@ class ValuedCodec(Codec):
     Parameters
     ----------
     values : "float32", exact, 4 bytes (8 for float64 gradients); "float16" or "bfloat16", 2 bytes;
-        "int8", 1 byte; "int4" and "int2", 4 and 2 bits, if ``formats`` has them
-
-    Attributes
-    ----------
-    formats : the accepted ``values``
+        "int8", 1 byte; "int4" and "int2", 4 and 2 bits, if ``formats``, the accepted ones, has them
     """
 
     values: str = "float32"
@@ -361,7 +324,6 @@ class ValuedCodec(Codec):
         return self.index_bytes(count, numel) + values_bytes(count, self.values, value_bytes)
 
     def read_values(self, frame: Frame, offset: int, kernels: Packers) -> np.ndarray:
-        """Decode the values from ``offset`` in the body, whose length the caller has checked."""
         prefix, codes = value_codes(frame, offset, frame.count, self.values, kernels)
         return decode_values(prefix, codes, self.values, frame, kernels)
 
@@ -372,12 +334,8 @@ class ValuedCodec(Codec):
     def decode_indices(
         self, body: np.ndarray, count: int, numel: int, kernels: Packers
     ) -> np.ndarray:
-        """Decode the indices, uint32 [count], ascending.
-
-        Raises
-        ------
-        CorruptPayload : they do not fill the body exactly
-        """
+        """Decode the indices, uint32 [count], ascending; CorruptPayload unless they fill the body
+        exactly."""
         raise NotImplementedError
 
     def index_bytes(self, count: int, numel: int) -> float:

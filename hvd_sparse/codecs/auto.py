@@ -48,9 +48,7 @@ class Auto(Codec):
     Notes
     -----
     The choice depends only on density, numel and dtype, so that all ranks choose alike. Frames of
-    any other codec are refused.
-
-    Cost: that of the chosen codec.
+    any other codec are refused. Cost: that of the chosen codec.
     """
 
     values: str = "bfloat16"
@@ -74,13 +72,7 @@ class Auto(Codec):
         return self if self.density is not None else dataclasses.replace(self, density=density)
 
     def chosen(self, numel: int, value_bytes: int = 4) -> ValuedCodec:
-        """Return the codec for a tensor.
-
-        Parameters
-        ----------
-        numel : entries of the tensor
-        value_bytes : itemsize of the accumulator's dtype
-        """
+        """Return the codec for a tensor; ``value_bytes`` is the itemsize of its accumulator."""
         return _chosen(self.values, self.density, numel, value_bytes)
 
     def encode(self, selection: Selection, kernels: Packers = packing) -> np.ndarray:

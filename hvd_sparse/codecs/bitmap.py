@@ -21,18 +21,9 @@ class Bitmap(ValuedCodec):
     """Send one bit per entry of the tensor, and the selected values; for high densities.
 
         body: ceil(numel / 8) bytes, the first entry in the lowest bit, padded with zeros; values
-        (``values``)
 
-    The bitmap costs 1 / density bits per selected entry.
-
-    Parameters
-    ----------
-    values : "float32", exact, 4 bytes (8 for float64); "bfloat16" or "float16", 2 bytes; "int8", 1
-        byte
-
-    Notes
-    -----
-    Cost: one pass over one byte per entry of the tensor, for encoding and for decoding.
+    The bitmap costs 1 / density bits per selected entry. Cost: one pass over one byte per entry of
+    the tensor, for encoding and for decoding.
 
     Paper: xu2021deepreduce.
     """

@@ -23,20 +23,12 @@ class Block16(ValuedCodec):
     """Send 16-bit positions inside blocks of 65,536 entries, and the count of every block.
 
         body: counts of the blocks [ceil(numel / 65536)], uint16, or uint32 if some block is full;
-              uint16 positions [count]; values (``values``)
+              uint16 positions [count]; values
 
-    Parameters
-    ----------
-    values : "bfloat16" or "float16", 2 bytes; "int8", 1 byte; "int4" and "int2", 4 and 2 bits;
-        "float32", exact, 4 bytes (8 for float64)
-
-    Notes
-    -----
     An entry costs 4 bytes with 16-bit values. The counts add 2 bytes per block: a third of a byte
-    per entry at density 1e-4, and negligible at higher densities.
-
-    Cost: a copy of the positions and a conversion of the values, for encoding and for decoding, in
-    16-bit arithmetic; CRC-32 over half of the bytes of ``index_value``.
+    per entry at density 1e-4, and negligible at higher densities. Cost: a copy of the positions and
+    a conversion of the values, for encoding and for decoding; CRC-32 over half of the bytes of
+    ``index_value``.
     """
 
     values: str = "bfloat16"

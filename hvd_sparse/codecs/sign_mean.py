@@ -20,14 +20,11 @@ from hvd_sparse.wire.frame import Frame, need
 class SignMean(SignCodec):
     """Send the Golomb-coded gaps between indices, a sign bit per entry, and the mean magnitude.
 
-        body: float32 or float64 magnitude; the gaps (as in ``golomb``);
-              a bit for every entry, 1 if negative
+        body: float32 or float64 magnitude; the gaps (as in ``golomb``); a bit for every entry, 1 if
+              negative
 
-    Notes
-    -----
-    An entry costs 12.4 bits at density 0.001.
-
-    Cost: that of ``golomb``, and one pass over the values for their mean.
+    An entry costs 12.4 bits at density 0.001. Cost: that of ``golomb``, and one pass over the
+    values for their mean.
 
     Paper: sattler2019stc.
     """

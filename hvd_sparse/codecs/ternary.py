@@ -24,17 +24,12 @@ class Ternary(SignCodec):
               uint8 or uint16 words [count]: 4 * (index within the bin) + 1 for plus, 2 for minus
 
     Words have 8 bits with bins of 64 entries, or 16 bits with bins of 16,384. The layout with fewer
-    bytes is used; it is computed from count and numel.
+    bytes is used; it is computed from count and numel. Cost: one count per entry and about six
+    array operations, for encoding and for decoding.
 
-    Notes
-    -----
-    The paper defines the words (6 or 14 bits of index, 2 of sign) but not how bins are delimited;
-    here every bin has a count. Departs: bins are as long as a word can address, instead of the
-    selector's 50 or 500 entries, to save counts.
-
-    Cost: one count per entry and about six array operations, for encoding and for decoding.
-
-    Paper: chen2018adacomp.
+    Paper: chen2018adacomp, which defines the words (6 or 14 bits of index, 2 of sign) but not how
+    bins are delimited; here every bin has a count.  Departs: bins are as long as a word can
+    address, instead of the selector's 50 or 500 entries, to save counts.
     """
 
     paper: ClassVar[str | None] = "chen2018adacomp"

@@ -37,8 +37,6 @@ NO_BYTES = np.empty(0, np.uint8)
 class ExchangeContext:
     """State and helpers of an exchange on one rank, for one bucket in one step.
 
-    Attributes
-    ----------
     rank, world_size : this rank and the number of ranks, in the process set
     step : completed steps of the bucket's first tensor
     configuration : checksum of the configuration
@@ -87,12 +85,8 @@ class ExchangeContext:
                 self.errors.append(f"{type(error).__name__}: {error}")
 
     def write(self, frames: Mapping[int, np.ndarray] | None = None) -> np.ndarray:
-        """Return this rank's message, uint8: the frames, or its errors if it has any.
-
-        Parameters
-        ----------
-        frames : encoded selections by position; None for a message without frames
-        """
+        """Return this rank's message, uint8: the frames by position, or its errors if it has
+        any."""
         if self.errors:
             return write_error(self.rank, self.step, self.configuration, "; ".join(self.errors))
         # After a failure of another rank the message is empty, but all ranks still take part.
@@ -107,13 +101,9 @@ class ExchangeContext:
         return write_message(self.rank, self.step, self.configuration, given, members=self.members)
 
     def to_each(self, frames: Sequence[Mapping[int, np.ndarray] | None]) -> AllToAll:
-        """Return the request for an alltoall that sends a separate message to each rank.
+        """Return the request for an alltoall with a separate message, or None, for each rank.
 
         If the messages together exceed ``MOST_BYTES``, an error is sent in their place.
-
-        Parameters
-        ----------
-        frames : frames for each rank, by position; None for a rank that receives no message
         """
         messages = [NO_BYTES if each is None else self.write(each) for each in frames]
         total = sum(message.size for message in messages)
@@ -135,12 +125,8 @@ class ExchangeContext:
         )
 
     def read(self, joined: np.ndarray, senders: Sequence[int] | None = None) -> list[Message]:
-        """Split the result of a collective into messages, and check them.
-
-        Parameters
-        ----------
-        joined : uint8, the result of the collective
-        senders : the ranks whose messages it holds, in order; None for all ranks
+        """Split the result of a collective into the senders' messages (None: of all ranks), and
+        check them.
 
         Raises
         ------

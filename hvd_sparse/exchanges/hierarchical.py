@@ -42,8 +42,8 @@ class Hierarchical(Exchange):
     Notes
     -----
     On one node all steps run dense (unless ``allow_dense=False``), with one warning. On a dense
-    step every rank also sends the residual of its part. Elastic runs are refused, because a
-    restart moves ranks away from the residuals of their parts.
+    step every rank also sends the residual of its part. Elastic runs are refused, because a restart
+    moves ranks away from the residuals of their parts.
 
     Departs from two-level schemes with a leader and process sets: all ranks of a node do equal
     work, and the collectives include all ranks, with empty messages between nodes in the alltoall.

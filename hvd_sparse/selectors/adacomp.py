@@ -27,15 +27,14 @@ class AdaComp(Selector):
     Parameters
     ----------
     bin_length : entries per bin; None for 50 in convolutions (three dimensions or more) and 500 in
-        fully connected, recurrent and embedding layers
+        other layers
 
     Notes
     -----
     The number of entries adapts to the data, so there is no density. Exact zeros have no sign and
     are not sent. Memories keep accumulated - sent at the sent entries, because the common scale is
-    too large for bins with small maxima.
-
-    Cost: one pass for the bins' maxima, one to compare and take.
+    too large for bins with small maxima. Cost: one pass for the bins' maxima, one to compare and
+    take.
 
     Paper: chen2018adacomp.
     """
@@ -64,5 +63,4 @@ class AdaComp(Selector):
 
 
 def bin_length_of(spec: TensorSpec | None) -> int:
-    """Return the paper's bin length for the kind of layer, guessed from the shape."""
     return CONVOLUTION_BIN if spec is not None and len(spec.shape) > 2 else OTHER_BIN

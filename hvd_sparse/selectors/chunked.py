@@ -25,12 +25,9 @@ class Chunked(DensitySelector):
 
     Notes
     -----
-    Of equal norms the lower chunk is selected first.  Exact zeros in a chunk are sent too.
-
-    Cost: one pass for the norms, one copy of the chunks.
-
-    Exchange ``shared_index`` sums the norms over the ranks, so that all ranks select the same
-    chunks and no indices are sent.
+    Of equal norms the lower chunk is selected first.  Exact zeros in a chunk are sent too. Exchange
+    ``shared_index`` sums the norms over the ranks, so that all ranks select the same chunks and no
+    indices are sent. Cost: one pass for the norms, one copy of the chunks.
 
     Paper: sun2019csc.  Departs: with other exchanges every rank selects its own chunks, and sends
     their indices.

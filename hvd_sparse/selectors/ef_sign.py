@@ -22,9 +22,7 @@ class EfSign(Selector):
     Notes
     -----
     With error feedback, |accumulated - sent|^2 = |accumulated|^2 - (sum of magnitudes)^2 / numel if
-    no entry is 0.
-
-    Cost: one pass for the mean, one to write the signs.
+    no entry is 0. Cost: one pass for the mean, one to write the signs.
 
     Paper: karimireddy2019error.  Departs: the learning rate is left to the optimizer; the mean over
     the ranks divides by their number, which a published implementation omits.

@@ -21,12 +21,7 @@ class RadixSelect(ExactSelector):
 
         bits(|x|) orders magnitudes; for each of its bytes, the highest first:
             make a histogram of this byte over the entries that share the digits found so far;
-            go down from 255 until k entries are passed: this byte is the k-th magnitude's next
-            digit
-
-    Parameters
-    ----------
-    density : float in (0, 1]
+            go down from 255 until k entries are passed: this byte is the next digit of the k-th
 
     Notes
     -----

@@ -23,11 +23,8 @@ class RedsyncSearch(DensitySelector):
 
         threshold = mean(|x|) + m * (max(|x|) - mean(|x|)),  m by bisection until k <= count <= 2k
 
-    The search only runs every few steps.
-
     Parameters
     ----------
-    density : float in (0, 1]
     reuse_steps : number of steps for which a threshold is reused
     max_passes : largest number of passes, after which exact top-k selects among the candidates
 
@@ -37,8 +34,7 @@ class RedsyncSearch(DensitySelector):
     below the mean down to 0, while the paper's ends at the mean with the entries found.
 
     Cost: one pass for the moments, one per bisection, and one to take the entries.  With a reused
-    threshold no pass besides the one that adds the gradient, which also collects the entries that
-    reach the threshold.
+    threshold no pass besides the one that adds the gradient, which also collects the entries.
 
     Paper: fang2019redsync.  Departs from a widely copied implementation that raises the threshold
     if too few entries reach it; the paper's number of steps of reuse is not known to us.

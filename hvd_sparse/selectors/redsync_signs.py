@@ -25,17 +25,14 @@ class RedsyncSigns(DensitySelector):
 
     Parameters
     ----------
-    density : float in (0, 1]
     search : select k to 2k entries by ``redsync_search`` instead of exactly k by
         ``redsync_trimmed``
 
     Notes
     -----
     Memories keep accumulated - sent at the sent entries. All values of a message are equal, so it
-    consists of the indices and one number, whose sign the codec sends.
-
-    Cost: that of the other two selectors, and a pass that reads the tensor and writes one side of
-    it.
+    consists of the indices and one number, whose sign the codec sends. Cost: that of the other two
+    selectors, and a pass that reads the tensor and writes one side of it.
 
     Paper: fang2019redsync.  Departs: a threshold is not reused, because the next step has the other
     sign; the output layer's values are averaged like all others.

@@ -23,7 +23,6 @@ class RedsyncTrimmed(ExactSelector):
 
     Parameters
     ----------
-    density : float in (0, 1]
     step : float in (0, 1): decrease of r from one cut to the next
 
     Notes

@@ -23,21 +23,20 @@ class ReusedThreshold(DensitySelector):
     """Select the entries above a threshold from an exact selection some steps ago.
 
         every ``period`` steps: exact top-k; the threshold is the smallest selected magnitude
-        other steps: threshold *= drift after a step with more than 5/4 k entries, /= drift after
-        one with fewer than 2/3 k
+        other steps: threshold *= drift after a step with more than 5/4 k entries, /= drift
+        after one with fewer than 2/3 k
 
     Parameters
     ----------
-    density : float in (0, 1]
     period : number of steps from one exact selection to the next, 1 or more
     drift : factor of the threshold, 1 or more
     cap : a step is exact if more than cap * k entries, or none, reach the threshold
 
     Notes
     -----
-    Cost: in nearly every step no pass besides the one that adds the gradient. This pass also
-    collects the entries that reach the threshold, or on exact steps also slightly smaller ones.
-    Otherwise an exact top-k.
+    Cost: in nearly every step no pass besides the one that adds the gradient, which also collects
+    the entries that reach the threshold, or on exact steps also slightly smaller ones. Otherwise an
+    exact top-k.
 
     Paper: li2022oktopk.  Departs: ``cap``; ``>=`` keeps the k-th entry.
     """
@@ -91,7 +90,6 @@ class ReusedThreshold(DensitySelector):
         return Found(selection, self._drifted(threshold, count, wanted), memo=age + 1)
 
     def _drifted(self, threshold: float, count: int, wanted: int) -> float:
-        """Return the next step's threshold, given the count at this one."""
         if count > HIGH * wanted:
             return threshold * self.drift
         return threshold / self.drift if count < LOW * wanted else threshold

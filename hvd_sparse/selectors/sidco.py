@@ -20,11 +20,8 @@ STEPS = 200
 
 
 def upper_tail(shape: float, x: float) -> float:
-    """Return P(X > x) for a gamma distribution with unit scale.
-
-    This is the regularised upper incomplete gamma function, computed by a power series below
-    shape + 1 and by a continued fraction (Lentz) above it, with an error of about 1e-12.
-    """
+    """Return P(X > x) for a gamma distribution with unit scale, with an error of about 1e-12: by a
+    power series below shape + 1, by a continued fraction (Lentz) above it."""
     if x <= 0:
         return 1.0
     scale = math.exp(shape * math.log(x) - x - math.lgamma(shape))
@@ -68,10 +65,8 @@ def exponential(tail: Tail, ratio: float) -> float:
 
 
 def generalised_pareto(tail: Tail, ratio: float) -> float:
-    """Return the value that a fraction ``ratio`` of a generalised Pareto distribution exceeds.
-
-    The distribution is fitted by moments; with shape 0 it is exponential.
-    """
+    """Return the same for a generalised Pareto distribution, fitted by moments; with shape 0 it is
+    exponential."""
     # Without variance, fit an exponential distribution, for which the quotient is 1.
     quotient = tail.mean**2 / tail.variance if tail.variance > 0 else 1.0
     shape, scale = 0.5 * (quotient - 1.0), 0.5 * tail.mean * (quotient + 1.0)
@@ -81,10 +76,8 @@ def generalised_pareto(tail: Tail, ratio: float) -> float:
 
 
 def gamma(tail: Tail, ratio: float) -> float:
-    """Return the value that a fraction ``ratio`` of a gamma distribution exceeds.
-
-    The shape comes from the usual approximation to maximum likelihood.
-    """
+    """Return the same for a gamma distribution, whose shape comes from the usual approximation to
+    maximum likelihood."""
     # Positive by Jensen's inequality, except for rounding and equal values.
     s = max(math.log(tail.mean) - tail.mean_log, 1e-9)
     shape = (3.0 - s + math.sqrt((s - 3.0) ** 2 + 24.0 * s)) / (12.0 * s)
@@ -108,14 +101,12 @@ FITS: dict[str, tuple[Fit, Fit]] = {
 class Sidco(DensitySelector):
     """Select the entries above a threshold from several fits, each to the tail left by the last.
 
-        stage 1: the threshold that a fraction r1 of the fitted distribution exceeds,
-                 r1 = first_ratio
+        stage 1: the threshold that r1 = first_ratio of the fitted distribution exceeds
         stage m: the same for the excesses over the last threshold,
                  r = (density / r1)^(1 / (stages - 1))
 
     Parameters
     ----------
-    density : float in (0, 1]
     distribution : "exponential", "generalised_pareto" or "gamma" (generalised Pareto in later
         stages)
     stages : initial number of stages
@@ -205,9 +196,6 @@ class Sidco(DensitySelector):
 class History:
     """The adaptation of a tensor's number of stages.
 
-    Attributes
-    ----------
-    stages : number of stages
     change : the last change, 1 or -1
     steps : number of steps since the last change
     total : sum of count / k over these steps
@@ -222,13 +210,11 @@ class History:
 
     @classmethod
     def of(cls, memo: Memo, stages: int) -> History:
-        """Return the history from a memo; a new one for an empty memo."""
         if not isinstance(memo, list):
             return cls(stages)
         return cls(int(memo[0]), int(memo[1]), int(memo[2]), memo[3], memo[4])
 
     def memo(self) -> list[float]:
-        """Return the history as a JSON-serializable list."""
         return [self.stages, self.change, self.steps, self.total, self.last_error]
 
     def after(self, achieved: float, adapt_every: int, most: int) -> History:

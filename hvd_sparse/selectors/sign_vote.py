@@ -15,15 +15,9 @@ from hvd_sparse.types import Selection
 @SELECTORS.register("sign_vote")
 @dataclass(frozen=True)
 class SignVote(Selector):
-    """Send +1 or -1 for every non-zero entry, as its vote.
+    """Send +1 or -1 for every non-zero entry, as its vote; memory ``majority_vote`` counts them.
 
-        sent_j = sign(accumulated_j)
-
-    Notes
-    -----
-    Memory ``majority_vote`` counts the ranks' votes. Exact zeros do not vote.
-
-    Cost: one pass to write the signs.
+    Exact zeros do not vote. Cost: one pass to write the signs.
 
     Paper: bernstein2019majority.
     """

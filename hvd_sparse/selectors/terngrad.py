@@ -27,10 +27,9 @@ class TernGrad(Selector):
 
     Notes
     -----
-    The selection is unbiased for the clipped gradient, so ``memory="none"`` suffices.
-    The random numbers depend only on the seed, the tensor, the step and the rank.
-
-    Cost: two passes, and one random number per entry.
+    The selection is unbiased for the clipped gradient, so ``memory="none"`` suffices. The random
+    numbers depend only on the seed, the tensor, the step and the rank. Cost: two passes, and one
+    random number per entry.
 
     Paper: wen2017terngrad.  Departs: every rank has its own s, while the paper uses the largest of
     all ranks.
