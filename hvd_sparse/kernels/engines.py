@@ -105,6 +105,7 @@ def works_on_devices(engine: object) -> bool:
 
 
 def is_fast_installed() -> bool:
+    """Return whether numba is installed."""
     return importlib.util.find_spec("numba") is not None
 
 

@@ -63,4 +63,5 @@ class AdaComp(Selector):
 
 
 def bin_length_of(spec: TensorSpec | None) -> int:
+    """Return the paper's bin length for the kind of layer, guessed from the shape."""
     return CONVOLUTION_BIN if spec is not None and len(spec.shape) > 2 else OTHER_BIN
