@@ -27,28 +27,19 @@ KEPT = ("masking", "clip_norm")
 class Handover:
     """The demands of an optimizer on a memory.
 
-    Attributes
-    ----------
     name : the optimizer's class
-    memories : kinds of those that do its work, the first by default; none where there is none
+    memories : kinds of memories that do its work, the first by default; empty if there is none
     """
 
     name: str
     memories: tuple[type, ...]
 
     def join(self, given: object) -> object:
-        """Return the memory to use, with the optimizer's own options at their defaults.
+        """Return the memory to use, given the option ``memory``, with the optimizer's own options
+        at their defaults; InvalidOption if it does not fit the optimizer.
 
-        The optimizer supplies them at every step.  In the configuration they would tie a checkpoint
-        to the momentum that a schedule had reached.
-
-        Parameters
-        ----------
-        given : the option ``memory``; None if it was omitted
-
-        Raises
-        ------
-        InvalidOption : the option does not fit the optimizer
+        The optimizer supplies its options at every step.  In the configuration they would tie a
+        checkpoint to the momentum that a schedule had reached.
         """
         if not self.memories:
             logger.warning(
@@ -80,13 +71,8 @@ OF_MUON: tuple[type, ...] = (MuonCorrection,)
 
 
 def warn_of_rare_entries(configuration: Configuration, what: str) -> None:
-    """Warn of lost accuracy if the memory does not handle an optimizer's momentum.
-
-    Parameters
-    ----------
-    configuration : of the compressor
-    what : the momentum, as text
-    """
+    """Warn of lost accuracy if the memory does not handle an optimizer's momentum, named
+    ``what``."""
     density = configuration.density(LONG_RUN)
     if density is None or density > COSTS_ACCURACY_AT or configuration.memory.finishes:
         return

@@ -20,8 +20,6 @@ SLACK = 0.05
 class Rates:
     """Reference rates by parameter group.
 
-    Parameters
-    ----------
     path : predicted rates by step and group; or only the first rates
     is_foreseen : whether ``path`` has predicted rates
     """
@@ -40,11 +38,8 @@ class Rates:
                 )
 
     def pace(self, rate: float, group: int, step: int) -> Pace:
-        """Return the rate of a step with its reference.
+        """Return the optimizer's present rate with its reference.
 
-        Parameters
-        ----------
-        rate : the optimizer's present learning rate
         group : index of the tensor's parameter group
         step : completed steps of the tensor
         """
@@ -64,7 +59,6 @@ class Rates:
         return Pace(rate, self._references[group], self.is_foreseen)
 
     def _is_off(self, rate: float, group: int, step: int) -> bool:
-        """Return whether a rate differs from all rates predicted for nearby steps."""
         # Steps that a loss scaler skips do not advance the scheduler.
         near = 10 + step // 20
         foreseen = [each[group] for each in self.path[max(0, step - near) : step + near]]
@@ -82,8 +76,6 @@ class Rates:
 def first_rates(rates: Sequence[float], why: str | None) -> Rates:
     """Return reference rates for a run whose rates are not known in advance.
 
-    Parameters
-    ----------
     rates : the present rates by parameter group
     why : the reason, for a warning; None if the rates are probably constant
     """

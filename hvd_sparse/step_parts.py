@@ -24,12 +24,9 @@ MOST_DENSITIES = 1024
 class StepParts:
     """The parts of a tensor's step, at the density of that step.
 
-    Attributes
-    ----------
-    density : asked for at this step; None where the method decides by itself
-    selector, codec : at this density
+    density : None if the method decides by itself
     is_exact : the codec gives selections back bit for bit
-    sends_accumulated : what is sent are accumulated values, bit for bit
+    sends_accumulated : the sent values are accumulated ones, bit for bit
     sends_plain : and they are encoded as they lie in memory
     """
 
@@ -42,7 +39,6 @@ class StepParts:
 
     @classmethod
     def of(cls, density: float | None, selector: Selector, codec: Codec) -> StepParts:
-        """Create the record from the parts, with their declared properties."""
         is_exact = codec.is_exact
         sends_accumulated = is_exact and not selector.changes_values
         sends_plain = sends_accumulated and codec.is_plain
@@ -51,12 +47,7 @@ class StepParts:
 
 @dataclass(frozen=True)
 class Parts:
-    """The five parts, and their versions at the density of each step.
-
-    Attributes
-    ----------
-    selector, memory, codec, exchange, schedule : the parts
-    """
+    """The five parts, and their versions at the density of each step."""
 
     selector: Selector
     memory: Memory
@@ -76,7 +67,6 @@ class Parts:
         return self.rule is not None and self.rule.c_max is not None
 
     def settled(self, bound: DensityRule) -> tuple[Selector, Schedule | None]:
-        """Return the selector and the schedule with a resolved density rule."""
         selector, schedule = self.selector, self.schedule
         if isinstance(getattr(selector, "density", None), DensityRule):
             selector = replace(selector, density=bound)  # type: ignore[call-arg]
@@ -86,7 +76,6 @@ class Parts:
 
     @property
     def follows_rate(self) -> bool:
-        """Whether densities follow the learning rate of an optimizer."""
         return isinstance(self.schedule, LearningRate)
 
     def at_step(
@@ -94,8 +83,6 @@ class Parts:
     ) -> StepParts:
         """Return the parts of a tensor's step; the same object for equal densities.
 
-        Parameters
-        ----------
         step : completed steps of the tensor
         spec : the tensor; None for the mean density of all tensors
         pace : its learning rate, if densities follow the learning rate; None for the mean rate
@@ -126,7 +113,6 @@ class Parts:
         return made
 
     def parts_at(self, density: float | None) -> StepParts:
-        """Return the parts at a density."""
         made = self._at_density.get(density)
         if made is None:
             selector, codec = self.selector, self.codec
@@ -158,12 +144,5 @@ class Parts:
     def density(
         self, step: int, spec: TensorSpec | None = None, pace: Pace | None = None
     ) -> float | None:
-        """Return the density of a tensor's step; None for methods without a density.
-
-        Parameters
-        ----------
-        step : completed steps of the tensor
-        spec : the tensor; None for the mean density of all tensors
-        pace : see ``at_step``
-        """
+        """Return the density of a tensor's step, None for methods without one; see ``at_step``."""
         return self.at_step(step, spec, pace).density

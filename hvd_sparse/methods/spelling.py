@@ -30,28 +30,18 @@ FORMS = (
 
 @dataclass(frozen=True)
 class SpelledMethod:
-    """A named method and its options, as read from a command line.
-
-    Attributes
-    ----------
-    name : name of the method
-    options : the options, by name
-    """
+    """A named method and its options, as read from a command line."""
 
     name: str
     options: dict[str, object] = field(default_factory=dict)
 
     @property
     def takes_density(self) -> bool:
-        """Whether the method has a density."""
         return "density" in inspect.signature(getattr(Methods, self.name)).parameters
 
     def create(self, compression: type[Methods], params: object, **options: object) -> Value:
-        """Create the compressor with this method of ``compression``.
+        """Create the compressor with this method of a frontend's ``Compression``.
 
-        Parameters
-        ----------
-        compression : a frontend's ``Compression``
         params : the tensors to compress
         options : further options; those on the command line take precedence
         """
@@ -148,12 +138,7 @@ def _number(value: str, where: str, text: str) -> float:
 
 
 def density_argument(text: str) -> Spelled:
-    """Read the option ``density``; a ``type`` for ``argparse``.
-
-    Raises
-    ------
-    argparse.ArgumentTypeError : the text is not a density
-    """
+    """Read the option ``density``; a ``type`` for ``argparse``, which raises its errors."""
     try:
         return read_density(text)
     except InvalidOption as error:
@@ -161,12 +146,7 @@ def density_argument(text: str) -> Spelled:
 
 
 def known_density(text: str) -> Union[float, dict[str, float]]:
-    """Read a density other than "hiding"; a ``type`` for ``argparse`` in commands without training.
-
-    Raises
-    ------
-    argparse.ArgumentTypeError : the text is not a density, or is "hiding"
-    """
+    """Read a density other than "hiding"; a ``type`` for commands without training."""
     density = density_argument(text)
     if isinstance(density, str):
         raise argparse.ArgumentTypeError(
