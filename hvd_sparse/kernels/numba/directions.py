@@ -18,13 +18,13 @@ BLOCK = 1 << 11
 
 
 @njit
-def moving(old, entry, factor, rest):  # type: ignore[no-untyped-def]
+def _moving(old, entry, factor, rest):  # type: ignore[no-untyped-def]
     return old * factor + entry * rest
 
 
 # Division by zero gives infinity, as numpy's; asking for it first would keep LLVM from vectors.
 @njit(error_model="numpy")
-def adam_entry(top, first, second, own, others, epsilon, scale):  # type: ignore[no-untyped-def]
+def _adam_entry(top, first, second, own, others, epsilon, scale):  # type: ignore[no-untyped-def]
     """Return the direction: ``top`` divided by the moments without the bias of their start."""
     both = first * first
     average = second * own + (both if both < second else second) * others
@@ -36,7 +36,7 @@ def adam_entry(top, first, second, own, others, epsilon, scale):  # type: ignore
 def _push(gradient, old, new, factor, rest, is_square):  # type: ignore[no-untyped-def]
     for i in range(new.size):
         entry = gradient[i] * gradient[i] if is_square else gradient[i]
-        new[i] = moving(old[i], entry, factor, rest)
+        new[i] = _moving(old[i], entry, factor, rest)
 
 
 @njit
@@ -49,7 +49,7 @@ def _copy(x, out):  # type: ignore[no-untyped-def]
 def _direct(top, mean, square, out, unbias1, unbias2, own, others, epsilon, scale):  # type: ignore[no-untyped-def]
     for i in range(out.size):
         first, second = mean[i] * unbias1, square[i] * unbias2
-        out[i] = adam_entry(top[i], first, second, own, others, epsilon, scale)
+        out[i] = _adam_entry(top[i], first, second, own, others, epsilon, scale)
 
 
 @njit(signatures("xxOvpp", types.void), nogil=True, cache=True)

@@ -24,7 +24,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic, overload
 
-from hvd_sparse.kernels.numba.directions import adam_entry, moving
+from hvd_sparse.kernels.numba.directions import _adam_entry, _moving
 from hvd_sparse.kernels.numba.vectors import (
     DOUBLE,
     SEGMENT,
@@ -153,12 +153,12 @@ def _entry_added(gradient, direction, i):  # type: ignore[no-untyped-def]
         (mean, square, out_mean, out_square, beta1, rest1, unbias1, beta2, rest2, unbias2,
          own, others, epsilon, scale, is_of_mean) = direction  # fmt: skip
         entry = gradient[i]
-        first = moving(mean[i], entry, beta1, rest1)
-        second = moving(square[i], entry * entry, beta2, rest2)
+        first = _moving(mean[i], entry, beta1, rest1)
+        second = _moving(square[i], entry * entry, beta2, rest2)
         out_mean[i], out_square[i] = first, second
         first, second = first * unbias1, second * unbias2
         top = first if is_of_mean else entry
-        return adam_entry(top, first, second, own, others, epsilon, scale)
+        return _adam_entry(top, first, second, own, others, epsilon, scale)
 
     return {GRADIENT: of_gradient, MOMENTUM: of_momentum, ADAM: of_adam}[len(direction)]
 
