@@ -53,13 +53,8 @@ CROWDED = 10
 
 
 def vectors_added(call: Call, store: Store) -> Added:
-    """Return what gives the vectors that are added, to be called in the loop.
-
-    Parameters
-    ----------
-    call : of the intrinsic, whose first argument is the gradient
-    store : writes a vector of a memory's
-    """
+    """Return the function that makes the vector to add at an index, and writes memories by
+    ``store``."""
     (gradient,) = call.pointers(0)
     members = call.members(DIRECTION)
     if len(members) == MOMENTUM:
@@ -78,7 +73,6 @@ def _momentum(
     momentum: ir.Value,
     is_nesterov: ir.Value,
 ) -> Added:
-    """Return what pushes the velocity, and gives where it goes."""
     builder, vectors = call.builder, call.vectors
     factor, nesterov = vectors.splat(momentum), call.is_set(is_nesterov)
 
@@ -102,7 +96,6 @@ def _adam(
     out_square: ir.Value,
     *numbers: ir.Value,
 ) -> Added:
-    """Return what writes the moments, and gives Adam's direction."""
     builder, vectors = call.builder, call.vectors
     times, plus, nothing = builder.fmul, builder.fadd, vectors.constant(0.0)
     beta1, rest1, unbias1, beta2, rest2, unbias2, own, others, epsilon, scale = (
@@ -131,14 +124,12 @@ def _adam(
 
 
 def entry_added(gradient: np.ndarray, direction: tuple, i: int) -> float:
-    """Return the entry that is added at ``i``: what ``vectors_added`` gives, for the last few."""
+    """Return the entry to add at ``i``: as ``vectors_added``, for the last few."""
     raise NotImplementedError  # compiled code calls the overload
 
 
 @overload(entry_added)
 def _entry_added(gradient, direction, i):  # type: ignore[no-untyped-def]
-    """Choose by the direction's type."""
-
     def of_gradient(gradient, direction, i):  # type: ignore[no-untyped-def]
         return gradient[i]
 
@@ -164,15 +155,11 @@ def _entry_added(gradient, direction, i):  # type: ignore[no-untyped-def]
 
 
 def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Callable[..., object]:
-    """Make an intrinsic over whole vectors: out = residual + what is added, with the threshold's
-    entries taken out.
+    """Make an intrinsic over whole vectors: out = residual + the addend, without the taken entries.
 
-    Parameters
-    ----------
-    past_caches : what is written is written without reading its lines first, which must begin at
-        multiples of 64 bytes
-    is_crowded : so many entries reach the threshold that no branch can be guessed: every vector is
-        appended, most of it to be overwritten
+    past_caches : write without reading the lines first, which must begin at multiples of 64 bytes
+    is_crowded : so many entries reach the threshold that branches cannot be predicted: every vector
+        is appended, most of it to be overwritten
     """
 
     def emit(call: Call) -> ir.Value:
@@ -237,7 +224,6 @@ _add_and_take_past_caches_crowded = _make_add_and_take(True, True)
 
 @njit
 def add_and_take_vectors(past_caches, is_crowded, *arguments):  # type: ignore[no-untyped-def]
-    """Call the intrinsic that suits."""
     if past_caches and is_crowded:
         return _add_and_take_past_caches_crowded(*arguments)
     if past_caches:
@@ -249,11 +235,8 @@ def add_and_take_vectors(past_caches, is_crowded, *arguments):  # type: ignore[n
 
 @njit
 def _go_past_caches(residual, out, start):  # type: ignore[no-untyped-def]
-    """Tell whether writes to ``out`` may go past the caches.
-
-    It must be another array than ``residual``, too large for the caches, and its vectors must be
-    whole lines.
-    """
+    """Return whether writes to ``out`` may go past the caches: another array than ``residual``, too
+    large for the caches, whose vectors are whole lines."""
     # In place the lines have been read already, and are in the caches.
     place = out.ctypes.data
     is_line = (place + start * out.itemsize) % 64 == 0
@@ -265,15 +248,11 @@ def _take(  # type: ignore[no-untyped-def]
     gradient, residual, out, direction, past_caches,
     start, stop, cut, indices, values, capacity, totals,
 ):  # fmt: skip
-    """Write out = residual + what is added in [start, stop), and take the entries that reach the
-    cut.
+    """Write out = residual + the addend in [start, stop), and take the entries that reach the cut.
 
-    Returns how many entries are taken, or -1: more than the capacity, so none is.
+    Returns how many entries are taken, or -1 if they exceed the capacity and none is.
 
-    Parameters
-    ----------
-    direction : what is added, see ``added``
-    past_caches : write past the caches
+    direction : makes the addend, see above
     cut : bit pattern of the threshold, above 0
     indices, values : room for ``capacity + SPARE`` entries
     totals : float64 [2], added to: sum of magnitudes; how many are not finite
@@ -328,7 +307,7 @@ def _take(  # type: ignore[no-untyped-def]
 
 @njit
 def _take_added(gradient, residual, out, stop, cut, indices, values, capacity, totals):  # type: ignore[no-untyped-def]
-    """Do as ``_take`` from the beginning; the gradient is added, of a vector that caches hold."""
+    """Do ``_take`` with the gradient from the beginning, for a vector that caches hold."""
     return _take(
         gradient, residual, out, (), False, 0, stop, cut, indices, values, capacity, totals
     )
@@ -336,7 +315,6 @@ def _take_added(gradient, residual, out, stop, cut, indices, values, capacity, t
 
 @njit(signatures("xxOpppJOpS"), nogil=True, cache=True)
 def add_and_take(gradient, residual, out, start, stop, cut, indices, values, capacity, totals):  # type: ignore[no-untyped-def]
-    """Do as ``_take``; the gradient is added."""
     return _take(
         gradient, residual, out, (), _go_past_caches(residual, out, start),
         start, stop, cut, indices, values, capacity, totals,
@@ -348,7 +326,6 @@ def push_and_take(  # type: ignore[no-untyped-def]
     gradient, residual, out, velocity, out_velocity, momentum, is_nesterov,
     start, stop, cut, indices, values, capacity, totals,
 ):  # fmt: skip
-    """Do as ``_take``; the velocity is pushed first, and where it goes is added."""
     past_caches = _go_past_caches(residual, out, start)
     return _take(
         gradient, residual, out, (velocity, out_velocity, momentum, is_nesterov),
@@ -363,7 +340,6 @@ def push_adam_and_take(  # type: ignore[no-untyped-def]
     beta1, rest1, unbias1, beta2, rest2, unbias2, own, others, epsilon, scale, is_of_mean,
     start, stop, cut, indices, values, capacity, totals,
 ):  # fmt: skip
-    """Do as ``_take``; the moments are moved first, and Adam's direction is added."""
     past_caches = _go_past_caches(residual, out, start) and _go_past_caches(mean, out_mean, start)
     direction = (
         mean, square, out_mean, out_square,

@@ -35,8 +35,7 @@ They are an eighth of a second-level cache of 2 MiB, which many tensors share.""
 
 
 def _bits(x: np.ndarray) -> tuple[np.ndarray, int, int]:
-    """Return a vector's bit patterns as integers, the mask of a magnitude, and infinity's
-    pattern."""
+    """Return bit patterns as integers, the mask of a magnitude, and infinity's pattern."""
     raise NotImplementedError  # numba puts the overload in its place
 
 
@@ -49,16 +48,14 @@ def _bits_by_type(x):  # type: ignore[no-untyped-def]
 
 @njit
 def _key(bits, magnitude_bits, infinity):  # type: ignore[no-untyped-def]
-    """Return the bit pattern of a magnitude as an integer in its order; 0 for NaN, which is never
-    taken."""
+    """Return a magnitude's pattern as an integer in its order; 0 for NaN, which is never taken."""
     key = bits & magnitude_bits
     return key if key <= infinity else bits ^ bits  # zero of the same integer type
 
 
 @njit
 def _range(bits, everything, infinity):  # type: ignore[no-untyped-def]
-    """Return the smallest and largest magnitude that are not zero, and the count of these
-    entries."""
+    """Return the least and largest magnitude but zeros, and how many these are."""
     low, top, nonzeros = everything, everything ^ everything, 0
     for i in range(bits.size):
         key = _key(bits[i], everything, infinity)
@@ -70,7 +67,6 @@ def _range(bits, everything, infinity):  # type: ignore[no-untyped-def]
 
 @njit
 def _inside(bits, first, last, count, everything, infinity):  # type: ignore[no-untyped-def]
-    """Return the magnitudes between two, of which there are ``count``."""
     inside, found = np.empty(count + 1, bits.dtype), 0
     for i in range(bits.size):
         key = _key(bits[i], everything, infinity)
@@ -81,9 +77,8 @@ def _inside(bits, first, last, count, everything, infinity):  # type: ignore[no-
 
 @njit
 def _cut(x, count):  # type: ignore[no-untyped-def]
-    """Return the bits of the count-th largest magnitude, and its equals among the count.
-
-    Where there are fewer entries than that: zero, which only they exceed, and none.
+    """Return the pattern of the count-th largest magnitude, and its equals among the count; (0, 0)
+    if there are fewer entries.
 
     Bins between the smallest and the largest magnitude are counted; the bin of the count-th is
     binned again. Bins are of equal width in bits, so finer where values are smaller.
@@ -123,12 +118,8 @@ def _cut(x, count):  # type: ignore[no-untyped-def]
 
 @njit(signatures("xpJO"), nogil=True, cache=True)
 def take_largest(x, count, indices, values):  # type: ignore[no-untyped-def]
-    """Take the count largest magnitudes, or all non-zeros if there are fewer; return how many.
-
-    Parameters
-    ----------
-    indices, values : written; with room for one more
-    """
+    """Take the count largest magnitudes, or all non-zeros if there are fewer, into lists with room
+    for one more; return how many."""
     bits, everything, infinity = _bits(x)
     smallest, ties = _cut(x, count)
     found = 0
@@ -143,16 +134,10 @@ def take_largest(x, count, indices, values):  # type: ignore[no-untyped-def]
 
 @njit(signatures("jxpJOOp", types.Tuple((types.intp, types.float64))), nogil=True, cache=True)
 def trim(indices, values, count, kept_indices, kept_values, out, gives_back):  # type: ignore[no-untyped-def]
-    """Keep the count largest entries, or all that are neither zero nor NaN if there are fewer.
+    """Keep the count largest entries, or all that are neither zero nor NaN if there are fewer, in
+    lists with room for one more; with ``gives_back`` the others go back to ``out``.
 
-    Parameters
-    ----------
-    kept_indices, kept_values : written; with room for one more
-    gives_back : the others go back to ``out``
-
-    Returns
-    -------
-    How many are kept, and the smallest magnitude among them, 0 where there is none.
+    Returns how many are kept, and the smallest magnitude among them, 0 for none.
     """
     bits, everything, infinity = _bits(values)
     smallest, ties = _cut(values, count)
@@ -178,21 +163,18 @@ def trim(indices, values, count, kept_indices, kept_values, out, gives_back):  #
 
 @njit(signatures("Ojx", types.void), nogil=True, cache=True)
 def restore(out, indices, values):  # type: ignore[no-untyped-def]
-    """Write out[indices] = values."""
     for i in range(indices.size):
         out[indices[i]] = values[i]
 
 
 @njit(signatures("Oj", types.void), nogil=True, cache=True)
 def clear(residual, indices):  # type: ignore[no-untyped-def]
-    """Write residual[indices] = +0.0."""
     for i in range(indices.size):
         residual[indices[i]] = 0
 
 
 @njit(signatures("Ojx", types.void), nogil=True, cache=True)
 def scatter_add(out, indices, values):  # type: ignore[no-untyped-def]
-    """Write out[indices] += values."""
     for i in range(indices.size):
         out[indices[i]] += values[i]
 
@@ -208,7 +190,7 @@ def _emit_copy(call: Call) -> None:
 def _copy_past_caches(typing, source, out, start, count):  # type: ignore[no-untyped-def]
     """Copy source[:count] to out[start : start + count] without reading the lines of ``out``.
 
-    The count is one of whole vectors, and ``out[start]`` begins at a multiple of 64 bytes.
+    The count is of whole vectors, and ``out[start]`` begins at a multiple of 64 bytes.
     """
     return types.void(source, out, types.intp, types.intp), instructions(_emit_copy)
 
@@ -219,7 +201,6 @@ def _emit_fence(call: Call) -> None:
 
 @intrinsic
 def _fence(typing):  # type: ignore[no-untyped-def]
-    """Let other threads see the writes past the caches before anything that follows."""
     return types.void(), instructions(_emit_fence)
 
 
@@ -231,7 +212,6 @@ def _entries_before_a_line(out):  # type: ignore[no-untyped-def]
 
 @njit
 def _assemble_blocks(out, indices, values, ends):  # type: ignore[no-untyped-def]
-    """Do as ``assemble`` for a long result, a block after the other."""
     starts = np.zeros_like(ends)
     starts[1:] = ends[:-1]
     is_large = out.size * out.itemsize >= LARGE_BYTES
@@ -268,10 +248,8 @@ def _assemble_blocks(out, indices, values, ends):  # type: ignore[no-untyped-def
 
 @njit(signatures("OjOIf", types.void), nogil=True, cache=True)
 def assemble(out, indices, values, ends, factor):  # type: ignore[no-untyped-def]
-    """Write out = the sum of ascending lists, one behind the other: ``ends`` of them.
-
-    values : multiplied by the factor, each rounded, before anything is added
-    """
+    """Write out = the sum of ascending lists, which end at ``ends``, with values times the factor,
+    rounded."""
     multiple = out.dtype.type(factor)
     for i in range(values.size):
         values[i] *= multiple

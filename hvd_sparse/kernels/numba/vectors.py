@@ -49,7 +49,6 @@ class Vectors:
         self.suffix = f"v{lanes}f{32 if scalar == ir.FloatType() else 64}"
 
     def call(self, name: str, result: ir.Type, *arguments: ir.Value) -> ir.Value:
-        """Call a function by its name, such as an intrinsic of LLVM's."""
         function_type = ir.FunctionType(result, [argument.type for argument in arguments])
         function = cgutils.get_or_insert_function(self.builder.module, function_type, name)
         return self.builder.call(function, arguments)
@@ -64,23 +63,16 @@ class Vectors:
         return self.builder.shuffle_vector(first, undefined, lanes)
 
     def constant(self, value: float) -> ir.Constant:
-        """Return a number in all lanes."""
         return ir.Constant(self.floats, [value] * self.lanes)
 
     def positions(self, index: ir.Value) -> ir.Value:
-        """Return index, index + 1, ... as 32-bit integers."""
         lanes = ir.Constant(self.indices, list(range(self.lanes)))
         return self.builder.add(self.splat(self.builder.trunc(index, INDEX), self.indices), lanes)
 
     def magnitude(self, vector: ir.Value) -> ir.Value:
-        """Return the magnitudes."""
         return self.call(f"llvm.fabs.{self.suffix}", self.floats, vector)
 
     def patterns(self, vector: ir.Value) -> ir.Value:
-        """Return the bit patterns of the magnitudes, which have the same order.
-
-        They are the same numbers in a thread that takes subnormal numbers for zero.
-        """
         mask = (1 << (8 * self.bytes - 1)) - 1
         bits = self.builder.bitcast(vector, self.integers)
         return self.builder.and_(bits, ir.Constant(self.integers, [mask] * self.lanes))
@@ -91,8 +83,7 @@ class Vectors:
         return self.splat(fitting, self.integers)
 
     def infinity(self) -> ir.Value:
-        """Return the bit pattern of infinity in all lanes: patterns below it are finite, above it
-        NaN."""
+        """Return infinity's bit pattern in all lanes: below it numbers are finite, above it NaN."""
         bits = 0x7F800000 if self.bytes == 4 else 0x7FF0000000000000
         return ir.Constant(self.integers, [bits] * self.lanes)
 
@@ -102,18 +93,15 @@ class Vectors:
         return self.builder.bitcast(address, vector.as_pointer()) if vector is not None else address
 
     def load(self, pointer: ir.Value, index: ir.Value) -> ir.Value:
-        """Return the vector that begins at an entry."""
         loaded = self.builder.load(self.at(pointer, index, self.floats))
         loaded.align = self.bytes  # vectors of a program need not begin at a cache line
         return loaded
 
     def store(self, vector: ir.Value, pointer: ir.Value, index: ir.Value) -> None:
-        """Write a vector that begins at an entry."""
         self.builder.store(vector, self.at(pointer, index, self.floats)).align = self.bytes
 
     def store_past_caches(self, vector: ir.Value, pointer: ir.Value, index: ir.Value) -> None:
-        """Write a vector to a multiple of 64 bytes, whose line is neither read before nor kept
-        after."""
+        """Write a vector to a whole line of 64 bytes, which is not read before or kept after."""
         store = self.builder.store(vector, self.at(pointer, index, self.floats))
         store.align = VECTOR_BYTES
         # A hint, which LLVM keeps for whole aligned vectors only.
@@ -132,12 +120,10 @@ class Vectors:
         return part if self.scalar == DOUBLE else self.builder.fpext(part, self.half)
 
     def sum(self, vector: ir.Value) -> ir.Value:
-        """Return the sum of all lanes, as a double."""
         halves = self.builder.fadd(self.doubles(vector, 0), self.doubles(vector, 1))
         return self.sum_of_doubles(halves)
 
     def sum_of_doubles(self, vector: ir.Value) -> ir.Value:
-        """Return the sum of a vector of doubles."""
         # LLVM adds the lanes in order, as no reassociation is allowed: the same bits everywhere.
         zero = ir.Constant(DOUBLE, 0.0)
         return self.call(f"llvm.vector.reduce.fadd.v{self.lanes // 2}f64", DOUBLE, zero, vector)
@@ -148,13 +134,11 @@ class Vectors:
         return top if self.scalar == DOUBLE else self.builder.fpext(top, DOUBLE)
 
     def ones(self, mask: ir.Value) -> ir.Value:
-        """Count the lanes of a mask that are set."""
         # A mask has one bit a lane.
         bits = self.builder.bitcast(mask, ir.IntType(self.lanes))
         return self.builder.zext(self.call(f"llvm.ctpop.i{self.lanes}", bits.type, bits), WORD)
 
     def is_any(self, mask: ir.Value) -> ir.Value:
-        """Tell whether a lane of the mask is set."""
         bits = self.builder.bitcast(mask, ir.IntType(self.lanes))
         return self.builder.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0))
 
@@ -162,8 +146,8 @@ class Vectors:
     def seldom(self, mask: ir.Value, states: list[ir.Value]) -> Iterator[list[ir.Value]]:
         """Run a block only if a lane of the mask is set.
 
-        The block puts the new states into the list, and the code behind it finds them there; the
-        old ones otherwise.
+        The block appends the new states to the list; behind it the list has these, or the old
+        states.
         """
         before = self.builder.block
         changed: list[ir.Value] = []
@@ -186,10 +170,8 @@ class Vectors:
         values: ir.Value,
         count: ir.Value,
     ) -> ir.Value:
-        """Append the masked entries and their indices to a list, and return its new length.
-
-        The list must have room for a whole vector behind its end.
-        """
+        """Append the masked entries and their indices to a list, with room for a vector behind its
+        end; return its new length."""
         for vector, pointer in ((entry, values), (self.positions(index), indices)):
             to_the_front = self.call(
                 f"llvm.experimental.vector.compress.{self._suffix_of(vector)}",
@@ -240,13 +222,7 @@ def counting(
 
 
 class Call:
-    """A call of an intrinsic, whose instructions are to be written where the builder stands.
-
-    Attributes
-    ----------
-    builder : writes the instructions
-    arguments : the values of the call; of an array, see ``pointers``
-    """
+    """A call of an intrinsic; ``builder`` writes its instructions, ``arguments`` are its values."""
 
     def __init__(
         self,
@@ -264,7 +240,6 @@ class Call:
         return Vectors(self.builder, self._context.get_data_type(self._types[0].dtype))
 
     def pointers(self, *positions: int) -> list[ir.Value]:
-        """Return where the entries of these array arguments begin."""
         return [
             self._pointer(self._types[position], self.arguments[position]) for position in positions
         ]
@@ -287,7 +262,6 @@ class Call:
         return array.data
 
     def add_up(self, totals: ir.Value, position: int, amount: ir.Value) -> None:
-        """Add an amount to one of the totals, float64."""
         slot = self.builder.gep(totals, [ir.Constant(WORD, position)])
         self.builder.store(self.builder.fadd(self.builder.load(slot), amount), slot)
 
@@ -339,12 +313,9 @@ def reaching(vectors: Vectors, entry: ir.Value, cuts: ir.Value) -> ir.Value:
 def signatures(arguments: str, result: types.Type = types.intp) -> list[Signature]:
     """Return one signature a float type.
 
-    Parameters
-    ----------
     arguments : a letter each: v a value, x values read, O values written, j indices read, J indices
-        written, p a position or count, f a float64, I positions written, S float64 totals
-        written; vectors are 1-D and C-contiguous
-    result : numba type of the result
+        written, p a position or count, f a float64, I positions written, S float64 totals written;
+        vectors are 1-D and C-contiguous
     """
     made = []
     for scalar in (types.float32, types.float64):
@@ -365,6 +336,5 @@ def signatures(arguments: str, result: types.Type = types.intp) -> list[Signatur
 
 @njit
 def whole_end(x, start, stop):  # type: ignore[no-untyped-def]
-    """Return the end of the last whole vector of [start, stop)."""
     lanes = 64 // x.itemsize
     return start + (stop - start) // lanes * lanes
