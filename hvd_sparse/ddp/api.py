@@ -11,8 +11,7 @@ from hvd_sparse.frontend.torch.optimizer import read_optimizer
 from hvd_sparse.frontend.torch.rates import foresee
 from hvd_sparse.methods import Methods
 from hvd_sparse.methods.spelling import read_method
-from hvd_sparse.optimizer_memory import Handover
-from hvd_sparse.rates import Rates
+from hvd_sparse.optimizer_memory import Handover, Rates
 from hvd_sparse.untyped import GradScaler, Optimizer, Option, Params, ProcessSet, Value
 
 

@@ -12,8 +12,7 @@ from hvd_sparse.checks import check_choice, check_whole
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.density_rule import Density
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.optimizer_memory import Handover
-from hvd_sparse.rates import Rates
+from hvd_sparse.optimizer_memory import Handover, Rates
 from hvd_sparse.registry import EXCHANGES, SELECTORS
 from hvd_sparse.schedules.learning_rate import LearningRate
 from hvd_sparse.untyped import Optimizer

@@ -5,10 +5,9 @@ from __future__ import annotations
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.frontend.compression import AutoMethod
 from hvd_sparse.methods import Methods
-from hvd_sparse.optimizer_memory import Handover
+from hvd_sparse.optimizer_memory import Handover, Rates
 from hvd_sparse.plan.policy import Policy
 from hvd_sparse.plan.trial import Trial
-from hvd_sparse.rates import Rates
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.tensorflow.fallback import GraphFallback
 from hvd_sparse.tensorflow.nothing import TensorflowSendNothing

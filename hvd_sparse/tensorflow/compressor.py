@@ -14,10 +14,9 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.compressor import check_process_set, is_elastic
 from hvd_sparse.frontend.watched import WatchedCompressor
 from hvd_sparse.kernels.engines import resolve_engine
-from hvd_sparse.optimizer_memory import warn_of_rare_entries
+from hvd_sparse.optimizer_memory import Rates, warn_of_rare_entries
 from hvd_sparse.plan.group_plan import GroupPlan
 from hvd_sparse.plan.groups_of_graphs import GraphPlannedGroups
-from hvd_sparse.rates import Rates
 from hvd_sparse.state.state_check import IncompatibleKeys
 from hvd_sparse.step.buckets import one_per_tensor
 from hvd_sparse.step.step import Step

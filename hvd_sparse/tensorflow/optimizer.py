@@ -14,8 +14,15 @@ import tensorflow as tf
 
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.memories.adam_correction import AdamCorrection
-from hvd_sparse.optimizer_memory import OF_ADAM, OF_MUON, OF_SGD, Handover
-from hvd_sparse.rates import Rates, first_rates, refuse_path
+from hvd_sparse.optimizer_memory import (
+    OF_ADAM,
+    OF_MUON,
+    OF_SGD,
+    Handover,
+    Rates,
+    first_rates,
+    refuse_path,
+)
 from hvd_sparse.tensorflow.identity import VariableIndex
 from hvd_sparse.tensorflow.keras3 import (
     LEGACY_UPDATE,

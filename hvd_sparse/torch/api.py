@@ -7,9 +7,8 @@ from hvd_sparse.frontend.compression import AutoMethod
 from hvd_sparse.frontend.torch.optimizer import read_optimizer
 from hvd_sparse.frontend.torch.rates import foresee
 from hvd_sparse.methods import Methods
-from hvd_sparse.optimizer_memory import Handover
+from hvd_sparse.optimizer_memory import Handover, Rates
 from hvd_sparse.plan.policy import Policy
-from hvd_sparse.rates import Rates
 from hvd_sparse.torch.compressor import TorchCompressor
 from hvd_sparse.torch.nothing import TorchSendNothing
 from hvd_sparse.untyped import GradScaler, Optimizer, Params, ProcessSet, Value

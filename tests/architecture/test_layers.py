@@ -26,7 +26,7 @@ LAYERS = (
         "tracing.spans",
     ),
     ("types", "registry", "checks"),
-    ("kernels", "density_rule", "rates"),
+    ("kernels", "density_rule"),
     ("wire",),
     ("selectors", "memories", "codecs", "schedules", "telemetry"),
     ("exchanges",),

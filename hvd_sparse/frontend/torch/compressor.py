@@ -18,8 +18,7 @@ from hvd_sparse.frontend.torch.ways import DEVICE, HOST, ways_of
 from hvd_sparse.frontend.watched import WatchedCompressor
 from hvd_sparse.kernels.engines import resolve_engine, resolve_engine_by_place
 from hvd_sparse.memories._directions import DirectionState, Moments
-from hvd_sparse.optimizer_memory import warn_of_rare_entries
-from hvd_sparse.rates import Rates
+from hvd_sparse.optimizer_memory import Rates, warn_of_rare_entries
 from hvd_sparse.state.checkpoint_file import with_arrays
 from hvd_sparse.state.state_check import IncompatibleKeys
 from hvd_sparse.step.buckets import grouped

@@ -8,7 +8,7 @@ import warnings
 import torch
 
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.rates import Rates, first_rates, refuse_path
+from hvd_sparse.optimizer_memory import Rates, first_rates, refuse_path
 from hvd_sparse.untyped import Optimizer, Value
 
 PLATEAU = torch.optim.lr_scheduler.ReduceLROnPlateau

@@ -19,11 +19,13 @@ from hvd_sparse.kernels.packing import PACKERS
 from hvd_sparse.kernels.rows import rows_of
 from hvd_sparse.kernels.torch import passes, statistics
 from hvd_sparse.kernels.torch.coming import Answers, Coming, Pass, joined
-from hvd_sparse.kernels.torch.taking import largest, reaching, rounded, take
+from hvd_sparse.kernels.torch.passes import largest, take
 from hvd_sparse.kernels.torch.vector import (
     DeviceVector,
     Vector,
     fetch,
+    reaching,
+    rounded,
     tensor_of,
     upload,
     upload_indices,

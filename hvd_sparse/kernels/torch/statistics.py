@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from hvd_sparse.kernels.contract import Brought, Moments, Tail
-from hvd_sparse.kernels.torch.taking import reaching, rounded
-from hvd_sparse.kernels.torch.vector import fetch
+from hvd_sparse.kernels.torch.vector import fetch, reaching, rounded
 
 
 def pending_moments(x: torch.Tensor) -> torch.Tensor:

@@ -102,6 +102,20 @@ def tensor_of(x: Vector) -> torch.Tensor:
     return torch.from_numpy(np.ndarray(x.size, x.dtype, x) if x.flags.writeable else x.copy())
 
 
+def rounded(x: torch.Tensor, threshold: float) -> float:
+    """Return the threshold in the vector's dtype; infinite where it is too large for it."""
+    if x.dtype == torch.float64:
+        return threshold
+    with np.errstate(over="ignore"):
+        return float(np.float32(threshold))
+
+
+def reaching(x: torch.Tensor, magnitudes: torch.Tensor, threshold: float) -> torch.Tensor:
+    """Return a mask of the magnitudes that are at least the rounded threshold; zeros never are."""
+    cut = rounded(x, threshold)
+    return magnitudes >= cut if cut > 0 else magnitudes > 0
+
+
 class Copy:
     """A copy of a device's tensor, made for this, on its way to pinned memory; of the CPU,
     itself."""

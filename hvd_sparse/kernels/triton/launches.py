@@ -13,8 +13,7 @@ import triton.language as tl
 
 from hvd_sparse.kernels.contract import NOTHING, Brought, Moments, Taking
 from hvd_sparse.kernels.torch.coming import Answers, Pass, Sum
-from hvd_sparse.kernels.torch.taking import rounded
-from hvd_sparse.kernels.torch.vector import upload
+from hvd_sparse.kernels.torch.vector import rounded, upload
 from hvd_sparse.kernels.triton import device_code
 from hvd_sparse.types import Selection
 
