@@ -49,9 +49,8 @@ class SignCodec(Codec):
         width = frame.value_type.itemsize
         need(frame.body.size >= width, f"a body of {frame.body.size} bytes has no magnitude")
         scale = frame.body[:width].view(frame.value_type)[0]
-        bits = int.from_bytes(
-            frame.body[:width].tobytes(), "little"
-        )  # as an integer, because float comparisons may flush subnormal numbers to 0
+        # As an integer, because float comparisons may flush subnormal numbers to 0.
+        bits = int.from_bytes(frame.body[:width].tobytes(), "little")
         is_ours = 0 < bits < INFINITY[width] if frame.count else bits == 0
         need(is_ours, f"a payload of {frame.count} signs has the magnitude {scale}")
         indices, is_negative = self.decode_signs(frame.body[width:], frame, kernels)

@@ -9,7 +9,7 @@ import numpy as np
 
 from hvd_sparse.codecs._bits import unpack
 from hvd_sparse.codecs._values import ALL_FORMATS, ValuedCodec, packed_bytes
-from hvd_sparse.errors import CorruptPayload
+from hvd_sparse.codecs.block16 import joined_blocks
 from hvd_sparse.kernels.packing import Packers, blocks_of
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
@@ -73,14 +73,7 @@ class Chunk12(ValuedCodec):
         positions = unpack(body[2 * chunks + count :], 4, count, kernels).astype(np.uint16)
         positions <<= np.uint16(8)
         positions |= low
-        indices = kernels.join_blocks(counts, positions, CHUNK_BITS)
-        if indices is None:
-            raise CorruptPayload("the positions in a chunk do not ascend")
-        need(
-            count == 0 or int(indices[-1]) < numel,
-            f"an index exceeds the {numel} entries of the tensor",
-        )
-        return indices
+        return joined_blocks(counts, positions, numel, kernels, CHUNK_BITS)
 
     def index_bytes(self, count: int, numel: int) -> float:
         return 2 * blocks_of(numel, CHUNK_BITS) + count + packed_bytes(count, 4)

@@ -67,10 +67,8 @@ class Run16(Codec):
             words * (2 + width) == frame.body.size,
             f"a body of {frame.body.size} bytes is no whole number of words of {2 + width} bytes",
         )
-        runs, codes = (
-            frame.body[: 2 * words].view("<u2"),
-            frame.body[2 * words :].view(f"<u{width}"),
-        )
+        runs = frame.body[: 2 * words].view("<u2")
+        codes = frame.body[2 * words :].view(f"<u{width}")
         is_entry = (runs != LONGEST) | (codes != 0)
         need(
             np.count_nonzero(is_entry) == frame.count,

@@ -54,10 +54,8 @@ class Ternary(SignCodec):
             body.size == width * (bins + frame.count),
             f"{frame.count} words and {bins} bins do not fill {body.size} bytes",
         )
-        counts, words = (
-            body[: width * bins].view(f"<u{width}"),
-            body[width * bins :].view(f"<u{width}"),
-        )
+        counts = body[: width * bins].view(f"<u{width}")
+        words = body[width * bins :].view(f"<u{width}")
         need(
             int(counts.sum(dtype=np.int64)) == frame.count,
             f"the counts of the bins do not add up to {frame.count}",

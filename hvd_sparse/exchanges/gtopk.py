@@ -79,10 +79,8 @@ class GTopK(Exchange):
                 }
         for distance in _distances(context.world_size):
             place = context.rank % (2 * distance)
-            sends, receives = (
-                place == distance,
-                place == 0 and context.rank + distance < context.world_size,
-            )
+            sends = place == distance
+            receives = place == 0 and context.rank + distance < context.world_size
             # All ranks take part in every round, because a collective waits for all of them.
             frames: list[dict[int, np.ndarray] | None] = [None] * context.world_size
             if sends:

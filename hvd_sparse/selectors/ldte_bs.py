@@ -101,9 +101,8 @@ class LdteBs(DensitySelector):
             accumulated, first, band, moments, kernels, self.search, self.max_passes, known
         )
         memo = steer(context.memo, miss.count, band.least) if miss else context.memo
-        if result.converged:
-            return Found(result.selection, result.threshold, result.passes, memo=memo)
-        return Found(result.selection, result.threshold, result.passes, is_fallback=True, memo=memo)
+        is_fallback = not result.converged
+        return Found(result.selection, result.threshold, result.passes, is_fallback, memo)
 
     def _first(self, warm: float | None, moments: Moments, count: int) -> float:
         return AIM * warm if warm and self.warm_start else laplace_threshold(moments, count)

@@ -49,14 +49,11 @@ class RadixSelect(ExactSelector):
             counts = context.kernels.digit_counts(accumulated, shift, prefix)
             passes += 1
             from_above = np.cumsum(counts[::-1])[::-1]
-            digit = (
-                int(np.flatnonzero(from_above >= missing)[-1]) if from_above[0] >= missing else 0
-            )
+            reaching = np.flatnonzero(from_above >= missing)
+            digit = int(reaching[-1]) if reaching.size else 0
             missing -= int(from_above[digit] - counts[digit])
             prefix = (prefix << DIGIT_BITS) | digit
-            if (
-                counts[digit] == missing
-            ):  # all entries with these digits are taken: skip lower digits
+            if counts[digit] == missing:  # all entries with these digits are taken
                 prefix <<= shift
                 break
         threshold = float(np.array([prefix], f"u{accumulated.itemsize}").view(accumulated.dtype)[0])

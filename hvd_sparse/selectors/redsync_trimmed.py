@@ -69,13 +69,9 @@ class RedsyncTrimmed(ExactSelector):
         ratio, passes, cut = 1.0, 0, 0.0
         while moments.nonzeros > wanted:
             ratio -= self.step
-            cut = (
-                moments.abs_mean + ratio * (moments.abs_max - moments.abs_mean)
-                if ratio > 0
-                else 0.0
-            )
-            if cut <= 0.0:
-                break
+            cut = moments.abs_mean + ratio * (moments.abs_max - moments.abs_mean)
+            if ratio <= 0 or cut <= 0.0:
+                return 0.0, passes
             passes += 1
             if context.kernels.count_at_least(accumulated, cut) >= wanted:
                 break

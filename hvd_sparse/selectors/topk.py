@@ -58,8 +58,7 @@ class TopK(ExactSelector):
         result = search_threshold(
             accumulated, first, band, moments, kernels, "log_count", MAX_PASSES, known
         )
-        selection, threshold = kernels.trim(
-            result.selection, count, None
-        )  # up to 3 k if the search converged
+        # The search selects up to 3 k.
+        selection, threshold = kernels.trim(result.selection, count, None)
         memo = context.margin_for(count)
         return Found(selection, threshold, result.passes, memo=memo)

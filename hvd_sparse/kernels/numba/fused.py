@@ -169,11 +169,8 @@ def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Callable[..., obj
         cuts, infinity = vectors.splat_pattern(cut), vectors.infinity()
         zero, added = vectors.constant(0.0), vectors_added(call, store)
         states = [call.arguments[8], zero]
-        with counting(builder, start, stop, vectors.lanes, states) as (
-            index,
-            (taken, total),
-            leaving,
-        ):
+        loop = counting(builder, start, stop, vectors.lanes, states)
+        with loop as (index, (taken, total), leaving):
             old = vectors.load(kept, index)
             entry = builder.fadd(old, added(index))
             magnitude = vectors.magnitude(entry)
@@ -268,20 +265,10 @@ def _take(  # type: ignore[no-untyped-def]
         last = min(first + SEGMENT, whole) if first < whole else stop
         if last <= whole:
             count = add_and_take_vectors(
-                past_caches,
-                is_crowded,
-                gradient,
-                residual,
-                out,
-                first,
-                last,
-                limit,
-                indices,
-                values,
-                count,
-                totals,
+                past_caches, is_crowded,
+                gradient, residual, out, first, last, limit, indices, values, count, totals,
                 direction,
-            )
+            )  # fmt: skip
         for i in range(max(first, whole), last):
             old = residual[i]  # read before anything is written: ``out`` may be ``residual``
             entry = old + entry_added(gradient, direction, i)

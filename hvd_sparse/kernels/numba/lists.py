@@ -110,9 +110,8 @@ def _cut(x, count):  # type: ignore[no-untyped-def]
         first += chosen << width
         if width == 0:
             return first, missing
-        last = first + min(
-            last - first, (1 << width) - 1
-        )  # the bin's own end may lie beyond all integers
+        # The bin's own end may lie beyond all integers.
+        last = first + min(last - first, (1 << width) - 1)
         bits = _inside(bits, first, last, counts[chosen], everything, infinity)
 
 

@@ -139,11 +139,9 @@ class CompiledPackers:
 
 def _suiting(out: np.ndarray) -> np.ndarray:
     """Return the array, or one of its size if compiled code cannot write to it."""
-    return (
-        out
-        if out.flags.aligned and out.dtype.isnative
-        else np.empty(out.size, out.dtype.newbyteorder("="))
-    )
+    if out.flags.aligned and out.dtype.isnative:
+        return out
+    return np.empty(out.size, out.dtype.newbyteorder("="))
 
 
 def _native(array: np.ndarray) -> np.ndarray:

@@ -171,11 +171,8 @@ def _make_look(adds: bool) -> Callable[..., object]:
         builder, vectors, (start, stop) = call.builder, call.vectors, call.arguments[3:5]
         zero, infinite = vectors.constant(0.0), vectors.constant(float("inf"))
         states = [*vectors.no_doubles(), zero, ir.Constant(WORD, 0)]
-        with counting(builder, start, stop, vectors.lanes, states) as (
-            index,
-            (low, high, top, n),
-            leaving,
-        ):
+        loop = counting(builder, start, stop, vectors.lanes, states)
+        with loop as (index, (low, high, top, n), leaving):
             entry = vectors.load(x, index)
             if adds:
                 old = vectors.load(kept, index)
