@@ -71,7 +71,7 @@ class Auto(Exchange):
     def costs(
         self, candidates: Sequence[Exchange], volume: StepVolume, placement: Placement
     ) -> dict[Exchange, float]:
-        """Return the predicted time of a step for each candidate, in milliseconds."""
+        """Return the predicted milliseconds of a step for each candidate."""
         bits_per_ms = self.bandwidth_gbit * 1e6
         found = {}
         for exchange in candidates:

@@ -68,7 +68,7 @@ class ExchangeContext:
 
     @property
     def is_lost(self) -> bool:
-        """Whether a rank has failed, in which case the remaining phases carry no entries."""
+        """Whether a rank has failed; then the remaining phases carry no entries."""
         return bool(self.errors) or self.failure is not None
 
     @contextlib.contextmanager
@@ -162,6 +162,6 @@ class ExchangeContext:
         return [self.keys[i] if i < len(self.keys) else f"number {i}" for i in members]
 
     def finish(self) -> None:
-        """Raise the kept error, if any; call this after the last phase."""
+        """Raise the kept error, if any, after the last phase."""
         if self.failure is not None:
             raise self.failure

@@ -27,20 +27,10 @@ class Schedule(Protocol):
     paper: ClassVar[str | None]
 
     def density(self, step: int) -> float:
-        """Return the density of a step, in (0, 1].
-
-        Parameters
-        ----------
-        step : number of completed steps of the tensor, from 0
-        """
+        """Return the density, in (0, 1], of a tensor's step, the first of which is 0."""
 
     def at_density(self: Self, density: float) -> Self:
-        """Return this schedule with another final density.
-
-        Parameters
-        ----------
-        density : the density after any warm-up, in (0, 1]
-        """
+        """Return this schedule with another final density, in (0, 1]."""
 
 
 @dataclass(frozen=True)

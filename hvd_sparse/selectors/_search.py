@@ -22,7 +22,7 @@ from hvd_sparse.types import Selection
 
 @dataclass(frozen=True)
 class Band:
-    """The range of accepted counts, least <= count <= most, and the wanted count."""
+    """The accepted counts, least <= count <= most, and the wanted one."""
 
     least: int
     wanted: int
@@ -34,7 +34,7 @@ class Band:
 
 @lru_cache(maxsize=4096)  # called at every step of a tensor
 def band_around(count: int, tolerance: tuple[float, float]) -> Band:
-    """Return the band of integers from low * count to high * count, for (low, high) = tolerance."""
+    """Return the band from low * count to high * count, for (low, high) = tolerance."""
     low, high = tolerance
     # 1e-9 compensates for rounding: for example, 1.13 * 100 is 112.99999999999999.
     return Band(
@@ -63,7 +63,7 @@ class Bracket:
 
 
 def bisection(bracket: Bracket, wanted: int) -> float:
-    """Return the middle of the bracket, for the paper's binary search."""
+    """Return the middle of the bracket."""
     return 0.5 * (bracket.low + bracket.high)
 
 
@@ -92,7 +92,6 @@ STEPS: dict[str, Callable[[Bracket, int], float]] = {"bisection": bisection, "lo
 
 
 def check_search(owner: str, search: object, tolerance: object, max_passes: object) -> None:
-    """Raise InvalidOption for invalid options of a search."""
     if not isinstance(search, str) or search not in STEPS:
         raise InvalidOption(
             f"search of {owner} is {search!r}: give one of {', '.join(sorted(STEPS))}"

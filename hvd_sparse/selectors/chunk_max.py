@@ -17,8 +17,6 @@ from hvd_sparse.types import Selection
 class ChunkMax(DensitySelector):
     """Select the largest entry of each of k chunks of ceil(numel / k) entries.
 
-    Notes
-    -----
     At most k entries are sent, because chunks of zeros send nothing; of equal magnitudes the first.
     There is no search or sort, but the selection is not the top k. Cost: one pass, and a vector of
     zeros.

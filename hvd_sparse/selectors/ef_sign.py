@@ -19,8 +19,6 @@ class EfSign(Selector):
 
         sent_j = sign(accumulated_j) * mean(|accumulated|)
 
-    Notes
-    -----
     With error feedback, |accumulated - sent|^2 = |accumulated|^2 - (sum of magnitudes)^2 / numel if
     no entry is 0. Cost: one pass for the mean, one to write the signs.
 

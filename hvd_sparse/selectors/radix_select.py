@@ -23,8 +23,6 @@ class RadixSelect(ExactSelector):
             make a histogram of this byte over the entries that share the digits found so far;
             go down from 255 until k entries are passed: this byte is the next digit of the k-th
 
-    Notes
-    -----
     The selection equals that of ``topk`` bit for bit, including ties.
 
     Cost: in nearly every step no pass besides the one that adds the gradient, as for ``topk``.

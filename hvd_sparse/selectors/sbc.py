@@ -21,8 +21,6 @@ class Sbc(DensitySelector):
         minus = mean of the magnitudes of the k most negative entries
         if plus >= minus: send plus at the positive entries; else -minus at the negative ones
 
-    Notes
-    -----
     Fewer than k entries are sent if fewer have that sign. Memories keep accumulated - sent at the
     sent entries, so that |accumulated - sent|^2 = |accumulated|^2 - (sum of the sent entries'
     magnitudes)^2 / count. Cost: that of ``topk`` twice, each after a pass that clears the other

@@ -19,8 +19,6 @@ class Stc(ExactSelector):
 
         sent_j = sign(accumulated_j) * mean(|accumulated| over the k entries)
 
-    Notes
-    -----
     Memories keep accumulated - sent at the sent entries: |accumulated - sent|^2 = |accumulated|^2 -
     (sum of the sent entries' magnitudes)^2 / k. Cost: that of ``topk``, and a pass over the k
     entries.

@@ -24,8 +24,6 @@ class TopK(ExactSelector):
 
         k = max(1, min(numel, floor(numel * density + 1e-9)))
 
-    Notes
-    -----
     If there are fewer than k non-zero entries, all of them are selected.  Of equal magnitudes the
     lower index is selected first.
 
