@@ -28,6 +28,9 @@ CANDIDATES = 8
 ENTRIES_PER_THREAD = 1 << 17
 """Entries that are worth another thread."""
 
+SHARED = 2 * ENTRIES_PER_THREAD
+"""Entries of a vector that threads share."""
+
 LINE = 64
 """Entries to whose multiples the parts of threads are rounded: whole cache
 lines, counted from the vector's first entry."""
@@ -60,8 +63,17 @@ class CompiledKernels(CompiledPackers, CompiledRows):
 
     def __init__(self, threads: int = 1) -> None:
         self.threads = threads
-        self._threads = Threads(threads)
-        self._spread = self._threads.spread
+        self._pool = ThreadPoolExecutor(threads - 1, "hvd_sparse") if threads > 1 else None
+
+    def _spread(self, numel: int, work: Callable[[int, int], Result]) -> list[Result]:
+        """Return the results of the work on the parts of a vector, of which one is the caller's."""
+        if self._pool is None or numel < SHARED:
+            return [work(0, numel)]
+        parts = min(self.threads, numel // ENTRIES_PER_THREAD)
+        # Parts begin at whole lines, so that no two threads write to one.
+        bounds = [*(numel * i // parts // LINE * LINE for i in range(parts)), numel]
+        others = [self._pool.submit(work, *pair) for pair in pairwise(bounds[1:])]
+        return [work(bounds[0], bounds[1]), *(other.result() for other in others)]
 
     def moments(self, x: np.ndarray) -> Moments:
         return self._totals(x.size, partial(scans.look, x))
@@ -113,7 +125,7 @@ class CompiledKernels(CompiledPackers, CompiledRows):
         """Return the entries that a loop of ``fused`` takes, given its arguments before
         ``start``."""
         cut, numel = pattern_at(aim.threshold, out.dtype), out.size
-        if self.threads > 1 and self._threads.is_shared(numel):
+        if self._pool is not None and numel >= SHARED:
             return self._taken_by_threads(loop, cut, out, aim)
         room, totals = min(aim.capacity, numel) + SPARE, np.zeros(2)
         indices, values = np.empty(room, np.uint32), np.empty(room, out.dtype)
@@ -285,27 +297,6 @@ class CompiledKernels(CompiledPackers, CompiledRows):
         # The compiled maximum overlooks NaN, which the sum does not.
         abs_max = float("nan") if np.isnan(abs_sum) else float(max(part[1] for part in totals))
         return Moments(abs_sum, abs_max, int(sum(part[2] for part in totals)), numel)
-
-
-class Threads:
-    """A pool of threads, each of which takes a part of a vector; the caller's is one of them."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self._pool = ThreadPoolExecutor(count - 1, "hvd_sparse") if count > 1 else None
-
-    def is_shared(self, numel: int) -> bool:
-        return self._pool is not None and numel >= 2 * ENTRIES_PER_THREAD
-
-    def spread(self, numel: int, work: Callable[[int, int], Result]) -> list[Result]:
-        """Return the results of the work on the parts of a vector, in order."""
-        if self._pool is None or not self.is_shared(numel):
-            return [work(0, numel)]
-        parts = min(self.count, numel // ENTRIES_PER_THREAD)
-        # Parts begin at whole lines, so that no two threads write to one.
-        bounds = [*(numel * i // parts // LINE * LINE for i in range(parts)), numel]
-        others = [self._pool.submit(work, *pair) for pair in pairwise(bounds[1:])]
-        return [work(bounds[0], bounds[1]), *(other.result() for other in others)]
 
 
 def pattern_at(threshold: float, dtype: np.dtype, least: int = 1) -> int:
