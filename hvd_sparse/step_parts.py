@@ -27,7 +27,7 @@ class StepParts:
     density : None if the method decides by itself
     is_exact : the codec gives selections back bit for bit
     sends_accumulated : the sent values are accumulated ones, bit for bit
-    sends_plain : and they are encoded as they lie in memory
+    row_body : of the frames, where compiled rows can write them; else 0
     """
 
     density: float | None
@@ -35,14 +35,14 @@ class StepParts:
     codec: Codec
     is_exact: bool
     sends_accumulated: bool
-    sends_plain: bool
+    row_body: int
 
     @classmethod
     def of(cls, density: float | None, selector: Selector, codec: Codec) -> StepParts:
         is_exact = codec.is_exact
         sends_accumulated = is_exact and not selector.changes_values
-        sends_plain = sends_accumulated and codec.is_plain
-        return cls(density, selector, codec, is_exact, sends_accumulated, sends_plain)
+        row_body = 0 if selector.changes_values else codec.row_body
+        return cls(density, selector, codec, is_exact, sends_accumulated, row_body)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ class SignCodec(Codec):
     def magnitude(self, magnitudes: np.ndarray) -> float:
         """Return the magnitude to send for all values: their mean, unless overridden; of equal
         magnitudes exactly that one."""
-        mean = float(magnitudes.mean(dtype=np.float64))
+        # Added one after the other, as compiled rows do it.
+        mean = float(magnitudes.cumsum(dtype=np.float64)[-1]) / magnitudes.size
         smallest, largest = float(magnitudes.min()), float(magnitudes.max())
         return min(max(mean, smallest), largest)  # the float64 sum may round or overflow
 

@@ -29,7 +29,7 @@ class Codec:
         that of a codec that is gone, and stays free
     is_exact : ``decode(encode(s)) == s`` bit for bit; else memories keep the rounding
     sends_zeros : entries that are exactly zero are sent
-    is_plain : the body is the indices, then the values, as they lie in memory (``kernels.rows``)
+    row_body : the body, where compiled rows know it (``kernels.rows``); 0 where they do not
     is_exact_for_signs : exact if all values have one magnitude
     has_fixed_size : the bytes depend on count, numel and the width of the values alone, so
         ``body_bytes`` is exact
@@ -40,7 +40,7 @@ class Codec:
     id: ClassVar[str]
     paper: ClassVar[str | None] = None
     number: ClassVar[int | None]
-    is_plain: ClassVar[bool] = False
+    row_body: ClassVar[int] = 0
     is_exact_for_signs: ClassVar[bool] = True
     has_fixed_size: ClassVar[bool] = True
     numel_limit: ClassVar[int] = INDEX_LIMIT

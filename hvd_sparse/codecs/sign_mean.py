@@ -11,6 +11,7 @@ from hvd_sparse.codecs._bits import decode_bits, encode_bits
 from hvd_sparse.codecs._gaps import decode_gaps, encode_gaps, gaps_bytes
 from hvd_sparse.codecs._signs import SignCodec
 from hvd_sparse.kernels.packing import Packers
+from hvd_sparse.kernels.rows import SIGNS
 from hvd_sparse.registry import CODECS
 from hvd_sparse.wire.frame import Frame, need
 
@@ -31,6 +32,7 @@ class SignMean(SignCodec):
 
     paper: ClassVar[str | None] = "sattler2019stc"
     number: ClassVar[int | None] = 8
+    row_body: ClassVar[int] = SIGNS
     has_fixed_size: ClassVar[bool] = False
     needs_host: ClassVar[str] = ""
 

@@ -266,6 +266,40 @@ def unpack_few(packed: np.ndarray, width: int, count: int) -> np.ndarray | None:
     return None if numbers[count:].any() else numbers[:count]
 
 
+_HALF = 31
+_ONE = 1 << 2 * _HALF
+"""Fixed point, because floats may differ in the last bit between machines."""
+_ONE_BEATS_TWO, _TWO_BEATS_THREE, _THREE_BEATS_FOUR = (
+    n * _ONE // 10**6 for n in (618_034, 754_878, 819_173)
+)
+
+
+def modulus_of(count: int, numel: int) -> tuple[int, int]:
+    """Return shift and parts of the modulus ``parts << shift`` with the shortest code of the gaps
+    between ``count`` random indices.
+
+    The moduli are 1, 2, 3, 4, 6, 8, 12, ... With y = (1 - count / numel)^u, modulus u is shorter
+    than 2u for y < 0.618034, 2u than 3u for y < 0.754878, and 3u than 4u for y < 0.819173.
+
+    Integers make the modulus the same on every machine. They stay below 2^63, because the compiled
+    engine compiles this function too.
+
+    Parameters
+    ----------
+    count : above 0
+    numel : below 2^32
+    """
+    high, rest = divmod((numel - count) << _HALF, numel)
+    chance, shift = (high << _HALF) + (rest << _HALF) // numel, 0
+    if chance < _ONE_BEATS_TWO:
+        return 0, 1
+    while chance >= _THREE_BEATS_FOUR:  # doubling u squares y
+        high, low = chance >> _HALF, chance & ((1 << _HALF) - 1)
+        chance = high * high + ((2 * high * low + (low * low >> _HALF)) >> _HALF)
+        shift += 1
+    return (shift + 1, 1) if chance < _TWO_BEATS_THREE else (shift, 3)
+
+
 def split_gaps(indices: np.ndarray, shift: int, has_thirds: bool) -> tuple[np.ndarray, np.ndarray]:
     # Into one array, without the copies of numpy.diff with a prefix.
     gaps: np.ndarray = np.empty(indices.size, np.uint32)

@@ -238,7 +238,7 @@ class DirectionState(Generic[Options]):
             self._sent = sent
         if is_exact and not is_taken:
             kernels.clear(self.residual.new, sent.indices)
-        elif not is_exact:
+        elif not is_taken:
             kernels.scatter_add(self.residual.new, sent.indices, -sent.values)
 
     def take_all(self) -> np.ndarray:

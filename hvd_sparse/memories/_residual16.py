@@ -55,7 +55,7 @@ class Residual16State:
     ) -> None:
         if is_exact and not is_taken:
             kernels.clear(self._wide, sent.indices)
-        elif not is_exact:
+        elif not is_taken:
             self._wide[sent.indices] -= sent.values
         self._keep(sent)
 

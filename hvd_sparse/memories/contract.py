@@ -98,7 +98,8 @@ class MemoryState(Protocol):
         sent : the entries that this rank has sent, as the others decode them
         is_exact : the values are those that were accumulated
         kernels : of the engine
-        is_taken : the entries are +0.0 in the accumulated vector already
+        is_taken : the accumulated vector is without the sent values already: +0.0 where they are
+            exact, else what is left of each entry
         """
 
     def take_all(self) -> np.ndarray:

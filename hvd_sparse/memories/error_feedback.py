@@ -99,7 +99,7 @@ class ErrorFeedbackState:
         # Set to +0.0 where the others decode the same values: no rounding, no second read.
         if is_exact and not is_taken:
             kernels.clear(self.residual.new, sent.indices)
-        elif not is_exact:
+        elif not is_taken:
             kernels.scatter_add(self.residual.new, sent.indices, -sent.values)
         if not self._rolls_back:
             self._sent = sent

@@ -113,11 +113,11 @@ def write_frame(
 
 
 @lru_cache(maxsize=64)
-def frame_head(codec: int, value_type: np.dtype) -> int:
-    """Return the first 8 bytes of every frame of a codec that keeps the values as they are, as a
-    little-endian integer."""
+def frame_head(codec: Writer, value_type: np.dtype) -> int:
+    """Return the first 8 bytes of every frame of a codec whose values have the value type's format,
+    as a little-endian integer."""
     header = _CHECKED.pack(
-        MAGIC, WIRE_VERSION, codec, VALUE_NUMBERS[value_type], AS_TYPE, 0, 0, 0, 0
+        MAGIC, WIRE_VERSION, codec.number, VALUE_NUMBERS[value_type], AS_TYPE, 0, 0, 0, 0
     )
     return int.from_bytes(header[:8], "little")
 

@@ -292,14 +292,6 @@ def _take(  # type: ignore[no-untyped-def]
     return -1 if is_full else count
 
 
-@njit
-def _take_added(gradient, residual, out, stop, cut, indices, values, capacity, totals):  # type: ignore[no-untyped-def]
-    """Do ``_take`` with the gradient from the beginning, for a vector that caches hold."""
-    return _take(
-        gradient, residual, out, (), False, 0, stop, cut, indices, values, capacity, totals
-    )
-
-
 @njit(signatures("xxOpppJOpS"), nogil=True, cache=True)
 def add_and_take(gradient, residual, out, start, stop, cut, indices, values, capacity, totals):  # type: ignore[no-untyped-def]
     return _take(

@@ -238,7 +238,7 @@ def _emit_ones(call: Call) -> ir.Value:
 
 
 @intrinsic
-def _lowest_one(typing, word):  # type: ignore[no-untyped-def]
+def lowest_one(typing, word):  # type: ignore[no-untyped-def]
     """Return the place of the lowest one in a word; 64 if it has none."""
     return types.uint64(types.uint64), instructions(_emit_lowest)
 
@@ -352,7 +352,7 @@ def unpack_unary(words, places, count):  # type: ignore[no-untyped-def]
         # Four at a time, whether the word has as many or not: fewer branches that nobody foresees.
         for first in range(found, found + ones, 4):
             for place in range(4):
-                places[np.uintp(first + place)] = np.uint32(start + _lowest_one(word))
+                places[np.uintp(first + place)] = np.uint32(start + lowest_one(word))
                 word &= word - np.uint64(1)
         found += ones
     return found
