@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
+from hvd_sparse.checks import check_truth
 from hvd_sparse.kernels.contract import Aim, Kernels, Taking, Zeros
-from hvd_sparse.memories._directions import CommonOptions, DirectionState, Moments
+from hvd_sparse.memories._directions import DirectionMemory, DirectionState, Moments
 from hvd_sparse.memories.double_buffer import DoubleBuffer
 
 
-class MomentumOptions(CommonOptions, Protocol):
-    """The options that every memory of SGD has."""
+class MomentumMemory(DirectionMemory):
+    """Base class of the memories of SGD with momentum.
 
-    @property
-    def momentum(self) -> float:
-        """Return the part of the velocity that stays from one step to the next."""
+    Attributes
+    ----------
+    momentum : the part of the velocity that stays from one step to the next
+    nesterov : directions look one step ahead
+    """
 
-    @property
-    def nesterov(self) -> bool:
-        """Tell whether directions look one step ahead."""
+    momentum: float
+    nesterov: bool
+
+    def __post_init__(self) -> None:
+        self._check("momentum")
+        check_truth(self.nesterov, f"nesterov of {type(self).__name__}")
 
 
-Options = TypeVar("Options", bound=MomentumOptions)
+Options = TypeVar("Options", bound=MomentumMemory)
 
 
 class VelocityState(DirectionState[Options]):

@@ -15,12 +15,7 @@ from hvd_sparse.errors import NonFiniteGradient
 from hvd_sparse.kernels.arrays import empty_like, write_maximum
 from hvd_sparse.kernels.contract import Aim, Kernels, Taking, Zeros
 from hvd_sparse.kernels.optimizers import AdamStep
-from hvd_sparse.memories._directions import (
-    DirectionState,
-    Moments,
-    check_common,
-    host_for_norms,
-)
+from hvd_sparse.memories._directions import DirectionMemory, DirectionState, Moments
 from hvd_sparse.memories.double_buffer import DoubleBuffer
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
@@ -42,7 +37,7 @@ def momenta_of_nadam(beta1: float, decay: float, step: int) -> tuple[float, floa
 
 @MEMORIES.register("adam_correction")
 @dataclass(frozen=True)
-class AdamCorrection:
+class AdamCorrection(DirectionMemory):
     """Accumulate Adam's scaled gradients instead of gradients, on every rank.
 
         m' = beta1 * m + (1 - beta1) * gradient            mean = m' / (1 - beta1**t)
@@ -99,20 +94,10 @@ class AdamCorrection:
     clip_norm: float | None = None
 
     paper: ClassVar[str | None] = "kingma2015adam"
-    conserves: ClassVar[bool] = True
-    keeps_rounding: ClassVar[bool] = True
-    adds_gradient: ClassVar[bool] = False
-    finishes: ClassVar[bool] = True
-    counts_votes: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_common(self, "beta1", "beta2")
+        self._check("beta1", "beta2")
         check_number(self.epsilon, "epsilon of AdamCorrection", 0)
-
-    @property
-    def needs_host(self) -> str:
-        """Return why gradients are copied to the host; nothing where they need not be."""
-        return host_for_norms(self)
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> AdamCorrectionState:
         return AdamCorrectionState(spec, self, rollback)
@@ -130,14 +115,10 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         super().__init__(spec, options, rollback)
         self.mean = DoubleBuffer(spec.numel, spec.accumulator, rollback=rollback)
         self.square = DoubleBuffer(spec.numel, spec.accumulator, rollback=rollback)
-        self.largest = self._nothing()
+        self.largest = self._nothing_made()
         self._is_epsilon_hat = self._has_amsgrad = self._has_grown = False
         self._momentum_decay: float | None = None
         self.begun = 0
-
-    def _nothing(self) -> DoubleBuffer:
-        """Return a vector without entries, for one that is made where it is needed."""
-        return DoubleBuffer(0, self.residual.old.dtype, rollback=self.residual.can_roll_back)
 
     def tune(
         self,
@@ -343,7 +324,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
     def load(self, arrays: dict[str, np.ndarray]) -> None:
         self.mean.old[:] = arrays["mean"]
         self.square.old[:] = arrays["square"]
-        largest = arrays.get("largest", self._nothing().old)  # older versions had none
-        self.largest = self._another() if largest.size else self._nothing()
+        largest = arrays.get("largest", self._nothing_made().old)  # older versions had none
+        self.largest = self._another() if largest.size else self._nothing_made()
         self.largest.old[:] = largest
         self.residual.old[:] = arrays["residual"]

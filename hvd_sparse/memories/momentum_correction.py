@@ -9,8 +9,8 @@ import numpy as np
 
 from hvd_sparse.checks import check_truth
 from hvd_sparse.kernels.contract import Kernels, Zeros
-from hvd_sparse.memories._directions import Moments, check_common, host_for_norms
-from hvd_sparse.memories._velocities import VelocityState
+from hvd_sparse.memories._directions import Moments
+from hvd_sparse.memories._velocities import MomentumMemory, VelocityState
 from hvd_sparse.memories.double_buffer import DoubleBuffer
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import Selection, TensorSpec
@@ -18,7 +18,7 @@ from hvd_sparse.types import Selection, TensorSpec
 
 @MEMORIES.register("momentum_correction")
 @dataclass(frozen=True)
-class MomentumCorrection:
+class MomentumCorrection(MomentumMemory):
     """Accumulate velocities instead of gradients, on every rank.
 
         plain:     u' = momentum * u + gradient        v' = v + u'
@@ -65,21 +65,10 @@ class MomentumCorrection:
     clip_norm: float | None = None
 
     paper: ClassVar[str | None] = "lin2018dgc"
-    conserves: ClassVar[bool] = True
-    keeps_rounding: ClassVar[bool] = True
-    adds_gradient: ClassVar[bool] = False
-    finishes: ClassVar[bool] = True
-    counts_votes: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_common(self, "momentum")
-        check_truth(self.nesterov, "nesterov of MomentumCorrection")
+        super().__post_init__()
         check_truth(self.masking, "masking of MomentumCorrection")
-
-    @property
-    def needs_host(self) -> str:
-        """Return why gradients are copied to the host; nothing where they need not be."""
-        return host_for_norms(self)
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> MomentumCorrectionState:
         return MomentumCorrectionState(spec, self, rollback)
@@ -93,12 +82,9 @@ class MomentumCorrectionState(VelocityState[MomentumCorrection]):
     def __init__(self, spec: TensorSpec, options: MomentumCorrection, rollback: bool) -> None:
         super().__init__(spec, options, rollback)
         self.velocity = self._another()
-        self.decay = self._another() if options.weight_decay else self._no_decay()
+        self.decay = self._another() if options.weight_decay else self._nothing_made()
         self._is_decayed = False
         self._masked: np.ndarray | None = None
-
-    def _no_decay(self) -> DoubleBuffer:
-        return DoubleBuffer(0, self.residual.old.dtype, rollback=self.residual.can_roll_back)
 
     def _adopt(self, moments: Moments) -> None:
         self.velocity.old[:] = moments.arrays.get("momentum", 0)
@@ -193,5 +179,5 @@ class MomentumCorrectionState(VelocityState[MomentumCorrection]):
     def load(self, arrays: dict[str, np.ndarray]) -> None:
         self.velocity.old[:] = arrays["momentum"]
         self.residual.old[:] = arrays["residual"]
-        self.decay = self._another() if arrays["decay"].size else self._no_decay()
+        self.decay = self._another() if arrays["decay"].size else self._nothing_made()
         self.decay.old[:] = arrays["decay"]

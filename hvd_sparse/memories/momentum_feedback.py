@@ -8,10 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.checks import check_truth
 from hvd_sparse.kernels.contract import Aim, Kernels, Taking
-from hvd_sparse.memories._directions import Moments, check_common, host_for_norms
-from hvd_sparse.memories._velocities import VelocityState
+from hvd_sparse.memories._directions import Moments
+from hvd_sparse.memories._velocities import MomentumMemory, VelocityState
 from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.memories.double_buffer import DoubleBuffer
 from hvd_sparse.registry import MEMORIES
@@ -41,7 +40,7 @@ ROUNDING = 1e-6
 
 @MEMORIES.register("momentum_feedback")
 @dataclass(frozen=True)
-class MomentumFeedback:
+class MomentumFeedback(MomentumMemory):
     """Accumulate gradients, and apply 1 / (1 - momentum) times the result.
 
         u' = m * u + gradient + weight_decay * parameter
@@ -94,20 +93,6 @@ class MomentumFeedback:
     clip_norm: float | None = None
 
     paper: ClassVar[str | None] = None
-    conserves: ClassVar[bool] = True
-    keeps_rounding: ClassVar[bool] = True
-    adds_gradient: ClassVar[bool] = False
-    finishes: ClassVar[bool] = True
-    counts_votes: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        check_common(self, "momentum")
-        check_truth(self.nesterov, "nesterov of MomentumFeedback")
-
-    @property
-    def needs_host(self) -> str:
-        """Return why gradients are copied to the host; nothing where they need not be."""
-        return host_for_norms(self)
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> MomentumFeedbackState:
         return MomentumFeedbackState(spec, self, rollback)

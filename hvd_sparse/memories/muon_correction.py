@@ -12,7 +12,7 @@ from hvd_sparse.checks import check_truth, check_whole, is_number
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels.contract import Aim, Kernels, Taking
 from hvd_sparse.kernels.optimizers import AdamStep, NewtonSchulz, matrices_in
-from hvd_sparse.memories._directions import Moments, check_common
+from hvd_sparse.memories._directions import Moments
 from hvd_sparse.memories.adam_correction import AdamCorrection, AdamCorrectionState
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
@@ -74,7 +74,7 @@ class MuonCorrection(AdamCorrection):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_common(self, "momentum")
+        self._check("momentum")
         check_truth(self.nesterov, "nesterov of MuonCorrection")
         check_whole(self.ns_steps, "ns_steps of MuonCorrection", 1)
         given = self.ns_coefficients
@@ -114,7 +114,7 @@ class MuonCorrectionState(AdamCorrectionState):
         super().__init__(spec, options, rollback)
         self._key, self._shape = spec.key, spec.shape
         self._is_matrix = len(spec.shape) > 1
-        self.square = self._nothing()
+        self.square = self._nothing_made()
 
     def tune(  # type: ignore[override]
         self,
@@ -147,7 +147,7 @@ class MuonCorrectionState(AdamCorrectionState):
         if is_matrix != self._is_matrix:
             self._is_matrix, self.begun = is_matrix, self.step
             self.mean.old[:] = 0
-            self.square = self._nothing()
+            self.square = self._nothing_made()
         self._follow(rate=rate, parameter=parameter, moments=moments, **told)
 
     def _direct(self, gradient: np.ndarray, kernels: Kernels, world_size: int) -> np.ndarray:
@@ -217,5 +217,5 @@ class MuonCorrectionState(AdamCorrectionState):
 
     def load(self, arrays: dict[str, np.ndarray]) -> None:
         self._is_matrix = not arrays["square"].size and len(self._shape) > 1
-        self.square = self._another() if arrays["square"].size else self._nothing()
+        self.square = self._another() if arrays["square"].size else self._nothing_made()
         super().load(arrays)
