@@ -46,7 +46,7 @@ class Modulus:
 
 
 def modulus_for(count: int, numel: int) -> Modulus:
-    """Return the modulus with the shortest code: ``kernels.packing.modulus_of``; 1 for no entries."""
+    """Return the modulus with the shortest code, 1 for no entries: ``packing.modulus_of``."""
     shift, parts = modulus_of(count, numel) if count else (0, 1)
     return Modulus(shift, parts == 3)
 
