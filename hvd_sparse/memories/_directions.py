@@ -103,6 +103,8 @@ class DirectionState(ResidualState, Generic[Options]):
 
     density: float | None = None
     gain = 1.0
+    _vectors: ClassVar[dict[str, str]]
+    """The attribute of every vector that a checkpoint has, by its name there."""
 
     def __init__(self, spec: TensorSpec, options: Options, rollback: bool) -> None:
         super().__init__(spec, rollback)
@@ -115,6 +117,7 @@ class DirectionState(ResidualState, Generic[Options]):
         self._zeros: Zeros = aligned_zeros
         self._is_held = self._is_climbing = False
         self._beside: tuple[object, ...] = ()
+        self._written: list[DoubleBuffer] = []
 
     def _follow(
         self,
@@ -248,9 +251,56 @@ class DirectionState(ResidualState, Generic[Options]):
             return np.zeros(self.residual.new.size, self.residual.new.dtype)
         return super().take_all()
 
+    def finish(
+        self, reduced: np.ndarray, parameter: np.ndarray, is_compressed: bool, kernels: Kernels
+    ) -> np.ndarray:
+        """Return the reduced gradient as it is; of a tensor that is never compressed, the
+        optimizer's direction.
+
+        Parameters
+        ----------
+        reduced : the reduced gradient, flat
+        parameter : the tensor's values, flat; for weight decay
+        is_compressed : False for a tensor that is never compressed
+        kernels : of the engine
+        """
+        return reduced if is_compressed else self._finished(reduced, parameter, kernels)
+
+    def _finished(self, reduced: np.ndarray, parameter: np.ndarray, kernels: Kernels) -> np.ndarray:
+        """Return the direction of a tensor that is never compressed."""
+        raise NotImplementedError
+
+    def _note_written(self, *vectors: DoubleBuffer) -> None:
+        """Let ``commit`` keep the new versions of vectors beside the residual."""
+        self._written += [each for each in vectors if each not in self._written]
+
+    def commit(self) -> None:
+        super().commit()
+        for vector in self._written:
+            vector.commit()
+        self._written = []
+
+    def roll_back(self) -> None:
+        super().roll_back()
+        self._written = []
+
     def move(self, zeros: Zeros) -> None:
         self._zeros = zeros
-        super().move(zeros)
+        for name in self._vectors.values():
+            vector = getattr(self, name)
+            if vector is not None:
+                vector.move(zeros)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {name: getattr(self, vector).old for name, vector in self._vectors.items()}
+
+    def load(self, arrays: dict[str, np.ndarray]) -> None:
+        for name, attribute in self._vectors.items():
+            vector, given = getattr(self, attribute), arrays[name]
+            if vector.old.size != given.size:  # one that is made where it is needed
+                vector = self._another() if given.size else self._nothing_made()
+                setattr(self, attribute, vector)
+            vector.old[:] = given
 
     def numbers(self) -> dict[str, float]:
         """Return the numbers for a checkpoint besides the arrays, by name."""

@@ -101,6 +101,8 @@ class MomentumFeedback(MomentumMemory):
 class MomentumFeedbackState(VelocityState[MomentumFeedback]):
     """v of one tensor, and u where there is a velocity.  Implements ``MemoryState``."""
 
+    _vectors: ClassVar[dict[str, str]] = {"momentum": "velocity", "residual": "residual"}
+
     def __init__(self, spec: TensorSpec, options: MomentumFeedback, rollback: bool) -> None:
         super().__init__(spec, options, rollback)
         self._at: float | None = None
@@ -185,25 +187,7 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
     def _take(self, gradient: np.ndarray, kernels: Kernels, world_size: int, aim: Aim) -> Taking:
         return super()._take(self._decayed(gradient, world_size), kernels, world_size, aim)
 
-    def finish(
-        self,
-        reduced: np.ndarray,
-        parameter: np.ndarray,
-        is_compressed: bool,
-        kernels: Kernels,
-    ) -> np.ndarray:
-        """Return the reduced gradient as it is; of a tensor that is never compressed, with weight
-        decay and momentum.
-
-        Parameters
-        ----------
-        reduced : the reduced gradient, flat
-        parameter : the tensor's values, flat; for weight decay
-        is_compressed : False for a tensor that is never compressed
-        kernels : of the engine
-        """
-        if is_compressed:
-            return reduced
+    def _finished(self, reduced: np.ndarray, parameter: np.ndarray, kernels: Kernels) -> np.ndarray:
         self.density, self._parameter = 1.0, parameter
         self._cross()
         return self._momentum_of(self._downhill(reduced), kernels)

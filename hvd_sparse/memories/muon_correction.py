@@ -179,6 +179,7 @@ class MuonCorrectionState(AdamCorrectionState):
         options, m, real = self._options, self.mean, gradient.dtype.type
         fresh = gradient * real(1 - options.momentum)
         kernels.push_momentum(fresh, m.old, m.new, options.momentum)
+        self._note_written(m)
         u = fresh + m.new * real(options.momentum) if options.nesterov else m.new
         shape = matrices_in(self._shape)
         step = NewtonSchulz(shape, options.ns_steps, options.ns_coefficients, options.ns_epsilon)
@@ -186,20 +187,11 @@ class MuonCorrectionState(AdamCorrectionState):
         direction: np.ndarray = kernels.orthogonalized(u, step) * real(scale * share)
         return direction
 
-    def finish(
-        self,
-        reduced: np.ndarray,
-        parameter: np.ndarray,
-        is_compressed: bool,
-        kernels: Kernels,
-    ) -> np.ndarray:
-        """Return what the optimizer multiplies with its rate; of a tensor that is never compressed,
-        Muon's update or Adam's."""
-        if is_compressed or not self._is_matrix:
-            if not is_compressed:
-                self._need_square()
-            return super().finish(reduced, parameter, is_compressed, kernels)
-        return self._orthogonalized(reduced, kernels, 1.0)
+    def _finished(self, reduced: np.ndarray, parameter: np.ndarray, kernels: Kernels) -> np.ndarray:
+        if self._is_matrix:
+            return self._orthogonalized(reduced, kernels, 1.0)
+        self._need_square()
+        return super()._finished(reduced, parameter, kernels)
 
     def _adopt(self, moments: Moments) -> None:
         if not self._is_matrix:
@@ -217,5 +209,4 @@ class MuonCorrectionState(AdamCorrectionState):
 
     def load(self, arrays: dict[str, np.ndarray]) -> None:
         self._is_matrix = not arrays["square"].size and len(self._shape) > 1
-        self.square = self._another() if arrays["square"].size else self._nothing_made()
         super().load(arrays)
