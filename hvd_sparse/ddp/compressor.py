@@ -27,7 +27,7 @@ from hvd_sparse.errors import ExchangeTimeout, InvalidOption, SparseError
 from hvd_sparse.frontend.torch.arrays import flatten, own_memory
 from hvd_sparse.frontend.torch.clipping import clip
 from hvd_sparse.frontend.torch.compressor import ParameterCompressor
-from hvd_sparse.plan.hiding_policy import HidingPolicy
+from hvd_sparse.plan.measuring import HidingPolicy
 from hvd_sparse.step.driver import NOTHING, Driver
 from hvd_sparse.step.records import TensorStep, Ticket
 from hvd_sparse.untyped import GradScaler, Optimizer

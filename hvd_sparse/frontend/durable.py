@@ -12,7 +12,7 @@ from hvd_sparse.collectives.topology import is_elastic
 from hvd_sparse.errors import ExchangeTimeout, InvalidOption
 from hvd_sparse.frontend.compressor import Compressor
 from hvd_sparse.plan.group_plan import GroupPlan
-from hvd_sparse.plan.hidden_densities import HiddenDensities
+from hvd_sparse.plan.hiding import HiddenDensities
 from hvd_sparse.plan.policy import Policy
 from hvd_sparse.plan.trial import Verdict
 from hvd_sparse.state.checkpoint_file import read

@@ -16,7 +16,7 @@ from hvd_sparse.frontend.watched import WatchedCompressor
 from hvd_sparse.kernels.engines import resolve_engine
 from hvd_sparse.optimizer_memory import Rates, warn_of_rare_entries
 from hvd_sparse.plan.group_plan import GroupPlan
-from hvd_sparse.plan.groups_of_graphs import GraphPlannedGroups
+from hvd_sparse.plan.measuring import GraphPlannedGroups
 from hvd_sparse.state.state_check import IncompatibleKeys
 from hvd_sparse.step.buckets import one_per_tensor
 from hvd_sparse.step.step import Step

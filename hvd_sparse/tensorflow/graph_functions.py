@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -13,7 +14,7 @@ from hvd_sparse.collectives.contract import AllToAll, Collective, Request
 from hvd_sparse.errors import UnknownGradient
 from hvd_sparse.exchanges.contract import Conversation
 from hvd_sparse.frontend.recorder import Recorder
-from hvd_sparse.plan.groups_of_graphs import GraphPlannedGroups, now_s
+from hvd_sparse.plan.measuring import GraphPlannedGroups
 from hvd_sparse.step.records import BucketRun, StepRun, Ticket, joined
 from hvd_sparse.step.step import Step
 from hvd_sparse.tensorflow.branches import EVERYTHING, SPARSE
@@ -151,7 +152,7 @@ class GraphFunctions:
         if self._place is None:
             self._place = self._collective.rank, self._collective.world_size
         rank, world_size = self._place
-        came_s = 0.0 if self.planner is None else now_s()
+        came_s = 0.0 if self.planner is None else time.perf_counter()
         position = self._tokens.get(token if type(token) is bytes else _as_bytes(token))
         everything = bool(way == EVERYTHING)
         if position is None:

@@ -33,8 +33,7 @@ from hvd_sparse.frontend.torch.clipping import clip
 from hvd_sparse.frontend.torch.compressor import ParameterCompressor
 from hvd_sparse.frontend.torch.device_vectors import late_gradient, lies_in, vector_of
 from hvd_sparse.kernels.torch.vector import upload
-from hvd_sparse.plan.hiding_policy import HidingPolicy
-from hvd_sparse.plan.planned_groups import PlannedGroups
+from hvd_sparse.plan.measuring import HidingPolicy, PlannedGroups
 from hvd_sparse.plan.policy import EVERYTHING, Policy
 from hvd_sparse.plan.trial import SPARSE
 from hvd_sparse.state.gathering import Gatherer

@@ -12,7 +12,7 @@ from _torch_laws import Ledger, integers, optimizer_without_motion
 from torch import nn
 
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.plan import departure
+from hvd_sparse.plan import measurements
 from hvd_sparse.plan.measurements import STEPS, WARMUP
 from hvd_sparse.torch import Compression
 
@@ -173,9 +173,9 @@ ADOPTED_AGAIN_AT = DEPARTED_AT + 1 + ADOPTED_AT
 @cases
 def merged_layers_are_planned_and_planned_anew(name: str) -> dict[str, Any]:
     """``Compression.mgs``: what is lost behind every step, while groups change twice."""
-    usual = {key: getattr(departure, key) for key in WINDOWS}
+    usual = {key: getattr(measurements, key) for key in WINDOWS}
     for key, value in WINDOWS.items():
-        setattr(departure, key, value)
+        setattr(measurements, key, value)
     try:
         ledger = Ledger(
             SHAPES, lambda named: Compression.mgs(named, density=0.05, name=name, **SPARSE_ONLY)
@@ -189,7 +189,7 @@ def merged_layers_are_planned_and_planned_anew(name: str) -> dict[str, Any]:
         ledger.compressor.close()
     finally:
         for key, value in usual.items():
-            setattr(departure, key, value)
+            setattr(measurements, key, value)
     told = hvd.allgather_object([plans, applied], name=f"{name}.told")
     return {"lost": lost, "plans": plans, "alike": all(each == told[0] for each in told)}
 

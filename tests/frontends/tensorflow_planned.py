@@ -23,7 +23,7 @@ from _tensorflow_cases import (
     variables_of,
 )
 
-from hvd_sparse.plan import departure
+from hvd_sparse.plan import measurements
 from hvd_sparse.plan.measurements import STEPS, WARMUP
 
 SHAPES = ((16, 40), (60, 5), (30,), (4, 5, 6), (3, 3), (7,))
@@ -114,9 +114,9 @@ def a_plan_makes_no_difference(name: str) -> dict[str, Any]:
 @cases
 def merged_layers_are_planned_and_planned_anew(name: str) -> dict[str, Any]:
     """``mgs``: what is lost behind every step, while groups change thrice."""
-    usual = {key: getattr(departure, key) for key in WINDOWS}
+    usual = {key: getattr(measurements, key) for key in WINDOWS}
     for key, value in WINDOWS.items():
-        setattr(departure, key, value)
+        setattr(measurements, key, value)
     try:
         variables = variables_of(SHAPES)
         compressor = Compression.mgs(
@@ -130,7 +130,7 @@ def merged_layers_are_planned_and_planned_anew(name: str) -> dict[str, Any]:
         compressor.close()
     finally:
         for key, value in usual.items():
-            setattr(departure, key, value)
+            setattr(measurements, key, value)
     return {"lost": lost, "groups": groups, "others": run.others, "digests": run.digests}
 
 
