@@ -42,12 +42,7 @@ PARTIAL, RANDOM_LETTERS = ".partial", 8
 
 
 class Writer:
-    """Writer of a checkpoint, array by array, so that only one needs to be in memory.
-
-    Parameters
-    ----------
-    stream : binary stream, at its beginning
-    """
+    """Writer of a checkpoint, array by array, so that only one needs to be in memory."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
@@ -79,11 +74,6 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """Open a stream whose content replaces ``path`` when the block ends without an error.
 
     After an error the old file is unchanged.  Temporary files of killed writers are removed first.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written.
     """
     target = Path(path)
     _sweep(target)
@@ -142,17 +132,12 @@ def _is_partial(name: str, target: str) -> bool:
 
 
 def write(path: str | os.PathLike[str], states: Sequence[State]) -> None:
-    """Write the states of some or all ranks to one file.
+    """Write the states of some or all ranks to one file; raise OSError if that fails.
 
     Parameters
     ----------
     path : path of the file
     states : ``Compressor.state_dict()`` of each rank
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written.
     """
     with atomic(path) as stream:
         _write_states(stream, states)
@@ -186,10 +171,8 @@ def read(path: str | os.PathLike[str]) -> list[NewState]:
 
     Raises
     ------
-    CorruptCheckpoint
-        If the file is truncated, altered or not a checkpoint of hvd_sparse.
-    OSError
-        If the file cannot be read.
+    CorruptCheckpoint : the file is truncated, altered or not a checkpoint of hvd_sparse
+    OSError : the file cannot be read
     """
     size = os.path.getsize(path)
     if size < SHORTEST:
@@ -201,13 +184,7 @@ def read(path: str | os.PathLike[str]) -> list[NewState]:
 
 
 def from_bytes(data: bytes) -> NewState:
-    """Return the state written by ``to_bytes``.
-
-    Raises
-    ------
-    CorruptCheckpoint
-        If the bytes are truncated, altered or not a state of hvd_sparse.
-    """
+    """Return the state written by ``to_bytes``; raise CorruptCheckpoint like ``read``."""
     if len(data) < SHORTEST:
         raise CorruptCheckpoint(
             f"a saved state has {len(data)} bytes: it is truncated, or not a state of hvd_sparse"
@@ -223,9 +200,8 @@ def _parse(content: np.ndarray, name: str) -> list[NewState]:
         )
     digest = hashlib.sha256()
     for start in range(0, content.size - DIGEST_BYTES, CHUNK_BYTES):
-        digest.update(
-            content[start : min(start + CHUNK_BYTES, content.size - DIGEST_BYTES)].tobytes()
-        )
+        end = min(start + CHUNK_BYTES, content.size - DIGEST_BYTES)
+        digest.update(content[start:end].tobytes())
     if digest.digest() != content[-DIGEST_BYTES:].tobytes():
         raise CorruptCheckpoint(
             f"{name!r} is truncated or was altered: its digest does not match; use an older one"
@@ -233,12 +209,11 @@ def _parse(content: np.ndarray, name: str) -> list[NewState]:
     end = content.size - DIGEST_BYTES - LENGTH_BYTES
     length = int.from_bytes(content[end : end + LENGTH_BYTES].tobytes(), "little")
     try:
-        states = json.loads(content[end - length : end].tobytes() if length <= end else b"")[
-            "states"
-        ]
+        text = content[end - length : end].tobytes() if length <= end else b""
+        arrays = content[: end - length]
         return [
-            with_arrays(state, lambda told: _take(content[: end - length], told))
-            for state in states
+            with_arrays(state, lambda told: _take(arrays, told))
+            for state in json.loads(text)["states"]
         ]
     except (
         ValueError,

@@ -17,8 +17,8 @@ from hvd_sparse.types import TensorSpec
 STATE_VERSION = 2
 CHUNK = 1 << 20
 """Entries per chunk of a check, to bound its memory."""
-
-
+MALFORMED = (TypeError, ValueError, LookupError, AttributeError, RecursionError)
+"""Errors of Python's for options that are not a configuration."""
 ADDED = "largest"
 """An array that states of older versions lack, as they had nothing to put there."""
 
@@ -50,10 +50,6 @@ def named_as(state: State, specs: Sequence[TensorSpec]) -> State:
 
     Any other state is returned unchanged.
 
-    Parameters
-    ----------
-    state : a saved state, not yet validated
-    specs : the compressor's tensors
     """
     if not isinstance(state, Mapping):
         return state
@@ -106,12 +102,12 @@ def differences_of(
         return [f"it has version {version!r}, this build reads {STATE_VERSION}"]
     check_form(state)
     found = _of_options(state["config"], configuration) + _of_model(state["model"], specs, strict)
-    unknown = [
-        f"tensor {key!r} is unknown" for key in state["tensors"] if key not in kept and strict
+    unknown = [key for key in state["tensors"] if key not in kept and strict]
+    found = found or [
+        *_of_place(state, place),
+        *(f"tensor {key!r} is unknown" for key in unknown),
+        *_of_lengths(state["tensors"], configuration, specs, kept),
     ]
-    found = found or _of_place(state, place) + unknown + _of_lengths(
-        state["tensors"], configuration, specs, kept
-    )
     if not found:
         _check_numbers(state["tensors"], specs)
     return found
@@ -121,14 +117,7 @@ def _of_options(saved: State, configuration: Configuration) -> list[str]:
     shared = {option: value for option, value in saved.items() if option not in LOCAL}
     try:
         theirs = Configuration.create(**shared).describe()
-    except (
-        SparseError,
-        TypeError,
-        ValueError,
-        LookupError,
-        AttributeError,
-        RecursionError,
-    ) as error:
+    except (SparseError, *MALFORMED) as error:
         return [f"its configuration is not valid in this version: {error}"]
     ours = configuration.describe()
     return [
@@ -172,10 +161,8 @@ def _of_lengths(
     for spec in specs:
         if spec.key not in tensors:
             continue
-        arrays, known = (
-            tensors[spec.key]["arrays"],
-            lengths_of(configuration.memory, spec, kept[spec.key]),
-        )
+        arrays = tensors[spec.key]["arrays"]
+        known = lengths_of(configuration.memory, spec, kept[spec.key])
         missing = [name for name in known if name not in arrays and name != ADDED]
         found += [f"its {name} of {spec.key!r} is missing" for name in missing]
         found += [
@@ -192,15 +179,9 @@ def _of_lengths(
 
 
 def lengths_of(memory: Memory, spec: TensorSpec, kept: int) -> dict[str, tuple[int, ...]]:
-    """Return the valid lengths of each of a memory's arrays, by name.
+    """Return the valid lengths of a memory's arrays by name, for ``kept`` entries of a tensor.
 
     An array that the memory creates on first use may be empty.
-
-    Parameters
-    ----------
-    memory : the compressor's memory
-    spec : the tensor
-    kept : number of entries whose residual this rank keeps
     """
     # Take the names from the state of a tensor of one entry, which costs no memory.
     arrays = memory.create(replace(spec, shape=(1,)), rollback=False).arrays()

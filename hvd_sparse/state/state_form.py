@@ -22,15 +22,11 @@ REDUCTIONS = ("sum", "average")
 
 
 def check_form(state: State) -> None:
-    """Raise CorruptCheckpoint unless a state has all fields with values of the right types.
-
-    Parameters
-    ----------
-    state : a state from a program or a file
-    """
-    missing = [field for field in FIELDS if field not in state]
+    """Raise CorruptCheckpoint unless a state has all fields with values of the right types."""
+    missing, wrong = [field for field in FIELDS if field not in state], ""
     if not missing:
-        _check_fields(state)
+        wrong = ", ".join(f"{field} is {_short(state[field])}" for field in _wrong_fields(state))
+    if not missing and not wrong:
         told = state["tensors"].items()
         missing = [
             f"{field} of {key!r}"
@@ -38,21 +34,20 @@ def check_form(state: State) -> None:
             for field in TENSOR_FIELDS
             if field not in tensor
         ]
+        if not missing:
+            wrong = "; ".join(words for key, tensor in told for words in _wrong_with(key, tensor))
     if missing:
         raise CorruptCheckpoint(
             f"this is not a state of a compressor: it lacks {', '.join(missing)}; give the result "
             "of state_dict()"
         )
-    wrong = [
-        words for key, tensor in state["tensors"].items() for words in _wrong_with(key, tensor)
-    ]
     if wrong:
         raise CorruptCheckpoint(
-            f"this is not a valid state of a compressor: {'; '.join(wrong)}; use an older one"
+            f"this is not a valid state of a compressor: {wrong}; use an older one"
         )
 
 
-def _check_fields(state: State) -> None:
+def _wrong_fields(state: State) -> list[str]:
     wrong = [
         field for field in ("config", "model", "tensors") if not isinstance(state[field], Mapping)
     ]
@@ -61,11 +56,7 @@ def _check_fields(state: State) -> None:
         wrong.append("tensors")
     if not any(state["reduction"] == known for known in REDUCTIONS):
         wrong.append("reduction")
-    if wrong:
-        told = ", ".join(f"{field} is {_short(state[field])}" for field in wrong)
-        raise CorruptCheckpoint(
-            f"this is not a valid state of a compressor: {told}; use an older one"
-        )
+    return wrong
 
 
 def _wrong_with(key: str, tensor: State) -> list[str]:

@@ -44,13 +44,7 @@ class Mlflow(Writer):
 
 
 class MlflowRun(Sink):
-    """A run of MLflow.
-
-    Parameters
-    ----------
-    mlflow : the package
-    writer : its options
-    """
+    """A run of MLflow."""
 
     def __init__(self, mlflow: Value, writer: Mlflow) -> None:
         super().__init__()

@@ -51,12 +51,7 @@ def _is_there(package: str) -> bool:
 
 
 class TorchBoard(Sink):
-    """A folder of events, written by torch.
-
-    Parameters
-    ----------
-    folder : of the events
-    """
+    """A folder of events, written by torch."""
 
     def __init__(self, folder: str) -> None:
         super().__init__()
@@ -77,12 +72,7 @@ class TorchBoard(Sink):
 
 
 class TensorflowBoard(Sink):
-    """A folder of events, written by TensorFlow.
-
-    Parameters
-    ----------
-    folder : of the events
-    """
+    """A folder of events, written by TensorFlow."""
 
     def __init__(self, folder: str) -> None:
         super().__init__()

@@ -41,14 +41,7 @@ class WeightsAndBiases(Writer):
 
 
 class WandbRun(Sink):
-    """A run of Weights & Biases.
-
-    Parameters
-    ----------
-    wandb : the package
-    writer : its options
-    place : this rank
-    """
+    """A run of Weights & Biases."""
 
     def __init__(self, wandb: Value, writer: WeightsAndBiases, place: Place) -> None:
         super().__init__()

@@ -17,16 +17,11 @@ Event = dict[str, Any]
 
 
 def read_trace(path: str | os.PathLike[str]) -> list[Event]:
-    """Return the events of a timeline; those that are whole, if its process was killed.
-
-    Parameters
-    ----------
-    path : of the file
+    """Return the events of a timeline, without the last if it is incomplete.
 
     Raises
     ------
-    InvalidOption
-        If the file cannot be read, or holds no events, or one that is none.
+    InvalidOption : the file cannot be read, or holds no events, or one that is invalid
     """
     name = os.fspath(path)
     try:
@@ -79,12 +74,11 @@ def merge_traces(traces: Mapping[str, Sequence[Event]]) -> list[Event]:
 
     Parameters
     ----------
-    traces : events by the name of their file, which messages name
+    traces : events by the name of their file
 
     Raises
     ------
-    InvalidOption
-        If a timeline does not tell its start.
+    InvalidOption : a timeline lacks its start
     """
     starts = {name: _start_of(name, events) for name, events in traces.items()}
     earliest = min(starts.values())
@@ -95,17 +89,11 @@ def merge_traces(traces: Mapping[str, Sequence[Event]]) -> list[Event]:
             args = event.get("args", {})
             if START in args or event.get("name") == "process_sort_index":
                 continue
-            known = (name, event.get("pid")) in numbers
-            number = numbers.setdefault((name, event.get("pid")), len(numbers))
-            if not known:
-                merged.append(
-                    {
-                        "name": "process_sort_index",
-                        "ph": "M",
-                        "pid": number,
-                        "args": {"sort_index": number},
-                    }
-                )
+            new = len(numbers)
+            number = numbers.setdefault((name, event.get("pid")), new)
+            if number == new:
+                order = {"name": "process_sort_index", "ph": "M", "pid": number}
+                merged.append({**order, "args": {"sort_index": number}})
             moved = {**event, "pid": number}
             if "ts" in event:
                 moved["ts"] = event["ts"] + starts[name] - earliest

@@ -15,34 +15,14 @@ from hvd_sparse.watch.watchdog import TIMES_IN_DOUBT, Watchdog
 
 
 class PatientPending:
-    """A started collective, whose wait goes on where the time that passed does not count.
-
-    Parameters
-    ----------
-    pending : the started collective
-    watchdog : asks whether a rank is silent
-
-    Attributes
-    ----------
-    is_done : function that returns whether the result is there
-    """
+    """A started collective, whose wait continues while the time that passed does not count."""
 
     def __init__(self, pending: Pending, watchdog: Watchdog) -> None:
         self._pending, self._watchdog = pending, watchdog
-        self.is_done = pending.is_done  # asked again and again
+        self.is_done = pending.is_done  # without a second call, because it is polled
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
-        """Return the result.
-
-        Parameters
-        ----------
-        timeout_s : seconds that count; ``TIMES_IN_DOUBT`` times as many where a rank is silent
-
-        Raises
-        ------
-        ExchangeTimeout
-            If the result does not come in time.
-        """
+        """Return the result within ``timeout_s`` seconds that count; see the module."""
         if timeout_s is None:
             return self._pending.wait(None)
         began_s, left_s, is_extended = clock.now_s, timeout_s, False
@@ -71,31 +51,24 @@ class PatientCollective:
 
     @property
     def rank(self) -> int:
-        """Return the rank of this process in the process set."""
         return self._collective.rank
 
     @property
     def world_size(self) -> int:
-        """Return the number of ranks in the process set."""
         return self._collective.world_size
 
     @property
     def nodes(self) -> tuple[int, ...] | None:
-        """Return the node of every rank; None where that is not known."""
         return self._collective.nodes
 
     def allgather(self, array: np.ndarray, name: str) -> PatientPending:
-        """Start an allgather of 1-D arrays."""
         return PatientPending(self._collective.allgather(array, name), self._watchdog)
 
     def allreduce(self, array: np.ndarray, name: str) -> PatientPending:
-        """Start a sum over all ranks."""
         return PatientPending(self._collective.allreduce(array, name), self._watchdog)
 
     def broadcast(self, array: np.ndarray, root: int, name: str) -> PatientPending:
-        """Start a broadcast of rank ``root``'s array."""
         return PatientPending(self._collective.broadcast(array, root, name), self._watchdog)
 
     def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> PatientPending:
-        """Start an alltoall in which ``splits[r]`` entries go to rank r."""
         return PatientPending(self._collective.alltoall(array, splits, name), self._watchdog)

@@ -80,12 +80,7 @@ class Watchdog:
         return Endpoint(rank, addresses(), self._port.number, self._port.token)
 
     def meet(self, endpoints: Sequence[Endpoint]) -> None:
-        """Take the endpoints of all ranks, which are at the same point of their programs.
-
-        Parameters
-        ----------
-        endpoints : those of all ranks, this one's among them
-        """
+        """Start over with the endpoints of all ranks, this one's included."""
         self.ledger.restart()
         self._peers = [endpoint for endpoint in endpoints if endpoint.token != self._port.token]
 
