@@ -8,8 +8,7 @@ model.compile(DistributedOptimizer(optimizer, compression=compression), loss)
 """
 
 from hvd_sparse.keras import callbacks
-from hvd_sparse.keras.optimizer import DistributedOptimizer
-from hvd_sparse.keras.tape import DistributedGradientTape
+from hvd_sparse.keras.optimizer import DistributedGradientTape, DistributedOptimizer
 from hvd_sparse.tensorflow.api import Compression
 
 __all__ = ["Compression", "DistributedGradientTape", "DistributedOptimizer", "callbacks"]

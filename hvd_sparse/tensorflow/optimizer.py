@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -23,6 +23,7 @@ from hvd_sparse.optimizer_memory import (
     first_rates,
     refuse_path,
 )
+from hvd_sparse.step.step import Step
 from hvd_sparse.tensorflow.identity import VariableIndex
 from hvd_sparse.tensorflow.keras3 import (
     LEGACY_UPDATE,
@@ -178,22 +179,22 @@ class Follower:
     ----------
     met : positions of the variables whose gradients come through the compressor
     index : of the compressor's variables; None until it has asked for them
-    paths : of these variables, as Keras names them
     slots : the optimizer's own moments; None until then
     """
 
-    paths: list[str]
+    _paths: list[str]
+    index: VariableIndex | None = None
     slots: Slots | None = None
 
     def __init__(self, optimizer: Optimizer, memory: Value) -> None:
         self._optimizer = optimizer = inner_of(optimizer)
         self._memory = memory = _with_options_of(optimizer, memory)
+        self._names = NAMES[type(memory)]
         self.met: set[int] = set()
-        self.index: VariableIndex | None = None
         self._is_eager, self._traced = False, dict[str, float]()
         self._is_nadam = _update_of(optimizer) in updates_of("Nadam")
         self._last_rate = 0.0
-        self._settings: Settings = {name: getattr(memory, name) for name in NAMES[type(memory)]}
+        self._settings: Settings = {name: getattr(memory, name) for name in self._names}
         self._settings["rate"] = 0.0
         if not is_optimizer_of_keras_3(optimizer):
             base = getattr(optimizer, "hvd_sparse_base", type(optimizer))
@@ -206,6 +207,24 @@ class Follower:
         if type(memory) in OF_MUON:
             warn_of_moments(optimizer, "the compressor, which begins a Muon anew: begin with it")
         self._keeps_momentum = is_optimizer_of_keras_3(optimizer)
+
+    def bind(
+        self,
+        step: Step,
+        index: VariableIndex,
+        paths: list[str],
+        averaged: Callable[[int], int],
+    ) -> None:
+        """Serve a compressor's step, now that its variables are known.
+
+        Parameters
+        ----------
+        paths : of the variables, as Keras names them
+        averaged : as for ``Slots``
+        """
+        self.index, self._paths = index, paths
+        self.slots = Slots(step, index, averaged)
+        step.settings_of = lambda at: self._settings_of(step.specs[at].shape, at)
 
     def meet(self, caller: Optimizer) -> None:
         """Take the settings from the optimizer that calls: Horovod's copy, or Keras 3's own."""
@@ -267,7 +286,7 @@ class Follower:
         """
         optimizer = self._optimizer
         rate = self._rate()  # first: the legacy optimizers make their variables for it
-        numbers = [getattr(optimizer, name) for name in NAMES[type(self._memory)].values()]
+        numbers = [getattr(optimizer, name) for name in self._names.values()]
         is_hat = not (self._is_nadam or getattr(optimizer, "adaptive_epsilon", False))
         held = scale, rate, *numbers, is_hat, optimizer.iterations
         return tf.stack([tf.cast(tf.convert_to_tensor(n), tf.float64) for n in held])
@@ -286,17 +305,14 @@ class Follower:
 
     def _constants(self) -> dict[str, float]:
         """Return the hyper-parameters that are Python's numbers, and no variables."""
-        held = {
-            field: getattr(self._optimizer, name)
-            for field, name in NAMES[type(self._memory)].items()
-        }
+        held = {field: getattr(self._optimizer, name) for field, name in self._names.items()}
         return {key: float(value) for key, value in held.items() if isinstance(value, (int, float))}
 
     def note(self, held: np.ndarray) -> float:
         """Store the hyper-parameters that came with a gradient, the same for all tensors of a step;
         return the loss scale."""
         scale, rate, *numbers, is_hat, steps = held.tolist()
-        told = dict(zip(NAMES[type(self._memory)], numbers))
+        told = dict(zip(self._names, numbers))
         # Constants count as of when Keras reads them, in update_step: Horovod's reduction is a
         # graph also where Keras runs eagerly, and is not traced again where Keras traces again.
         told |= self._constants() if self._is_eager else self._traced
@@ -319,11 +335,11 @@ class Follower:
         """Return by how much the optimizer multiplies results and values to update a variable."""
         return self.rate, self.rate * float(getattr(self._optimizer, "weight_decay", None) or 0.0)
 
-    def settings(self, shape: tuple[int, ...], position: int) -> Settings:
+    def _settings_of(self, shape: tuple[int, ...], position: int) -> Settings:
         """Return the settings of this step for a variable, as the memory's ``tune`` takes them."""
         optimizer, told = self._optimizer, dict(self._settings)
         if type(self._memory) in OF_MUON:
-            return _settings_of_muon(optimizer, told, shape, self.paths[position])
+            return _settings_of_muon(optimizer, told, shape, self._paths[position])
         if self._is_nadam:
             told["momentum_decay"] = 1.0
         if getattr(optimizer, "amsgrad", False):

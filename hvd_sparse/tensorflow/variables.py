@@ -77,13 +77,10 @@ class VariableSource:
         variables = [v for v in variables if v.trainable or tf.as_dtype(v.dtype).name in FLOATS]
         if not variables:
             raise InvalidOption(NONE_YET)
-        twice = [
-            ref.deref().name
-            for ref, count in Counter(v.ref() for v in variables).items()
-            if count > 1
-        ]
-        if twice:
-            raise InvalidOption(f"variable {twice[0]!r} is given twice: give each variable once")
+        for ref, count in Counter(v.ref() for v in variables).items():
+            if count > 1:
+                name = ref.deref().name
+                raise InvalidOption(f"variable {name!r} is given twice: give each variable once")
         return variables
 
 
@@ -148,16 +145,15 @@ def _refuse_variable_of_1(variable: Value) -> None:
         )
 
 
-def _variables_of(model: Value) -> Sequence[tf.Variable]:
-    try:
-        return model.trainable_variables  # type: ignore[no-any-return]
-    except ValueError as error:  # so do Keras' models say that they are not built
-        raise InvalidOption(f"{NONE_YET}. {error}") from error
-
-
 def _asker(params: Params) -> Callable[[], Sequence[tf.Variable]]:
+    def of_model() -> Sequence[tf.Variable]:
+        try:
+            return params.trainable_variables  # type: ignore[no-any-return]
+        except ValueError as error:  # raised by Keras models that are not built
+            raise InvalidOption(f"{NONE_YET}. {error}") from error
+
     if hasattr(type(params), "trainable_variables"):  # of the class: an unbuilt model's own raises
-        return lambda: _variables_of(params)
+        return of_model
     if callable(params):
         return params  # type: ignore[no-any-return]
     if isinstance(params, (str, bytes)) or not hasattr(params, "__iter__"):
