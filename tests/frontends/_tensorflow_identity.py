@@ -44,6 +44,10 @@ def both_modes(step: Callable[..., Any]) -> list[Callable[..., Any]]:
     return [step, tf.function(step)]
 
 
+def wrong_in_both_modes(step: Callable[[], Any]) -> list[int]:
+    return [i for run in both_modes(step) for _ in range(2) for i in swapped(run())]
+
+
 def sent(compressor: Any) -> dict[str, Any]:
     """Closes the compressor; what it sent."""
     stats = compressor.stats()
@@ -195,9 +199,9 @@ def direct_allreduce(name: str) -> dict[str, Any]:
     value = telling(variables)[0]
 
     def step() -> Any:
-        return hvd.allreduce(value, compression=compressor, name=name)
+        return [hvd.allreduce(value, compression=compressor, name=name)]
 
-    wrong = [i for run in both_modes(step) for _ in range(2) for i in swapped([run()])]
+    wrong = wrong_in_both_modes(step)
     return {"wrong": wrong, "sent": [sent(compressor)], "tensor_steps": 4}
 
 
@@ -213,7 +217,7 @@ def direct_allreduce_of_a_group(name: str) -> dict[str, Any]:
         pair = hvd.grouped_allreduce([first, second], compression=compressor, name=name)
         return [*pair, *hvd.grouped_allreduce([third], compression=compressor, name=f"{name}.2")]
 
-    wrong = [i for run in both_modes(step) for _ in range(2) for i in swapped(run())]
+    wrong = wrong_in_both_modes(step)
     return {"wrong": wrong, "sent": [sent(compressor)], "tensor_steps": 4 * len(variables)}
 
 
@@ -249,5 +253,5 @@ def optimizer_of_tensorflow_1(name: str) -> dict[str, Any]:
         )
         return [gradient for gradient, _ in pairs]
 
-    wrong = [i for run in both_modes(step) for _ in range(2) for i in swapped(run())]
+    wrong = wrong_in_both_modes(step)
     return {"wrong": wrong, "sent": [sent(compressor)], "tensor_steps": 4 * len(SHAPES)}

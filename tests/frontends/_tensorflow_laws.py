@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from _common import Cases
+from _common import SPARSE_ONLY, Cases
 from _tensorflow_cases import (
+    Books,
     Compression,
     digest_of,
     hvd,
     linear_loss,
     residuals_of,
-    summed,
     tape_gradients,
     variables_of,
 )
@@ -34,44 +34,15 @@ LAW_1_STEPS, LAW_2_STEPS, GROUPED_STEPS = 20, 200, 8
 def conserved(name: str, *, as_function: bool, **options: Any) -> dict[str, Any]:
     """Integer gradients: what was applied and what is kept back, against all that there was."""
     variables = variables_of(SHAPES)
-    compressor = Compression.ldte_bs(
-        variables,
-        density=0.05,
-        allow_dense=False,
-        min_numel=1,
-        compress_1d=True,
-        name=name,
-        **options,
-    )
-    # an average over 3 is no integer
-    reduction = {"op": hvd.Sum} if hvd.size() == 3 else {"op": hvd.Average}
-    times = 1 if hvd.size() == 3 else hvd.size()
-
-    def step(coefficients: Any) -> Any:
-        return tape_gradients(
-            linear_loss(variables, coefficients), variables, compressor, **reduction
-        )
-
-    run = tf.function(step) if as_function else step
+    compressor = Compression.ldte_bs(variables, density=0.05, name=name, **SPARSE_ONLY, **options)
+    books = Books(compressor, variables, as_function=as_function)
     draw = np.random.RandomState(hvd.rank())
-    given, applied = [np.zeros(shape) for shape in SHAPES], [np.zeros(shape) for shape in SHAPES]
     for _ in range(LAW_1_STEPS):
-        gradients = [draw.randint(-9, 10, shape).astype("f4") for shape in SHAPES]
-        reduced = run([tf.constant(gradient) for gradient in gradients])
-        for i, gradient in enumerate(gradients):
-            given[i] += gradient
-            applied[i] += times * np.asarray(reduced[i], np.float64)
-    kept = residuals_of(compressor)
-    lost = [
-        summed(given[i], f"{name}.given.{i}")
-        - applied[i]
-        - summed(kept[variable.name].reshape(SHAPES[i]), f"{name}.kept.{i}")
-        for i, variable in enumerate(variables)
-    ]
-    stats = compressor.stats()
+        books.take_step([draw.randint(-9, 10, shape) for shape in SHAPES])
+    lost, kept, stats = books.lost(name), residuals_of(compressor), compressor.stats()
     compressor.close()
     return {
-        "lost": max(float(np.abs(array).max()) for array in lost),
+        "lost": lost,
         "kept": sum(float(np.abs(array).sum()) for array in kept.values()),
         "density": stats["density_achieved"],
         "steps": stats["steps"],
@@ -216,9 +187,7 @@ def names_of_groups_are_those_of_other_ranks_and_traces(name: str) -> list[list[
     """The collectives' names in every trace, for batches of other shapes; groups with a tensor that
     has no gradient."""
     variables = variables_of([*SHAPES, (7, 9), (9, 5)])
-    compressor = Compression.topk(
-        variables, density=0.1, allow_dense=False, min_numel=1, compress_1d=True, name=name
-    )
+    compressor = Compression.topk(variables, density=0.1, name=name, **SPARSE_ONLY)
 
     @tf.function(reduce_retracing=False)
     def step(batch: Any) -> Any:
