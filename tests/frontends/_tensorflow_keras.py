@@ -21,7 +21,7 @@ from _keras_models import (
     weights_of,
 )
 from _tensorflow_cases import Compression, hvd
-from _tensorflow_settings import KerasSetting
+from _tensorflow_settings import Setting
 from horovod.tensorflow.keras import DistributedOptimizer
 
 OPTIMIZERS = {"new": tf.keras.optimizers.SGD, "legacy": tf.keras.optimizers.legacy.SGD}
@@ -35,7 +35,7 @@ def weights_trained_alone() -> np.ndarray:
     return weights_of(model)
 
 
-def compare_keras(name: str, setting: KerasSetting, process_sets: dict[str, Any]) -> dict[str, Any]:
+def compare_keras(name: str, setting: Setting, process_sets: dict[str, Any]) -> dict[str, Any]:
     """Fit compressed at density 1.0, dense and alone, from the same start: how far apart the
     weights end."""
     process_set = process_sets[setting.place.members if hvd.size() > 2 else "all"]
@@ -64,9 +64,7 @@ def compare_keras(name: str, setting: KerasSetting, process_sets: dict[str, Any]
     }
 
 
-def _fit_setting(
-    model: Any, setting: KerasSetting, compression: Any, process_set: Any
-) -> np.ndarray:
+def _fit_setting(model: Any, setting: Setting, compression: Any, process_set: Any) -> np.ndarray:
     """Train a model as the setting wants it; an unbuilt one is built by its first batch where it
     can be."""
     options: dict[str, Any] = {

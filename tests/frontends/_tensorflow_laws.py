@@ -31,10 +31,10 @@ SHAPES = ((40, 30), (50,), (8, 8, 3))
 LAW_1_STEPS, LAW_2_STEPS, GROUPED_STEPS = 20, 200, 8
 
 
-def conserved(name: str, *, as_function: bool, **options: Any) -> dict[str, Any]:
+def conserved(name: str, *, as_function: bool) -> dict[str, Any]:
     """Integer gradients: what was applied and what is kept back, against all that there was."""
     variables = variables_of(SHAPES)
-    compressor = Compression.ldte_bs(variables, density=0.05, name=name, **SPARSE_ONLY, **options)
+    compressor = Compression.ldte_bs(variables, density=0.05, name=name, **SPARSE_ONLY)
     books = Books(compressor, variables, as_function=as_function)
     draw = np.random.RandomState(hvd.rank())
     for _ in range(LAW_1_STEPS):
@@ -65,11 +65,6 @@ def nothing_is_lost_in_a_function(name: str) -> dict[str, Any]:
 @LAWS
 def nothing_is_lost_eagerly(name: str) -> dict[str, Any]:
     return conserved(name, as_function=False)
-
-
-@LAWS
-def nothing_is_lost_without_a_second_buffer(name: str) -> dict[str, Any]:
-    return conserved(name, as_function=True, rollback=False)
 
 
 def teacher_data() -> tuple[Any, Any]:
@@ -140,16 +135,9 @@ def train_by_keras(
     model.fit(inputs, targets, batch_size=16, epochs=steps // 4, shuffle=False, verbose=0)
 
 
-@LAWS
-def replicas_of_a_tape_stay_identical(name: str) -> dict[str, Any]:
+def replicas(name: str, train: Any) -> dict[str, Any]:
     model = student()
-    return trained(name, model, partial(train_by_tape, model, steps=LAW_2_STEPS))
-
-
-@LAWS
-def replicas_of_keras_stay_identical(name: str) -> dict[str, Any]:
-    model = student()
-    return trained(name, model, partial(train_by_keras, model, steps=LAW_2_STEPS))
+    return trained(name, model, partial(train, model, steps=LAW_2_STEPS))
 
 
 def grouped(name: str, train: Any) -> dict[str, Any]:
@@ -172,14 +160,9 @@ def grouped(name: str, train: Any) -> dict[str, Any]:
     return results
 
 
-@LAWS
-def groups_of_a_tape_make_no_difference(name: str) -> dict[str, Any]:
-    return grouped(name, train_by_tape)
-
-
-@LAWS
-def groups_of_keras_make_no_difference(name: str) -> dict[str, Any]:
-    return grouped(name, train_by_keras)
+for label, train in {"a_tape": train_by_tape, "keras": train_by_keras}.items():
+    LAWS[f"replicas_of_{label}_stay_identical"] = partial(replicas, train=train)
+    LAWS[f"groups_of_{label}_make_no_difference"] = partial(grouped, train=train)
 
 
 @LAWS

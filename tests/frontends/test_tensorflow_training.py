@@ -27,11 +27,7 @@ IDENTITY = [
     "keras_optimizer_with_a_local_layer",
     "mixed_float16_policy",
 ]
-CONSERVATION = [
-    "nothing_is_lost_in_a_function",
-    "nothing_is_lost_eagerly",
-    "nothing_is_lost_without_a_second_buffer",
-]
+CONSERVATION = ["nothing_is_lost_in_a_function", "nothing_is_lost_eagerly"]
 REPLICAS = ["replicas_of_a_tape_stay_identical", "replicas_of_keras_stay_identical"]
 
 GROUPS = ["groups_of_a_tape_make_no_difference", "groups_of_keras_make_no_difference"]
