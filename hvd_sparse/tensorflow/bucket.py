@@ -40,7 +40,7 @@ class GraphBucket:
     _gathered: tf.Tensor | None = None
 
     def join(self, spec: TensorSpec, configuration: Configuration) -> None:
-        """Add a tensor.  InvalidOption where all are to be selected from as one, and cannot be."""
+        """Add a tensor.  InvalidOption if ``select_over`` is "group" and this cannot be one."""
         is_alone = not self.is_group and configuration.groups != PLANNED
         if configuration.select_over == "group" and is_alone:
             raise InvalidOption(
@@ -111,7 +111,6 @@ class GraphBucket:
         return array
 
     def _moved(self, phase: int) -> list[tf.DType]:
-        """Return the dtypes of a phase's input."""
         return [self.dtype if self.phases[phase] == "allreduce" else tf.uint8, tf.int32]
 
 

@@ -116,8 +116,8 @@ class TensorflowCompressor(WatchedCompressor):
         self._has_shaken_hands = False
 
     def __hash__(self) -> int:
-        """Refuse Horovod's wrapper of a Keras 3 optimizer: it would average nothing, and all that
-        it ever does with a compressor is to hash it."""
+        """Refuse Horovod's wrapper of a Keras 3 optimizer: it would average nothing, and it only
+        ever hashes a compressor."""
         refuse_horovods_wrapper(calling_optimizer())
         return object.__hash__(self)
 
@@ -277,8 +277,7 @@ class TensorflowCompressor(WatchedCompressor):
         )
 
     def _bucket_of(self, site: CallSite, dtype: tf.DType) -> GraphBucket:
-        """Return the bucket that a tensor travels in: that of its group of Horovod's, or one of its
-        own."""
+        """Return the bucket of Horovod's group, or a new one."""
         policy, (together, bucket) = self._policy, self._filling
         branches = Unbranched() if policy is None else policy.branches(self, site)
         if bucket is None or site.together is None or site.together is not together:
@@ -294,7 +293,6 @@ class TensorflowCompressor(WatchedCompressor):
         return bucket
 
     def _read(self, variable: Value, dtype: tf.DType) -> tf.Tensor:
-        """Return the variable's value, flat, for memories that finish with it."""
         if not self.configuration.memory.finishes:
             return tf.zeros([0], dtype)
         return tf.reshape(tf.cast(tf.convert_to_tensor(variable), dtype), [-1])
@@ -349,8 +347,8 @@ class TensorflowCompressor(WatchedCompressor):
         return self._rates.pace(self._follower.rate, 0, steps)
 
     def _averaged(self, position: int) -> int:
-        """Return over how many ranks the optimizer's gradients of a tensor are averaged, and the
-        memory's are not."""
+        """Return over how many ranks the optimizer's gradients of a tensor are averaged; the
+        memory's are this rank's own."""
         spec = self.step.specs[position]
         is_sparse = self.configuration.is_sparse(spec.shape, spec.numel)
         return self._size_of_world() if is_sparse else 1
@@ -372,11 +370,11 @@ class TensorflowCompressor(WatchedCompressor):
         return scale if self._follower is None else self._follower.beside(scale)
 
     def _is_called(self) -> bool:
-        """Tell whether Horovod will call the compressor when a graph runs; it traces it anyway."""
+        """Return whether Horovod will run the compressor's operations; it traces them anyway."""
         return self.process_set.included() and (self.process_set.size() > 1 or is_elastic())  # type: ignore[no-any-return]
 
     def _look_at(self, caller: Optimizer) -> None:
-        """Horovod's Keras optimizer, which calls; None where a tape does."""
+        """Check Horovod's Keras optimizer, which calls; None with a tape."""
         if caller is None or not self._is_called():
             return
         if self._follower is not None:

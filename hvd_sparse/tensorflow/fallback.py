@@ -120,23 +120,18 @@ class Branched(Unbranched):
 
 
 class GraphOwner(Owner, Protocol):
-    """A compressor, as its policy sees it while a graph is traced and runs."""
+    """The part of a TensorFlow compressor that this policy uses."""
 
     process_set: ProcessSet
     functions: GraphFunctions
 
 
 class GraphFallback(Fallback):
-    """Policy that goes the way that a trial says, by a branch of the graph.
+    """Policy that follows a trial's verdict by a branch of the graph.
 
-    One function a step says which way it is, when a first gradient is there, for all gradients that
-    Horovod is given at once: they take the same.  On a dense way they are Horovod's own business,
-    without a carrier and without a call of Python; but first there is a step that sends all
-    residuals along.
-
-    Parameters
-    ----------
-    trial, sends_all : as in ``Fallback``
+    One function per step chooses the branch, when the first gradient is there, for all gradients of
+    one call of Horovod.  On a dense way Horovod reduces them without a carrier and without a call
+    of Python; the step before it sends all residuals along.
     """
 
     def __init__(self, trial: Trial, *, sends_all: bool = False) -> None:
@@ -144,15 +139,15 @@ class GraphFallback(Fallback):
         self._lock = threading.Lock()
         self._built_for: object | None = None
         self._branches: Branched | None = None
-        # Nothing is kept in it.  Whatever touches it is run in the order of the program, and so in
-        # the same on all ranks.
+        # It holds nothing: operations that touch it run in the program's order, so in the same
+        # order on all ranks.
         with tf.init_scope(), tf.device("cpu"):
             self._order = tf.Variable(0, trainable=False, dtype=tf.int64, name="hvd_sparse_order")
 
     # -- while a graph is traced ------------------------------------------------------------------
 
     def branches(self, owner: GraphOwner, site: CallSite) -> Branched:
-        """Return the branches of all gradients that Horovod is given at once."""
+        """Return the branches of all gradients of one call of Horovod."""
         if self._branches is None or self._built_for is not site.gradients:
             self._built_for, self._branches = site.gradients, self._build(owner, site)
         return self._branches
@@ -194,7 +189,6 @@ class GraphFallback(Fallback):
     def _begin_step(
         self, owner: GraphOwner, order: np.int64, first: np.ndarray, tokens: np.ndarray
     ) -> tuple[np.int32, np.bool_, np.int64]:
-        """Return the way of a step, as a number, and whether it is timed."""
         with self._lock:
             way, is_timed = DENSE, False
             if owner.process_set.included() and owner.collective.world_size > 1:
@@ -219,9 +213,9 @@ class GraphFallback(Fallback):
         return way
 
     def _are_paid(self, owner: GraphOwner, positions: Sequence[int]) -> bool:
-        """Tell whether all ranks have seen that all residuals were sent.  Collective.
+        """Return whether all ranks have seen that all residuals were sent.  Collective.
 
-        Results come in any order here, and a rank that has not seen the last one yet would go
+        Results come in any order, and a rank that has not seen the last one yet would choose
         another way than the others.
         """
         owing = [position for position in positions if self.debts.is_owed(position)]

@@ -109,20 +109,20 @@ class GraphFunctions:
         self.witness: Witness | None = None
 
     def note_dense(self, spec: TensorSpec) -> None:
-        """Count a tensor that a traced graph has Horovod reduce dense at every step."""
+        """Count a tensor that Horovod reduces dense at every step; called at tracing."""
         self._dense_bytes[spec.key] = spec.numel * spec.accumulator.itemsize
         self.dense_bytes = sum(self._dense_bytes.values())
 
     def note_sparse(self, spec: TensorSpec) -> None:
-        """Note a tensor that a traced graph sends at every step."""
+        """Note a tensor that is sent at every step of some graph; called at tracing."""
         self._traced.add(spec.key)
 
     def position(self, token: Value) -> int | None:
-        """Return whose token it is; None for a variable that is not registered."""
+        """Return a variable's position; None if it is not registered."""
         return self._tokens.get(token if type(token) is bytes else _as_bytes(token))
 
     def forget(self) -> None:
-        """Let go of all that is under way: Horovod was started anew, and none of it will end."""
+        """Drop everything under way: Horovod was restarted, and none of it will end."""
         self._tickets.clear()
         self._under_way.clear()
         self._place = None
@@ -197,10 +197,9 @@ class GraphFunctions:
         return wire, np.int64(number)
 
     def seal(self, *numbers: np.int64) -> tuple[np.ndarray, np.ndarray]:
-        """Return the first array that the exchange of these tensors wants moved, with splits.
+        """Return the first array that the exchange of these tensors moves, with splits.
 
-        They are of one step on every rank, and in the same order; the graph calls this when all are
-        there.
+        All ranks have them in the same order.
         """
         all_numbers = tuple(int(number) for number in numbers)
         tickets = [self._tickets[number] for number in all_numbers]
@@ -215,7 +214,7 @@ class GraphFunctions:
         return _moved(next(conversation))
 
     def advance(self, number: np.int64, received: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the next array that the exchange wants moved, with splits."""
+        """Return the next array that the exchange moves, with splits."""
         return _moved(self._under_way[int(number)].conversation.send(received))
 
     # -- receiving --------------------------------------------------------------------------------
@@ -223,9 +222,7 @@ class GraphFunctions:
     def receive(
         self, number: np.int64, reduced: np.ndarray, received: np.ndarray, parameter: np.ndarray
     ) -> np.ndarray:
-        """Return the reduced gradient, flat; on any error the step is taken back before it is
-        raised.
-        """
+        """Return the reduced gradient, flat; any error is raised after the step is taken back."""
         ticket, under_way = self._tickets.pop(int(number)), self._under_way.pop(int(number))
         run = ticket.run
         run.received.update(under_way.numbers)  # all of its phases are over
@@ -259,7 +256,6 @@ class GraphFunctions:
         return result
 
     def _finish(self, under_way: BucketUnderWay, received: np.ndarray) -> None:
-        """Process the data of the last phase."""
         bucket = under_way.bucket
         try:
             try:
@@ -295,7 +291,7 @@ class GraphFunctions:
         run.is_raising = False
 
     def _note(self, scale: Value) -> float:
-        """Return the loss scale, after storing the hyper-parameters that follow it."""
+        """Return the loss scale; store the hyper-parameters that follow it."""
         return float(scale) if self.follower is None else self.follower.note(np.asarray(scale))
 
     def finish_dense(
@@ -309,12 +305,11 @@ class GraphFunctions:
 
 
 def _as_bytes(token: Value) -> bytes:
-    """TensorFlow hands a string over as bytes, or eagerly as an array that holds them."""
+    # TensorFlow passes a string as bytes, or eagerly as an array that holds them.
     return bytes(token.item() if isinstance(token, np.ndarray) else token)
 
 
 def _moved(request: Request) -> tuple[np.ndarray, np.ndarray]:
-    """Return the input of a collective's operation: an array, with its splits if it has any."""
     if isinstance(request, AllToAll):
         return request.array, request.splits.astype(np.int32, copy=False)
     return request.array, NO_SPLITS

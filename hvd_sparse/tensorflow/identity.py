@@ -1,4 +1,4 @@
-"""Identification of the variable that a gradient belongs to.
+"""Identification of the variable that a gradient belongs to, and refusals while a graph is traced.
 
 Horovod's TensorFlow frontends pass a compressor a tensor without a name. Horovod's calling frame,
 however, holds the lists of gradients and variables side by side, and the tensor is an object of the
@@ -131,7 +131,6 @@ def _function_name(frame: FrameType) -> str:
 
 
 def _side_by_side(local: Report) -> tuple[Sequence[Value], Sequence[Value]] | tuple[None, None]:
-    """The gradients and the variables of Horovod's frame."""
     gradients, variables = local.get("grads"), local.get("vars")
     if not isinstance(gradients, (list, tuple)) or not isinstance(variables, (list, tuple)):
         return None, None
@@ -153,7 +152,7 @@ def _variable_of(
 
 
 def _times_asked(tensor: object, owners: tuple[int, ...]) -> int:
-    """How often this very tensor was asked for before, for these positions.
+    """Return how often this tensor was asked for before, for these positions.
 
     The gradient of `a + b` is one object for both, so identity leaves several owners, all of them
     proven. Horovod asks once for each, in list order, and hence the n-th time means the n-th owner.
@@ -193,7 +192,7 @@ class VariableIndex:
                 self._by_shape.setdefault(shape, []).append(position)
 
     def lookup(self, variable: object) -> int | None:
-        """The position of this variable, or None if it is not one of ours."""
+        """Return the variable's position, or None if it is not registered."""
         position = self._by_object.get(id(variable))
         if position is not None:
             return position
@@ -201,8 +200,7 @@ class VariableIndex:
         return None if handle is None else self._by_handle.get(id(handle))
 
     def tokens(self) -> dict[bytes, int]:
-        """The positions by the value that `runtime_token` has for their variables when the graph
-        runs."""
+        """Return the positions by the variables' `runtime_token`s."""
         with tf.init_scope():
             return {
                 bytes(runtime_token(variable).numpy()): position
@@ -228,8 +226,8 @@ class VariableIndex:
 
 
 def _eager_handle(variable: object) -> object | None:
-    """The resource handle outside all graphs, which every wrapper of one variable shares as one
-    object."""
+    """Return the resource handle outside all graphs, the same object for every wrapper of a
+    variable."""
     handle: object | None = getattr(variable, "handle", None)
     while handle is not None:
         graph = getattr(handle, "graph", None) if not hasattr(handle, "numpy") else None

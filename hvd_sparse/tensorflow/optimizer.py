@@ -86,8 +86,6 @@ def read_optimizer(optimizer: Optimizer) -> Handover:
 
 
 def _memories_of(optimizer: Optimizer) -> tuple[type, ...]:
-    """Return the memories that do an optimizer's work; none unless it is SGD's, Adam's or
-    Muon's."""
     update = _update_of(optimizer)
     if update in updates_of("SGD"):
         return OF_SGD
@@ -105,7 +103,6 @@ def _update_of(optimizer: Optimizer) -> Value:
 
 
 def _with_options_of(optimizer: Optimizer, memory: Value) -> Value:
-    """Return a memory with the options that an optimizer has now."""
     config = optimizer.get_config()
     numbers = {field: float(config[name]) for field, name in NAMES[type(memory)].items()}
     return replace(memory, **_as_options(numbers))
@@ -163,7 +160,7 @@ class ApplyingOfKeras3(Showing):
     """The same, of the optimizers of Keras 3, which stay the objects that they are."""
 
     def update_step(self, gradient: Value, variable: Value, learning_rate: Value) -> None:
-        """Apply what the compressor made of a gradient."""
+        """Apply the compressor's result."""
         self.hvd_sparse_follower.check(gradient, variable)
         rate = tf.cast(learning_rate, variable.dtype)
         self.assign_sub(variable, rate * tf.cast(gradient, variable.dtype))  # type: ignore[attr-defined]
@@ -178,8 +175,6 @@ class Follower:
     Attributes
     ----------
     met : positions of the variables whose gradients come through the compressor
-    index : of the compressor's variables; None until it has asked for them
-    slots : the optimizer's own moments; None until then
     """
 
     _paths: list[str]
@@ -215,13 +210,7 @@ class Follower:
         paths: list[str],
         averaged: Callable[[int], int],
     ) -> None:
-        """Serve a compressor's step, now that its variables are known.
-
-        Parameters
-        ----------
-        paths : of the variables, as Keras names them
-        averaged : as for ``Slots``
-        """
+        """Serve a compressor's step, now that its variables and their Keras paths are known."""
         self.index, self._paths = index, paths
         self.slots = Slots(step, index, averaged)
         step.settings_of = lambda at: self._settings_of(step.specs[at].shape, at)
@@ -369,13 +358,7 @@ def _settings_of_muon(
 
 
 def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
-    """Return the rates of a run.
-
-    Parameters
-    ----------
-    optimizer : that is handed over, with a schedule in the place of its rate or without
-    scheduler : must be None
-    steps : of the run; None where the mean is not asked for
+    """Return the rates of a run of so many steps, or only the first rate where ``steps`` is None.
 
     Raises
     ------
@@ -398,8 +381,6 @@ def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
 
 
 def _path_of(schedule: Value, steps: int) -> list[list[float]]:
-    """Return the rate at each step."""
-
     @tf.function
     def all_rates() -> tf.Tensor:
         return tf.map_fn(
@@ -415,11 +396,7 @@ def _path_of(schedule: Value, steps: int) -> list[list[float]]:
 
 
 def calling_optimizer() -> Optimizer:
-    """Return the Keras optimizer that calls ``compress``, or None.
-
-    It is looked up in the frames of Horovod's Keras and ours; with a tape, the optimizer is
-    unknown.
-    """
+    """Return the Keras optimizer that calls ``compress``; None with a tape."""
     frame: Value = sys._getframe(1)
     while frame is not None:
         if frame.f_globals.get("__name__") in WRAPPERS and hasattr(

@@ -32,17 +32,12 @@ MADE_WHILE_TRACED = (
 
 
 class VariableSource:
-    """The program's way to its variables.
-
-    It is asked as late as possible: models are often built by their first batch.
-
-    Parameters
-    ----------
-    params : a model, a list of variables, or a callable that returns one
+    """Variables of a model, a list or a callable, asked for as late as possible: models are often
+    built by their first batch.
 
     Attributes
     ----------
-    prefix : of the variables' names, which says nothing
+    prefix : of the variables' names, to be left out
     """
 
     def __init__(self, params: Params) -> None:
@@ -85,14 +80,9 @@ class VariableSource:
 
 
 def specs_of(variables: Sequence[tf.Variable], prefix: str = "") -> list[TensorSpec]:
-    """Return the specs that ranks must agree on.
+    """Return the specs that ranks must agree on; names lose their prefix.
 
     Variables with the same name, which Keras layers may have, are distinguished by their order.
-
-    Parameters
-    ----------
-    variables : of the model
-    prefix : of their names, to be left out
     """
     seen: Counter[str] = Counter()
     specs = []
@@ -112,13 +102,7 @@ def specs_of(variables: Sequence[tf.Variable], prefix: str = "") -> list[TensorS
 
 
 def refuse_graphs() -> None:
-    """Raise where no compressor can be made.
-
-    Raises
-    ------
-    UnsupportedInput : in a graph of TensorFlow 1
-    InvalidOption : while a function is traced
-    """
+    """Raise UnsupportedInput in TensorFlow 1's graphs, InvalidOption while a function is traced."""
     refuse_tensorflow_1()
     if not tf.executing_eagerly():
         raise InvalidOption(MADE_WHILE_TRACED)
