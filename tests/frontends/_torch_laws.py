@@ -89,7 +89,7 @@ class Ledger:
     def change_parameters(
         self, added: Mapping[str, tuple[int, ...]], removed: str, compress: Callable[[Any], Any]
     ) -> Any:
-        """Wrap the optimizer anew, as docs/reliability.md says; what of the old state had no
+        """Wrap the optimizer anew, as docs/guide/production.md says; what of the old state had no
         place."""
         state = self.compressor.state_dict()
         self.compressor.close()

@@ -145,7 +145,8 @@ def test_between_records_nothing_is_measured():
 
 def documented_fields() -> set[str]:
     """Return the fields of a record's values, as the page on watching lists them."""
-    page = (Path(__file__).parents[2] / "docs" / "watching.md").read_text(encoding="utf-8")
+    docs = Path(__file__).parents[2] / "docs"
+    page = (docs / "guide" / "watching.md").read_text(encoding="utf-8")
     _, _, table = page.partition("| field | meaning; None where it is not known |\n")
     rows = table.partition("\n\n")[0].splitlines()[1:]
     return {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
