@@ -118,8 +118,8 @@ def readme_lines() -> str:
         )
         if "hvd_sparse.tensorflow" in block
     )
-    assert "density=0.01," in lines
-    return str(lines).replace("density=0.01,", "density=0.5, allow_dense=False,")
+    assert "steps=total_steps)" in lines
+    return str(lines).replace("steps=total_steps)", "density=0.5, allow_dense=False)")
 
 
 def fit_by_readme(model: Any) -> dict[str, Any]:
