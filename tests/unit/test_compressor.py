@@ -83,13 +83,6 @@ def test_a_given_name_is_free_when_nothing_refers_to_its_compressor_but_itself(m
         gc.enable()
 
 
-def test_a_name_is_free_again_after_close_and_after_the_last_use(make):
-    make(configure(name="once")).close()
-    worlds.run(1, lambda c: NumpyCompressor(c, configure(name="once")).name)
-    gc.collect()
-    assert make(configure(name="once")).name == "once"
-
-
 def test_closing_does_not_free_a_name_that_another_took_since(make):
     old = make(configure(name="taken"))
     old.close()

@@ -160,15 +160,6 @@ def test_a_step_that_is_left_unfinished_and_begun_again_leaves_no_trace(dense, e
     assert interrupted == whole
 
 
-def test_a_tensor_compressed_twice_begins_a_new_step_and_the_old_one_is_taken_back():
-    def script(collective):
-        session = start(collective)
-        start_exchange(session, (0, 1, 2), gradients(collective, 9))
-        return measured_step_without_settling(session, gradients(collective, 0))
-
-    assert_conserved(worlds.run(2, script))
-
-
 def measured_step_without_settling(session, given):
     """As ``measured_step`` from an empty residual, without the look at the state that would end an
     open step."""
