@@ -89,6 +89,21 @@ class Context(NamedTuple):
             return steer(self.memo, self.miss.count, needed)
         return self.memo if self.reached is None else steer(self.memo, self.reached, needed)
 
+    def reused(self, accumulated: np.ndarray, steps: int, most: int) -> tuple[Found | None, int]:
+        """Return the entries that reach the last threshold, and the passes that are over.
+
+        None if the threshold is ``steps`` steps old, or if no entry or more than ``most`` reach it.
+        """
+        if not self.warm or self.age >= steps:
+            return None, 0
+        if (
+            self.miss is not None and self.miss.is_sure
+        ):  # counted by the pass that added the gradient
+            return None, 1
+        threshold = min(self.warm, float(np.finfo(accumulated.dtype).max))
+        count, selection = self.kernels.take_at_most(accumulated, threshold, most)
+        return Found(selection, threshold) if 0 < count <= most else None, 1
+
     def random(self) -> np.random.Generator:
         """Return the generator; raise InvalidOption if there is none."""
         if self.rng is None:

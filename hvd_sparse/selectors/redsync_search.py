@@ -64,16 +64,11 @@ class RedsyncSearch(DensitySelector):
         return Cut(taken.count, context.age + 1) if taken.count else None
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
-        wanted, age, miss = self.count(accumulated.size), context.age, context.miss
-        if not context.warm or age >= self.reuse_steps:
-            return self._search(accumulated, wanted, context, 0)
-        if miss is not None and miss.is_sure:  # already counted by the pass that added the gradient
-            return self._search(accumulated, wanted, context, 1)
-        threshold = min(context.warm, float(np.finfo(accumulated.dtype).max))
-        count, selection = context.kernels.take_at_most(accumulated, threshold, 2 * wanted)
-        if 0 < count <= 2 * wanted:
-            return Found(selection, context.warm, memo=age + 1)
-        return self._search(accumulated, wanted, context, 1)
+        wanted = self.count(accumulated.size)
+        found, passes = context.reused(accumulated, self.reuse_steps, 2 * wanted)
+        if found is None:
+            return self._search(accumulated, wanted, context, passes)
+        return found._replace(threshold=context.warm, memo=context.age + 1)
 
     def _search(self, accumulated: np.ndarray, wanted: int, context: Context, passes: int) -> Found:
         kernels = context.kernels

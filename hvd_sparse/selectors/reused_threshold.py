@@ -76,24 +76,16 @@ class ReusedThreshold(DensitySelector):
         return Cut(count, age + 1, threshold=self._drifted(aim.threshold, count, wanted))
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
-        wanted, age, miss = self.count(accumulated.size), context.age, context.miss
-        if not context.warm or age >= self.period or wanted == accumulated.size:
-            return self._exact(accumulated, wanted, context, 0)
-        if miss is not None and miss.is_sure:  # already counted by the pass that added the gradient
-            return self._exact(accumulated, wanted, context, 1)
-        threshold = min(context.warm, float(np.finfo(accumulated.dtype).max))
-        count, selection = context.kernels.take_at_most(
-            accumulated, threshold, int(self.cap * wanted)
-        )
-        if not 0 < count <= self.cap * wanted:
-            return self._exact(accumulated, wanted, context, 1)
-        return Found(selection, self._drifted(threshold, count, wanted), memo=age + 1)
+        wanted = self.count(accumulated.size)
+        period = 0 if wanted == accumulated.size else self.period
+        found, passes = context.reused(accumulated, period, int(self.cap * wanted))
+        if found is None or found.threshold is None:
+            selection = context.kernels.take_largest(accumulated, wanted)
+            return Found(selection, least_of(selection), passes, memo=1)
+        threshold = self._drifted(found.threshold, found.selection.count, wanted)
+        return found._replace(threshold=threshold, memo=context.age + 1)
 
     def _drifted(self, threshold: float, count: int, wanted: int) -> float:
         if count > HIGH * wanted:
             return threshold * self.drift
         return threshold / self.drift if count < LOW * wanted else threshold
-
-    def _exact(self, accumulated: np.ndarray, wanted: int, context: Context, passes: int) -> Found:
-        selection = context.kernels.take_largest(accumulated, wanted)
-        return Found(selection, least_of(selection), passes, memo=1)
