@@ -220,7 +220,7 @@ _add_and_take_past_caches_crowded = _make_add_and_take(True, True)
 
 
 @njit
-def add_and_take_vectors(past_caches, is_crowded, *arguments):  # type: ignore[no-untyped-def]
+def _add_and_take_vectors(past_caches, is_crowded, *arguments):  # type: ignore[no-untyped-def]
     if past_caches and is_crowded:
         return _add_and_take_past_caches_crowded(*arguments)
     if past_caches:
@@ -264,7 +264,7 @@ def _take(  # type: ignore[no-untyped-def]
         # written past its room.
         last = min(first + SEGMENT, whole) if first < whole else stop
         if last <= whole:
-            count = add_and_take_vectors(
+            count = _add_and_take_vectors(
                 past_caches, is_crowded,
                 gradient, residual, out, first, last, limit, indices, values, count, totals,
                 direction,
