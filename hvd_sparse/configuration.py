@@ -47,8 +47,8 @@ from hvd_sparse.step_parts import Parts
 from hvd_sparse.telemetry.contract import Writer, Writers, resolve_writers
 from hvd_sparse.types import Pace, TensorSpec
 from hvd_sparse.untyped import Option, Report
-from hvd_sparse.wire.capacity import capacity
 from hvd_sparse.wire.checksum import crc32
+from hvd_sparse.wire.message import capacity
 
 PARTS = {
     "selector": SELECTORS,

@@ -20,7 +20,7 @@ from hvd_sparse.kernels import packing
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
-from hvd_sparse.wire.frame import peek_frame
+from hvd_sparse.wire.frame import read_frame
 
 CANDIDATES: tuple[type[ValuedCodec], ...] = (Dense, Bitmap, Block16, Golomb)
 """Candidate codecs, fastest first; all of them keep all indices."""
@@ -82,7 +82,7 @@ class Auto(Codec):
 
     def decode(self, buffer: np.ndarray, kernels: Packers = packing) -> Selection:
         # Repeat the choice instead of trusting the frame's codec number.
-        frame = peek_frame(buffer)
+        frame = read_frame(buffer, has_checksum=False)
         return self.chosen(frame.numel, frame.value_type.itemsize).decode(buffer, kernels)
 
     def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:

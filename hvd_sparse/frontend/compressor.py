@@ -230,7 +230,7 @@ class Compressor:
         if differences:
             raise RankMismatch("this state does not fit this compressor: " + "; ".join(differences))
         self.step.transactions.reset()
-        self.step.replicas.forget()
+        self.step.applied.clear()
         self.step.reduction = state["reduction"]
         for position, spec in enumerate(self.step.specs):
             if spec.key in state["tensors"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar, Generic, NamedTuple, TypeVar
@@ -12,7 +13,7 @@ from hvd_sparse.checks import check_number, is_number
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels.arrays import aligned_zeros
 from hvd_sparse.kernels.contract import Aim, Kernels, Taking, Zeros
-from hvd_sparse.memories.contract import Accumulated, clip_limit, limited
+from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.memories.double_buffer import DoubleBuffer, ResidualState, accumulate
 from hvd_sparse.types import Selection, TensorSpec
 
@@ -177,6 +178,17 @@ class DirectionState(ResidualState, Generic[Options]):
         negative: np.ndarray = gradient * gradient.dtype.type(-1)
         return negative
 
+    def _clipped(self, gradient: np.ndarray, world_size: int) -> np.ndarray:
+        """Return the gradient, no longer than one of N independent ones that together keep to
+        ``clip_norm``: their sum is sqrt(N) times as long as each, their average 1 / sqrt(N)
+        times."""
+        clip_norm, root = self._options.clip_norm, math.sqrt(world_size)
+        if clip_norm is None:
+            return gradient
+        limit = clip_norm * root if self.is_average else clip_norm / root
+        norm = math.sqrt(float(np.dot(gradient, gradient.astype(np.float64))))
+        return gradient if norm <= limit else gradient * gradient.dtype.type(limit / norm)
+
     def _decayed(self, gradient: np.ndarray, world_size: int) -> np.ndarray:
         """Return the gradient with the L2 penalty's; of ranks that are summed, this rank's
         share."""
@@ -210,17 +222,9 @@ class DirectionState(ResidualState, Generic[Options]):
         raise NotImplementedError
 
     def compensate(
-        self,
-        gradient: np.ndarray,
-        kernels: Kernels,
-        world_size: int = 1,
-        aim: Aim | None = None,
+        self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
     ) -> Accumulated:
-        v, clip_norm, gradient = self.residual, self._options.clip_norm, self._downhill(gradient)
-        if clip_norm is not None:
-            gradient = limited(
-                gradient, clip_limit(clip_norm, world_size, is_average=self.is_average)
-            )
+        v, gradient = self.residual, self._clipped(self._downhill(gradient), world_size)
         self._is_held = self.rate == 0
         if aim is not None and not self._is_held:
             return Accumulated(v.new, None, self._take(gradient, kernels, world_size, aim))

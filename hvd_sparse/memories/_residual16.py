@@ -40,11 +40,7 @@ class Residual16State:
         self.rounding = 0.0
 
     def compensate(
-        self,
-        gradient: np.ndarray,
-        kernels: Kernels,
-        world_size: int = 1,
-        aim: Aim | None = None,
+        self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
     ) -> Accumulated:
         """Return the accumulated vector in float32, which exists only during the tensor's step."""
         self._wide = widen(self._kept)

@@ -80,10 +80,6 @@ class ErrorFeedbackState(ResidualState):
     """The residual of one tensor.  Implements ``MemoryState``."""
 
     def compensate(
-        self,
-        gradient: np.ndarray,
-        kernels: Kernels,
-        world_size: int = 1,
-        aim: Aim | None = None,
+        self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
     ) -> Accumulated:
         return accumulate(gradient, self.residual.old, self.residual.new, aim, kernels)

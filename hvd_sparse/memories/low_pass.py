@@ -72,11 +72,7 @@ class LowPassState(ResidualState):
         self._beta = self.residual.old.dtype.type(beta)
 
     def compensate(
-        self,
-        gradient: np.ndarray,
-        kernels: Kernels,
-        world_size: int = 1,
-        aim: Aim | None = None,
+        self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
     ) -> Accumulated:
         # The filter needs the whole accumulated vector, so no entry is taken out of it.
         return accumulate(gradient, self.residual.old, self.residual.new, None, kernels)

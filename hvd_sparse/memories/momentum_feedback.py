@@ -123,11 +123,7 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
         return momentum * momentum if self._options.nesterov else momentum
 
     def compensate(
-        self,
-        gradient: np.ndarray,
-        kernels: Kernels,
-        world_size: int = 1,
-        aim: Aim | None = None,
+        self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
     ) -> Accumulated:
         self._cross()
         return super().compensate(gradient, kernels, world_size, aim)

@@ -195,10 +195,7 @@ class Driver:
     def has_arrived(self) -> bool:
         """Tell whether nothing that was started has to be waited for any more, each in its
         phase."""
-        for conversation in self._under_way.values():
-            if conversation.pending is not None and not conversation.pending.is_done():
-                return False
-        return True
+        return all(pending.is_done() for pending in self.under_way())
 
     def under_way(self) -> list[Pending]:
         """Return what the exchanges that have been started wait for, each in its phase."""

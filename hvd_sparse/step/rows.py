@@ -7,7 +7,7 @@ on from where the row has stopped; the results are the same, bit for bit.
 from __future__ import annotations
 
 from types import ModuleType
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -59,34 +59,15 @@ class NotedPasses:
         self.noted = Noted(GRADIENT, (gradient, residual, out))
         return UNKNOWN
 
-    def push_momentum_and_take(
-        self,
-        gradient: np.ndarray,
-        velocity: np.ndarray,
-        out_velocity: np.ndarray,
-        residual: np.ndarray,
-        out: np.ndarray,
-        momentum: float,
-        nesterov: bool,
-        aim: Aim,
-    ) -> Taking:
+    def push_momentum_and_take(self, *given: Any) -> Taking:
+        gradient, velocity, out_velocity, residual, out, momentum, nesterov, _ = given
         vectors = gradient, residual, out, velocity, out_velocity
         self.noted = Noted(MOMENTUM, vectors, (momentum, nesterov))
         return UNKNOWN
 
-    def push_adam_and_take(
-        self,
-        gradient: np.ndarray,
-        mean: np.ndarray,
-        square: np.ndarray,
-        out_mean: np.ndarray,
-        out_square: np.ndarray,
-        residual: np.ndarray,
-        out: np.ndarray,
-        step: AdamStep,
-        aim: Aim,
-    ) -> Taking:
-        vectors = gradient, residual, out, mean, square, out_mean, out_square
+    def push_adam_and_take(self, *given: Any) -> Taking:
+        gradient, *moments, residual, out, step, _ = given
+        vectors = gradient, residual, out, *moments
         self.noted = Noted(ADAM, vectors, (*step.factors(out.dtype), step.is_of_mean))
         return UNKNOWN
 

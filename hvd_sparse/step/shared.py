@@ -24,7 +24,6 @@ from hvd_sparse.step_parts import StepParts
 from hvd_sparse.tracing.spans import Spans
 from hvd_sparse.types import Pace, TensorSpec
 from hvd_sparse.untyped import Settings
-from hvd_sparse.wire.replicas import Replicas
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -42,7 +41,8 @@ class Shared:
         rank
     fixed_parts : of every step, where the density stays as it is; else None
     buckets, bucket_of : members of every bucket, by position; the bucket of every member
-    pipeline, stats, replicas, transactions : what the halves work with
+    pipeline, stats, transactions : what the halves work with
+    applied : of each tensor, the checksum of the last applied gradient that is due for a comparison
     reduction : "average" or "sum", as the carriers have told
     placement : where the ranks are, for exchanges to which it matters
     """
@@ -63,7 +63,7 @@ class Shared:
         self.pipeline = Pipeline(configuration, kernels)
         self.carrier_dtype = carrier_dtype
         self.reduction = "average"
-        self.replicas = Replicas(configuration.check_replicas_every)
+        self.applied: dict[str, int] = {}
         self.transactions = Transactions(configuration, self.specs)
         self.stats = Stats(self.transactions.lock)
         self.placement: Placement | None = None

@@ -200,7 +200,7 @@ class Step(Shared):
             rank,
             ticket.checksum,
             failed=ticket.error is not None,
-            replica=self.replicas.due(spec.key) if self._has_replica else 0,
+            replica=self.applied.get(spec.key, 0),
             is_finite=ticket.is_finite,
             density=0.0 if sent is None else sent.entries / spec.numel,
             norm=sent.norm if sent else waiting.norm if waiting else 0.0,
