@@ -157,7 +157,7 @@ class DdpCompressor(ParameterCompressor):
                 entered.out = entered.extra = own_memory(gradient)
                 ticket = entered
             else:
-                ticket = self.step.receiver.enter_dense(position, scale, flat.nbytes)
+                ticket = self.step.enter_dense(position, scale, flat.nbytes)
                 wire = flat
             if policy is not None:
                 policy.sent(self, position, ticket)
@@ -256,7 +256,7 @@ class DdpCompressor(ParameterCompressor):
                 continue
             parameter = self._value_of(position) if self._finishes else NOTHING
             if not isinstance(ticket, TensorStep):
-                flat = self.step.receiver.finish_dense(ticket, reduced, parameter)
+                flat = self.step.finish_dense(ticket, reduced, parameter)
                 put(flat, gradient)
                 self._hand_out(ticket, gradient)
                 continue

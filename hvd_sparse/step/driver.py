@@ -128,7 +128,7 @@ class Driver:
         # As early as possible: it travels while the backward pass goes on.
         if len(bucket.entered) == len(bucket.members):
             if bucket.begun:
-                self.step.passes.begin(bucket)
+                self.step.begin_passes(bucket)
             if bucket.delivery is None:
                 self._start(bucket, run)
             else:
@@ -179,14 +179,14 @@ class Driver:
         if ticket.run.errors:
             self.refuse(ticket)
         try:
-            self.step.receiver.report(ticket, reduced)  # refuses before anything is waited for
+            self.step.report(ticket, reduced)  # refuses before anything is waited for
             if not ticket.run.is_driven:
                 self._drive(ticket.run)
             # Without a bucket it is a stranger's, which has just been refused.
             assert isinstance(ticket, TensorStep)
             if is_dropped:  # not completed: the tensor's next step rolls this one back
                 return NOTHING
-            return self.step.receiver.result(ticket, reduced, parameter)
+            return self.step.result(ticket, reduced, parameter)
         except Exception as error:
             # Horovod's own errors too: an elastic run goes on from the state before the step.
             self.step.fail(ticket.run, error)
@@ -237,7 +237,7 @@ class Driver:
         """
         try:
             if carried is not None:
-                self.step.receiver.report(*carried)
+                self.step.report(*carried)
             self._drive(run)
         except Exception as failure:
             self.step.fail(run, failure)
@@ -324,5 +324,5 @@ class Driver:
             keys = ", ".join(self.step.specs[i].key for i in bucket.members)
             name = f"hvd_sparse.{self.name}.{bucket.index}"
             self.step.spans.tell("exchange", f"{name}: {keys}", bucket.began_s)
-        self.step.receiver.receive(bucket, conversation.result or {})
+        self.step.receive(bucket, conversation.result or {})
         return True

@@ -14,7 +14,6 @@ import numpy as np
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.exchanges.members import Begun, Outgoing
 from hvd_sparse.kernels.contract import Aim, Kernels, Taking
-from hvd_sparse.kernels.optimizers import AdamStep
 from hvd_sparse.kernels.rows import ADAM, GRADIENT, MOMENTUM, PLAIN, SENT, address, rows_of
 from hvd_sparse.selectors._aim import SMALLEST, margin_of
 from hvd_sparse.selectors.contract import Found

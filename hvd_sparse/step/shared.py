@@ -40,6 +40,7 @@ class Shared:
     configuration, specs : parts and options; the registered tensors, in the same order on every
         rank
     fixed_parts : of every step, where the density stays as it is; else None
+    finishes, has_replica : memories work on every result; carriers have a checksum of results
     buckets, bucket_of : members of every bucket, by position; the bucket of every member
     pipeline, stats, transactions : what the halves work with
     applied : of each tensor, the checksum of the last applied gradient that is due for a comparison
@@ -60,6 +61,8 @@ class Shared:
         self.keys = [spec.key for spec in self.specs]
         self._set_buckets(buckets)
         self.fixed_parts = configuration.fixed_parts
+        self.finishes = configuration.memory.finishes
+        self.has_replica = configuration.check_replicas_every > 0
         self.pipeline = Pipeline(configuration, kernels)
         self.carrier_dtype = carrier_dtype
         self.reduction = "average"
@@ -161,7 +164,7 @@ class Shared:
         memory = state.memory
         memory.step, memory.is_average = state.steps, self.reduction == "average"
         memory.density = density
-        if self.settings_of is not None and self.configuration.memory.finishes:
+        if self.settings_of is not None and self.finishes:
             memory.tune(**self.settings_of(position))
 
     def begin(self, position: int, state: TensorState) -> StepParts:

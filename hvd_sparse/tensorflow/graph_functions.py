@@ -88,7 +88,6 @@ class GraphFunctions:
         policy: Fallback | None = None,
     ) -> None:
         self._step = step
-        self._receiver = step.receiver
         self._collective = collective
         self._padding = Padding(step.stats.count_padding)
         self._tokens = tokens
@@ -235,14 +234,14 @@ class GraphFunctions:
             if run.failure is not None:
                 raise run.failure
             # The carrier first: it refuses before anything of the message is taken in.
-            self._receiver.report(ticket, reduced)
+            self._step.report(ticket, reduced)
             with under_way.lock:  # the thread that comes first does it for all
                 if not under_way.is_finished:
                     under_way.is_finished = True
                     self._finish(under_way, received)
             if under_way.failure is not None:
                 raise under_way.failure
-            result = self._receiver.result(ticket, reduced, parameter)
+            result = self._step.result(ticket, reduced, parameter)
         except Exception as error:
             if self.planner is not None:
                 self.planner.fail()
@@ -266,7 +265,7 @@ class GraphFunctions:
                     self._step.spans.tell(
                         "exchange", f"hvd_sparse.{bucket.index}: {keys}", bucket.began_s
                     )
-                self._receiver.receive(bucket, stop.value)
+                self._step.receive(bucket, stop.value)
             else:
                 raise AssertionError("an exchange asks for more collectives than its phases name")
         except Exception as error:  # for every tensor of the bucket to raise, in its own thread
@@ -300,8 +299,8 @@ class GraphFunctions:
         """Return the optimizer's input for a tensor that Horovod reduced itself."""
         position = self.position(token)
         assert position is not None  # one that is unknown is refused when it is traced
-        ticket = self._receiver.enter_dense(position, self._note(scale))
-        return self._receiver.finish_dense(ticket, reduced, parameter)
+        ticket = self._step.enter_dense(position, self._note(scale))
+        return self._step.finish_dense(ticket, reduced, parameter)
 
 
 def _as_bytes(token: Value) -> bytes:

@@ -62,7 +62,7 @@ class DenseWay:
         """Enter a gradient into the step, and return the tensor for Horovod to reduce."""
         wire = as_horovod_wants(gradient, stays=self._stays)
         parameter = self._parameters[position]
-        ticket = self._step.receiver.enter_dense(position, scale, wire.nbytes)
+        ticket = self._step.enter_dense(position, scale, wire.nbytes)
         if wire is not parameter.grad:  # else Horovod sums in place, and nothing is overwritten
             self._changes.give(position, ticket.key, parameter, ticket.run)
         return wire, ticket
@@ -99,7 +99,7 @@ class DenseWay:
         flat, parameter = flatten(reduced, spec), NOTHING
         if self._finishes:
             parameter = flatten(self._parameters[ticket.position], spec)
-        finished = self._step.receiver.finish_dense(ticket, flat, parameter)
+        finished = self._step.finish_dense(ticket, flat, parameter)
         if finished is flat:
             gradient = ctx.gradient
             is_same = reduced.dtype == gradient.dtype and gradient.is_cpu
