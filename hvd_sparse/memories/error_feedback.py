@@ -9,8 +9,7 @@ import numpy as np
 
 from hvd_sparse.checks import check_choice
 from hvd_sparse.kernels.contract import Aim, Kernels
-from hvd_sparse.memories._residual16 import Residual16State
-from hvd_sparse.memories._stochastic_rounding import STORED
+from hvd_sparse.memories._residual16 import STORED, Residual16State
 from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.memories.double_buffer import ResidualState, accumulate
 from hvd_sparse.registry import MEMORIES
@@ -33,7 +32,7 @@ class ErrorFeedback:
     Notes
     -----
     A 16-bit residual is rounded at every step, up or down at random so that it is right on average
-    (``memories._stochastic_rounding``); the state adds up the rounding errors (``rounding``).
+    (``memories._residual16``); the state adds up the rounding errors (``rounding``).
     Entry by entry it does not conserve: an entry is off by less than 2**-7 (bfloat16) or 2**-10
     (float16) of itself.  The accumulated vector exists in float32 only while the tensor is
     compressed.  float16 holds magnitudes up to 65504.

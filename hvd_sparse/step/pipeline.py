@@ -27,7 +27,7 @@ from hvd_sparse.kernels.contract import Aim, Kernels, Moments
 from hvd_sparse.kernels.randomness import generator
 from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.selectors.contract import Context, Found, Miss, Selector
-from hvd_sparse.step.summation import add_up, gather
+from hvd_sparse.step.summation import check_range, gather
 from hvd_sparse.step.taking import bounded, find_in
 from hvd_sparse.step.tensor_state import Source, TensorState
 from hvd_sparse.step_parts import StepParts
@@ -347,20 +347,30 @@ class Pipeline:
         steps: int,
         codec: Codec | None = None,
     ) -> float:
-        """Write factor * (sum of the parts) to ``out``: ``summation.gather`` and ``add_up``.
+        """Write out = factor * (sum of the parts), in their order, the same on all ranks.
 
-        Returns what the second does.
+        Returns a magnitude that no entry exceeds by more than rounding, infinite where none is
+        known.
 
+        out : flat, of the accumulator's dtype; untouched on any error
         steps : completed steps of the tensor, as when they were sent
         codec : of that step, where it is at hand
+
+        Raises
+        ------
+        CorruptPayload : a payload is not for this tensor
+        NonFiniteGradient : the sum leaves the range of the dtype, of the same bits on all ranks
         """
         began_s = self.spans.now() if self.spans.is_heard else 0.0
         codec = codec or self.configuration.at_step(steps, spec).codec
         arrived = gather(spec, parts, out.dtype, codec, self.kernels)
-        most = add_up(spec, arrived, factor, out, self.kernels)
+        is_safe = arrived.is_safe(factor)
+        if not is_safe:
+            check_range(spec, arrived.parts, factor, self.kernels)
+        self.kernels.assemble(out, arrived.parts, factor)
         if began_s:
             self.spans.tell("decode", spec.key, began_s)
-        return most
+        return arrived.most * abs(factor) if is_safe else math.inf
 
 
 def _draws(source: Source, selector: Selector, rank: int) -> Callable[[], np.random.Generator]:

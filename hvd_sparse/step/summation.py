@@ -145,32 +145,7 @@ def _sum_rows(sums: Sequence[Sum], kernels: Kernels | ModuleType) -> list[float 
     return bounds
 
 
-def add_up(
-    spec: TensorSpec,
-    arrived: Gathered,
-    factor: float,
-    out: np.ndarray,
-    kernels: Kernels | ModuleType,
-) -> float:
-    """Write out = factor * (sum of what was gathered), in its order, the same on all ranks.
-
-    Returns a magnitude that no entry exceeds by more than rounding, infinite where none is known.
-
-    out : flat, of the accumulator's dtype; untouched on any error
-
-    Raises
-    ------
-    NonFiniteGradient : the sum leaves the range of the dtype: of the same bits, so on all ranks or
-        none
-    """
-    is_safe = arrived.is_safe(factor)
-    if not is_safe:
-        _check_range(spec, arrived.parts, factor, kernels)
-    kernels.assemble(out, arrived.parts, factor)
-    return arrived.most * abs(factor) if is_safe else math.inf
-
-
-def _check_range(
+def check_range(
     spec: TensorSpec, parts: list[Selection], factor: float, kernels: Kernels | ModuleType
 ) -> None:
     """Raise NonFiniteGradient where the sum, as it is or times the factor, is not finite."""
