@@ -9,6 +9,7 @@ goes on from what was found.  Engines without it leave all rows to the walk.
 from __future__ import annotations
 
 import math
+import struct
 import sys
 from ctypes import addressof, c_char
 from types import ModuleType
@@ -77,6 +78,9 @@ taken, nonfinite, abs_sum : written: entries that the pass took, -1 where they w
 sent, threshold : written: entries that are sent, -1 where the row is left to the walk, and what
     chose them
 """
+
+SENT_ROW = struct.Struct("=q7Q11dqd4qd5q2d")
+"""A row of ``SENT`` as bytes: several times as fast as what numpy makes of a tuple."""
 
 ARRIVED = np.dtype(
     [

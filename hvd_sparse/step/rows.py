@@ -14,7 +14,16 @@ import numpy as np
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.exchanges.members import Begun, Outgoing
 from hvd_sparse.kernels.contract import Aim, Kernels, Taking
-from hvd_sparse.kernels.rows import ADAM, GRADIENT, MOMENTUM, PLAIN, SENT, address, rows_of
+from hvd_sparse.kernels.rows import (
+    ADAM,
+    GRADIENT,
+    MOMENTUM,
+    PLAIN,
+    SENT,
+    SENT_ROW,
+    address,
+    rows_of,
+)
 from hvd_sparse.selectors._aim import SMALLEST, margin_of
 from hvd_sparse.selectors.contract import Found
 from hvd_sparse.step.pipeline import Pipeline
@@ -86,7 +95,7 @@ class OutgoingRows:
         self._pipeline, self._world_size = pipeline, world_size
         self._passes = NotedPasses(pipeline.kernels)
         self._tickets: list[tuple[TensorStep, Begun]] = []
-        self._rows: list[tuple[object, ...]] = []
+        self._rows: list[bytes] = []
         self._added: list[np.ndarray] = []  # a row has its address, and nobody else holds it
         self._nbytes, self._codec, self._dtype = 0, cast(Codec, None), np.dtype(np.float32)
 
@@ -120,11 +129,10 @@ class OutgoingRows:
         self._tickets.append((ticket, begun))
         self._added.append(vectors[0])
         self._rows.append(
-            (
-                move,
-                (*map(address, vectors), *NO_VECTORS[len(vectors) :]),
-                (*numbers, *NO_NUMBERS[len(numbers) :]),
-                spec.numel, aim.threshold, aim.capacity, band.least, band.wanted, band.most,
+            SENT_ROW.pack(
+                move, *map(address, vectors), *NO_VECTORS[len(vectors) :],
+                *numbers, *NO_NUMBERS[len(numbers) :], spec.numel,
+                aim.threshold, aim.capacity, band.least, band.wanted, band.most,
                 margin_of(state.memo), self._nbytes, 0, 0, 0, 0, 0, 0,
             )
         )  # fmt: skip
@@ -136,7 +144,8 @@ class OutgoingRows:
         """Walk all rows.  Those that are left to the walk have their passes behind them."""
         if self._kernels is None or not self._rows:
             return
-        table, dtype, body = np.array(self._rows, SENT), self._dtype, self._codec.row_body
+        table = np.frombuffer(bytearray().join(self._rows), SENT)  # which may be written to
+        dtype, body = self._dtype, self._codec.row_body
         lists = np.empty(self._nbytes, np.uint8)
         frames = lists if body == PLAIN else np.zeros(self._nbytes, np.uint8)
         head, first, size = frame_head(self._codec, dtype), 0, len(self._rows)
