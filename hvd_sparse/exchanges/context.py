@@ -22,7 +22,7 @@ from hvd_sparse.selectors.contract import Selector
 from hvd_sparse.wire.message import (
     OVERHEAD_BYTES,
     Message,
-    split_messages_of,
+    split_messages,
     write_error,
     write_message,
 )
@@ -135,7 +135,7 @@ class ExchangeContext:
         CorruptPayload : the bytes are not valid messages
         """
         # Check for failures first, because the message of a failed rank lists no members.
-        messages = split_messages_of(joined, range(self.world_size) if senders is None else senders)
+        messages = split_messages(joined, range(self.world_size) if senders is None else senders)
         failed = []
         for message in messages:
             if message.error is not None:

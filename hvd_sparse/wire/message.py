@@ -171,13 +171,7 @@ def _write(
     return np.concatenate([np.frombuffer(head, np.uint8), *body])
 
 
-def split_messages(gathered: np.ndarray, world_size: int) -> list[Message]:
-    """Return the messages of all ranks, in rank order, from the bytes that an allgather
-    returned."""
-    return split_messages_of(gathered, range(world_size))
-
-
-def split_messages_of(joined: np.ndarray, senders: Sequence[int]) -> list[Message]:
+def split_messages(joined: np.ndarray, senders: Sequence[int]) -> list[Message]:
     """Return the messages of these ranks, from the bytes that a collective joined in this order.
 
     Raises
