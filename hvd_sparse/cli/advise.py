@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from hvd_sparse.checks import check_density, is_number
-from hvd_sparse.cli._commands import Commands
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.table import table
 from hvd_sparse.methods.builder import density_for, too_few
@@ -188,13 +187,9 @@ def choose(steps: Sequence[Step]) -> Step:
     return dense if dense.step_s <= AS_GOOD * fp16.step_s else fp16
 
 
-def add_parser(commands: Commands) -> None:
-    """Add the sub-command to the parser."""
-    parser = commands.add_parser(
-        "advise",
-        help="say whether compression will help, and at which density",
-        description="Arithmetic on what it is told: nothing is measured and nothing sent.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the sub-command's arguments to its parser."""
+    parser.description = "Arithmetic on what it is told: nothing is measured and nothing sent."
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--model", choices=MODELS, help="one whose sizes are known")
     which.add_argument("--parameters", type=count, metavar="N", help="of yours: 25M, 1.3B")
@@ -213,7 +208,6 @@ def add_parser(commands: Commands) -> None:
         "--steps", type=count, metavar="N", help="of the training: says which density it wants"
     )
     parser.add_argument("--json", action="store_true", help="everything, as JSON")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

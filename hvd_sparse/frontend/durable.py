@@ -25,9 +25,8 @@ from hvd_sparse.step.handshake import describe_rank, handshake
 from hvd_sparse.tracing.chrome_trace import TraceFile, follow
 from hvd_sparse.types import TensorSpec
 from hvd_sparse.untyped import Report, State
-from hvd_sparse.watch.patient_collective import PatientCollective
 from hvd_sparse.watch.peers import introduce
-from hvd_sparse.watch.watchdog import Watchdog
+from hvd_sparse.watch.watchdog import PatientCollective, Watchdog
 
 logger = logging.getLogger("hvd_sparse")
 

@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, Union, cast
 
 from hvd_sparse.checks import count_from_density
 from hvd_sparse.collectives.contract import Collective
@@ -44,26 +44,9 @@ ENOUGH = STEPS // 2 + 1
 """Successful steps that are needed for a decision; with fewer, the ranks continue measuring."""
 
 
-class Decision(Protocol):
-    """A decision that all ranks adopt; ``str`` describes it for the log."""
-
-    label: ClassVar[str]
-    """Part of the collectives' names."""
-    purpose: ClassVar[str]
-    """The purpose of the decision, for errors: "rank 0 could not <purpose>"."""
-    option: ClassVar[str]
-    """The option that asks for the decision, for errors."""
-
-    @classmethod
-    def make(cls, costs: Costs) -> Any:
-        """Return the decision; called on rank 0."""
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the decision as a JSON-serializable dict."""
-
-    @classmethod
-    def from_dict(cls, told: Told) -> Any:
-        """Return the decision from its dict."""
+Decision = Union[GroupPlan, HiddenDensities]
+"""A decision that all ranks adopt: ``label`` is part of the collectives' names, and errors name its
+``purpose`` and the ``option`` that asks for it; ``str`` describes it for the log."""
 
 
 class FirstSteps:

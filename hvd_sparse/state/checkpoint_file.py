@@ -29,7 +29,7 @@ from typing import IO
 import numpy as np
 
 from hvd_sparse.errors import CorruptCheckpoint
-from hvd_sparse.state.state_form import NewState, State
+from hvd_sparse.state.state_check import NewState, State
 
 MAGIC = b"HVDSPRS\x01"
 DIGEST_BYTES = 32

@@ -25,7 +25,7 @@ import numpy as np
 from hvd_sparse.collectives.contract import Collective
 from hvd_sparse.configuration import LOCAL
 from hvd_sparse.errors import RankMismatch
-from hvd_sparse.state.state_form import NewState, State, check_form
+from hvd_sparse.state.state_check import NewState, State, check_form
 
 REPLICATED = frozenset({"decay", "mean", "square", "largest"})
 """Names of memories' arrays that are the same on every rank, or each rank's own estimate of the

@@ -49,7 +49,7 @@ from hvd_sparse.torch.last_gradient_wait import LastGradientWait
 from hvd_sparse.torch.wire import device_of_wire, fetch_carrier, has_groups
 from hvd_sparse.types import TensorSpec
 from hvd_sparse.untyped import Context, GradScaler, Optimizer, Option, ProcessSet, Report
-from hvd_sparse.watch.patient_collective import PatientCollective
+from hvd_sparse.watch.watchdog import PatientCollective
 from hvd_sparse.wire.padding import Padding
 
 NORM = "the norm of all gradients, for clip_grad_norm"

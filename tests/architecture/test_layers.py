@@ -132,7 +132,7 @@ def test_no_folder_but_a_catalogue_of_parts_holds_more_than_twenty_modules():
         ("hvd_sparse.step.step", "from hvd_sparse import collectives"),
         ("hvd_sparse.step.step", "from hvd_sparse import TensorSpec"),
         ("hvd_sparse.step.step", "from isal.isal_zlib import crc32"),
-        ("hvd_sparse.step.step", "from hvd_sparse.tracing.merge import merge_traces"),
+        ("hvd_sparse.step.step", "from hvd_sparse.tracing.chrome_trace import follow"),
         ("hvd_sparse.step.step", "from hvd_sparse.watch.watchdog import Watchdog"),
         ("hvd_sparse.wire.checksum", "import numba"),
         ("hvd_sparse.wire.frame", "from hvd_sparse.codecs.contract import Codec"),

@@ -23,8 +23,8 @@ from _tensorflow_cases import (
 )
 from horovod.tensorflow.keras import DistributedOptimizer
 
+from hvd_sparse.cli.timeline import read_trace
 from hvd_sparse.tracing.chrome_trace import SETTING, path_of
-from hvd_sparse.tracing.merge import read_trace
 
 LAWS = Cases()
 SHAPES = ((40, 30), (50,), (8, 8, 3))
