@@ -21,15 +21,8 @@ Curve = tuple[list[float], list[float]]
 
 @dataclass
 class Run:
-    """One run.
-
-    Attributes
-    ----------
-    name : for legends
-    about : its "run" record; empty for a run without a compressor
-    records : of steps, in order, each step once
-    metrics : of the program, likewise
-    """
+    """One run: its "run" record, empty without a compressor, and the records of steps and of the
+    program's metrics, in order, each step once."""
 
     name: str
     about: Report = field(default_factory=dict)
@@ -37,20 +30,17 @@ class Run:
     metrics: list[Report] = field(default_factory=list)
 
     def metric_names(self) -> list[str]:
-        """Return the names of the program's metrics, in the order in which they came."""
         names = {name: None for each in self.metrics for name in each if name not in STAMPS}
         names.pop(SENT, None)
         return list(names)
 
     def metric(self, name: str, over: str) -> Curve:
         """Return the curve of a metric, over "step" or "seconds"."""
-        told = [each for each in self.metrics if each.get(name) is not None]
-        return [each[over] for each in told], [each[name] for each in told]
+        return _curve([(each[over], each.get(name)) for each in self.metrics])
 
     def total(self, name: str, over: str) -> Curve:
         """Return the curve of a field of the total, over "step" or "seconds"."""
-        told = [each for each in self.records if each["total"].get(name) is not None]
-        return [each[over] for each in told], [each["total"][name] for each in told]
+        return _curve([(each[over], each["total"].get(name)) for each in self.records])
 
     def bytes_sent(self, over: str) -> Curve:
         """Return the curve of all bytes sent so far, over "step" or "seconds"."""
@@ -88,6 +78,11 @@ class Run:
         whole: float = told[-1]["seconds"] - told[0]["seconds"]
         steps: int = told[-1]["step"] - told[0]["step"]
         return whole / steps
+
+
+def _curve(points: Sequence[tuple[float, float | None]]) -> Curve:
+    known = [(place, value) for place, value in points if value is not None]
+    return [place for place, _ in known], [value for _, value in known]
 
 
 def read_runs(given: Sequence[str]) -> list[Run]:
