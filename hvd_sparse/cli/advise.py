@@ -25,14 +25,8 @@ from hvd_sparse.methods.builder import density_for, too_few
 
 @dataclass(frozen=True)
 class Model:
-    """A model's size, and the seconds of its backward pass.
-
-    Attributes
-    ----------
-    numel : entries of all gradients
-    tensors : those that are compressed
-    backward_s : seconds; by default those of 32 samples at 10 Tflop/s
-    """
+    """The entries of all gradients, the number of compressed tensors, and the seconds of a backward
+    pass, of 32 samples at 10 Tflop/s."""
 
     numel: int
     tensors: int
@@ -106,16 +100,8 @@ def _measure(text: str, units: Mapping[str, float], remedy: str) -> float:
 
 @dataclass(frozen=True)
 class Step:
-    """The expected seconds of one way to send the gradients.
-
-    Attributes
-    ----------
-    way : "dense", "fp16" or "sparse"
-    density : of "sparse"
-    step_s : seconds of all of it
-    waiting_s : seconds of it in which the network is waited for
-    received_bytes : bytes that a rank receives
-    """
+    """The expected seconds of a step, and those of waiting for the network, by one way: "dense",
+    "fp16" or "sparse" at a density; and the bytes that a rank receives."""
 
     way: str
     density: float | None
@@ -284,14 +270,7 @@ def _described(options: argparse.Namespace) -> tuple[Setting, list[str]]:
 
 
 def _accuracy(steps: int, wanted: float, densities: Sequence[float]) -> str:
-    """Return which density a run of so many steps wants, and which are too low for it.
-
-    Parameters
-    ----------
-    steps : of the training
-    wanted : density that ``steps=`` of a compressor takes
-    densities : those that steps were worked out for
-    """
+    """Return the density that a training needs, and which of ``densities`` are too low for it."""
     text = (
         f"A training of {steps:,} steps wants density {wanted:.2g}, which a compressor takes that "
         "is told its steps (steps=)."

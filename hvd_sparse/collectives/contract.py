@@ -16,15 +16,9 @@ class Pending(Protocol):
     """A collective that has been started."""
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
-        """Wait for the result and return it.
+        """Return the result; raise ExchangeTimeout if it takes longer than ``timeout_s`` seconds.
 
-        Parameters
-        ----------
-        timeout_s : time limit in seconds; None for no limit
-
-        Raises
-        ------
-        ExchangeTimeout : the collective did not finish in time
+        None stands for no limit.
         """
 
     def is_done(self) -> bool:

@@ -45,14 +45,7 @@ repetition."""
 
 @dataclass(frozen=True)
 class Route:
-    """The collectives of an exchange among given ranks, and the bytes that a rank receives.
-
-    Attributes
-    ----------
-    configuration : the compressor's configuration
-    exchange : the exchange in use
-    placement : the node of every rank
-    """
+    """The collectives of an exchange among given ranks, and the bytes that a rank receives."""
 
     configuration: Configuration
     exchange: Exchange
@@ -70,17 +63,10 @@ class Route:
         return overhead_bytes(0) * self._others
 
     def received(self, numel: int, brought: float) -> tuple[float, float]:
-        """Return the bytes that a rank receives for a tensor.
+        """Return the bytes that a rank receives for a tensor, in the first collective and later.
 
-        Parameters
-        ----------
-        numel : entries of the tensor
-        brought : measured bytes that a rank sends of it, or 0 if unknown; used for exchanges of one
-            allgather, while others use the exchange's formula
-
-        Returns
-        -------
-        Bytes in the first collective, and bytes in the collectives after it
+        ``brought`` are the measured bytes that a rank sends of it, or 0 if unknown; they are used
+        for exchanges of one allgather, and the exchange's formula for others.
         """
         if self.exchange.is_one_allgather:
             each = brought or expected_bytes(self.configuration, numel)
@@ -116,10 +102,6 @@ def sizes_of(told: Sequence[Report]) -> list[int]:
     """Return the message lengths to time, in bytes, ascending, the same on every rank.
 
     They range from the bytes of the smallest tensor to those of all tensors together.
-
-    Parameters
-    ----------
-    told : the measurements of all ranks
     """
     shares = [nbytes for each in told for nbytes in each["nbytes"].values() if nbytes > 0]
     least = max(64.0, min(shares, default=64.0))

@@ -30,11 +30,10 @@ class Debts:
         self._runs[position] = None
 
     def pay(self, position: int, run: StepRun) -> None:
-        """Record that a step, whose success is not known yet, sends a tensor's residual."""
+        """Record that a step, whose success is unknown, sends a tensor's residual."""
         self._runs[position] = run
 
     def is_owed(self, position: int) -> bool:
-        """Return whether a tensor has a residual that has not been settled."""
         return position in self._runs
 
     def is_paid(self, position: int) -> bool:
@@ -45,7 +44,6 @@ class Debts:
         )
 
     def settle(self, position: int) -> None:
-        """Forget a tensor whose residual was sent."""
         self._runs.pop(position, None)
 
     def clear(self) -> None:
@@ -105,7 +103,6 @@ class Fallback(Policy):
         return np.array(told, np.float64)
 
     def _is_owed(self, position: int) -> bool:
-        """Return whether a tensor has a residual that has not been sent."""
         # All ranks have the results of the last step, so all find the same.
         if self.debts.is_paid(position):
             self.debts.settle(position)

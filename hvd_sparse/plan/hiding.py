@@ -116,10 +116,6 @@ def largest_hidden(ready_s: np.ndarray, takes_s: np.ndarray) -> tuple[list[int],
     ----------
     ready_s : float64 [messages], ascending
     takes_s : float64 [messages, sizes], seconds of each message at each size, ascending
-
-    Returns
-    -------
-    The column of ``takes_s`` for every message, and float64 [messages], in seconds
     """
     found, ends_s, free_s = [], [], 0.0
     for number, (at_s, sizes_s) in enumerate(zip(ready_s.tolist(), takes_s)):
@@ -133,7 +129,7 @@ def largest_hidden(ready_s: np.ndarray, takes_s: np.ndarray) -> tuple[list[int],
 
 
 def _encoded_s(keys: Sequence[str], costs: Costs) -> dict[str, float]:
-    """Return the times at which the compressed tensors are encoded, in backward order."""
+    """Return the times at which the compressed tensors are encoded."""
     by_key = {spec.key: spec for spec in costs.specs}
     ends_s, own_s = {}, 0.0
     for key in sorted(keys, key=costs.ready_s.__getitem__):

@@ -35,10 +35,7 @@ class Line:
 
 
 def one_after_another(lines: Sequence[Line]) -> Line:
-    """Return the cost of sequential collectives as a line in their total bytes.
-
-    All of them have the same number of bytes.
-    """
+    """Return the cost of sequential collectives of equal sizes as a line in their total bytes."""
     if not lines:
         return Line(0.0, 0.0)
     return Line(
@@ -47,7 +44,7 @@ def one_after_another(lines: Sequence[Line]) -> Line:
 
 
 def fit_line(samples: Iterable[tuple[float, float]]) -> Line:
-    """Fit a line to timed messages, robust to a few slow ones.
+    """Fit a line, of coefficients of 0 or more, to timed messages, robust to a few slow ones.
 
     The fit is a weighted Theil-Sen estimate, after outliers of every size are dropped.  The slope
     is the median of the slopes between all pairs of sizes, weighted by their distance, because
@@ -56,14 +53,7 @@ def fit_line(samples: Iterable[tuple[float, float]]) -> Line:
 
     Parameters
     ----------
-    samples : pairs of (bytes received, seconds) of at least two sizes, in any order, all with the
-        same number of ranks
-
-    Returns
-    -------
-    A line with coefficients of 0 or more
-
-    Cost: quadratic in the number of sizes.
+    samples : pairs of (bytes received, seconds) of at least two sizes, in any order
     """
     by_size: dict[float, list[float]] = {}
     for nbytes, seconds in samples:

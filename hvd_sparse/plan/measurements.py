@@ -49,9 +49,7 @@ class StepStarts:
     def begins(self, position: int | None) -> bool:
         """Record a gradient, and return whether it is the first of its step.
 
-        Parameters
-        ----------
-        position : position of its tensor; None for a tensor that is not registered
+        ``position`` is that of its tensor; None for a tensor that is not registered.
         """
         is_first = self.is_between or position in self._in_step
         if is_first:
@@ -73,7 +71,6 @@ class StepClock:
         self.restart()
 
     def restart(self) -> None:
-        """Start over, as before the first step."""
         self._began: float | None = None
         self._ended: float | None = None
         self._has_failed = False
@@ -96,11 +93,9 @@ class StepClock:
         self._began = time.perf_counter()
 
     def end(self) -> None:
-        """Record a result; the last one ends the step."""
         self._ended = time.perf_counter()
 
     def fail(self) -> None:
-        """Record that the step failed and was rolled back."""
         self._has_failed = True
 
 
@@ -131,18 +126,13 @@ class Departure:
         return statistics.median(self._times) if self._times else 0.0
 
     def begin(self, last_s: float | None) -> None:
-        """Begin a step; ``last_s`` is the time of the last one, or None if it failed."""
+        """Begin a step; the last one took ``last_s`` seconds, or failed."""
         if self.is_watching and last_s is not None:
             self._times.append(last_s)
         self._left -= 1
 
     def judge(self, slowest_s: float) -> bool:
-        """Return whether steps have departed, and schedule the next window.
-
-        Parameters
-        ----------
-        slowest_s : median of the ended window on the slowest rank, in seconds
-        """
+        """Return whether steps have departed, from the slowest rank's median of the window."""
         self._left, self._times = REVIEW_EVERY, []
         if self.first_s is None:
             self.first_s = slowest_s or None

@@ -85,13 +85,8 @@ class FirstSteps:
     def next(self, collective: Collective, timeout_s: float | None, *, was_good: bool) -> Any:
         """Begin a step; return the decision if this step adopts it, else None.
 
-        All ranks call it at every step. It is collective if ``is_due``.
-
-        Parameters
-        ----------
-        collective : the ranks' collectives
-        timeout_s : time limit of each collective, in seconds
-        was_good : whether the last step succeeded
+        All ranks call it at every step, with the success of the last one. It is collective if
+        ``is_due``.
         """
         is_counted = was_good and self._steps > WARMUP
         if self.is_due:
@@ -144,11 +139,6 @@ class MeasuringPolicy(Policy):
 
     Some later steps are timed too. If their time departs from that of the first steps after the
     decision, the policy measures and decides again.
-
-    Parameters
-    ----------
-    step : the compressor's step
-    name : name of the compressor
     """
 
     kind: ClassVar[type[Decision]]
@@ -311,10 +301,6 @@ class GraphPlannedGroups(PlannedGroups):
     The first steps have one message per gradient. A graph's gradients arrive in any thread, and
     some results before other gradients, so the start of a step cannot be detected.  The program
     therefore calls ``replan`` at the start of every step, outside its graphs.
-
-    Parameters
-    ----------
-    owner : the compressor, with its step already created
 
     Attributes
     ----------

@@ -98,10 +98,7 @@ def groups(plan: Plan) -> list[tuple[int, int]]:
 def end_s(instance: Instance, plan: Sequence[int]) -> float:
     """Return the time at which the last message of a plan ends, in seconds.
 
-    Notes
-    -----
     The model of the compute stream and the wire is that of shi2020mgs; late collectives are added.
-    Cost: linear in the number of groups.
     """
     stops = np.array(plan)
     starts = np.concatenate([[0], stops[:-1]])
@@ -115,10 +112,7 @@ def end_s(instance: Instance, plan: Sequence[int]) -> float:
 
 
 def simplified(instance: Instance, plan: Sequence[int]) -> Plan:
-    """Return the plan with groups joined wherever this does not delay the end of the step.
-
-    Cost: quadratic in the number of groups.
-    """
+    """Return the plan with groups joined wherever this does not delay the end of the step."""
     ends = list(plan)
     # Sums of the same numbers may be rounded differently.
     limit_s = end_s(instance, ends) * (1 + 1e-12)
@@ -137,12 +131,6 @@ def partition_end_s(instance: Instance, parts: Sequence[Sequence[int]]) -> float
     Messages are sent in the order in which they become ready.  All messages that are ready when the
     wire is free are sent as one, like Horovod's fusion.  Late collectives start when all messages
     are ready.
-
-    Parameters
-    ----------
-    instance : layers and costs; without ``per_tensor`` a group is selected as one vector, after its
-        last gradient
-    parts : groups of layers, with each layer of the instance in one of them
     """
     complete = {max(part): list(part) for part in parts}
     compute_s, messages = 0.0, []
@@ -181,11 +169,9 @@ class _States:
     parent: np.ndarray
 
     def take(self, chosen: np.ndarray) -> _States:
-        """Return the states at the chosen positions."""
         return _States(*(values[chosen] for values in vars(self).values()))
 
     def joined(self, other: _States) -> _States:
-        """Return these states followed by others."""
         return _States(
             *(np.concatenate(pair) for pair in zip(vars(self).values(), vars(other).values()))
         )
@@ -237,7 +223,7 @@ def best_plan(instance: Instance, *, front_limit: int | None = None) -> Plan:
 def simple_plans(instance: Instance) -> list[Plan]:
     """Return plans of one layer per group, of one group, and of groups of about equal bytes.
 
-    The last are plans of groups of 1 / 2, 1 / 4, ..., 1 / 2**23 of all bytes.
+    The last have groups of 1 / 2, 1 / 4, ..., 1 / 2**23 of all bytes.
     """
     sizes = (instance.nbytes + instance.late_nbytes).tolist()
     plans: list[Plan] = [tuple(range(1, instance.size + 1)), (instance.size,)]
@@ -253,7 +239,6 @@ def simple_plans(instance: Instance) -> list[Plan]:
 
 
 def _quickest(instance: Instance, plans: Iterable[Plan]) -> Plan:
-    """Return the fastest plan; of equally fast ones the one with the fewest groups."""
     return min(plans, key=lambda plan: (round(end_s(instance, plan), 12), len(plan)))
 
 
@@ -349,10 +334,8 @@ def _stretches(values: np.ndarray, count: int) -> np.ndarray:
 
 
 def _thinned(states: _States, lower_s: np.ndarray, positions: np.ndarray, limit: int) -> np.ndarray:
-    """Return the position of the state with the lowest bound in each of ``limit`` intervals.
-
-    The intervals divide the compute ends, or if these are all equal the wire ends.
-    """
+    """Return the position of the state with the lowest bound in each of ``limit`` intervals, of the
+    compute ends, or if these are all equal of the wire ends."""
     along = states.compute_s if np.ptp(states.compute_s) > 0 else states.wire_s
     stretch = _stretches(along, limit)
     order = np.lexsort((lower_s, stretch))

@@ -69,10 +69,7 @@ class Policy:
     def begin(self, owner: Owner, position: int | None) -> str:
         """Return the way of a gradient's step: one of ``trial.WAYS``, or "everything".
 
-        Parameters
-        ----------
-        owner : the compressor
-        position : position of its tensor; None for a tensor that is not registered
+        ``position`` is that of its tensor; None for a tensor that is not registered.
         """
         return SPARSE
 
@@ -119,12 +116,7 @@ def waiting(owner: Owner, what: str) -> Iterator[None]:
 def tell_all(owner: Owner, what: str, name: str, mine: object) -> list[Any]:
     """Return the JSON-serializable values of all ranks, in rank order.  Collective.
 
-    Parameters
-    ----------
-    owner : the compressor
-    what : name of the collective for the watchdog
-    name : name of the collective
-    mine : this rank's value
+    ``what`` is the collective's name for the watchdog.
     """
     with waiting(owner, what):
         return Gatherer(owner.collective, name, owner.limit_s).tell_all(mine)

@@ -88,16 +88,12 @@ class Commits:
         Parameters
         ----------
         state : this rank's present state; without tensors if the rank is new
-        collective : the collectives of the new world
-        name : name of the collective operations
-        timeout_s : time limit of each operation, in seconds
+        collective, name, timeout_s : the new world's collectives, their name and time limit
 
         Raises
         ------
-        RankMismatch
-            On all ranks, if one of them lacks the state from which the others resume.
-        ExchangeTimeout
-            If a rank does not take part in time.
+        RankMismatch : on all ranks, if one of them lacks the state from which the others resume
+        ExchangeTimeout : a rank does not take part in time
         """
         self._is_rejoining = True
         live = Held(self._generation, with_arrays(state, np.asarray))

@@ -77,18 +77,11 @@ def gather_into_file(
 ) -> None:
     """Write the states of all ranks to one file, on rank 0.  Collective.
 
-    Parameters
-    ----------
-    state : this rank's state
-    path : path of the file on rank 0
-    collective : the ranks' collectives
-    name : name of every allgather
-    timeout_s : time limit of each allgather, in seconds
+    ``name`` and ``timeout_s``, in seconds, are those of every allgather.
 
     Raises
     ------
-    PeerFailure
-        On all ranks, with rank 0's error, if the file cannot be written.
+    PeerFailure : on all ranks, with rank 0's error, if the file cannot be written
     """
     gatherer = Gatherer(collective, name, timeout_s)
     mine = with_arrays(state, np.asarray)

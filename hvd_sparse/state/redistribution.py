@@ -48,10 +48,8 @@ def redistribute(states: Sequence[State], world_size: int) -> list[NewState]:
 
     Raises
     ------
-    RankMismatch
-        If the states are not those of all ranks of one world at one step.
-    CorruptCheckpoint
-        If one of them is not a valid state.
+    RankMismatch : the states are not those of all ranks of one world at one step
+    CorruptCheckpoint : one of them is not a valid state
 
     Examples
     --------
@@ -164,14 +162,7 @@ def sum_tensors(
     mine : this rank's state of the old world; None if it was not part of it
     chosen : one rank's state of the old world, with every array replaced by [dtype, length]
     holders : number of ranks that have a state of the old world
-    collective : the collectives of the new world
-    name : name of the allreduces
-    timeout_s : time limit of each allreduce, in seconds
-
-    Raises
-    ------
-    ExchangeTimeout
-        If a rank does not take part in time.
+    collective, name, timeout_s : the new world's collectives; name and time limit of the allreduces
     """
     sizes = holders, chosen["world_size"], collective.world_size
     tensors = {}
