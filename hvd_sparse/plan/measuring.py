@@ -216,6 +216,10 @@ class MeasuringPolicy(Policy):
         self._run = None
         self._listen(owner.step)
 
+    def _stop(self, owner: Owner) -> None:
+        owner.step.spans.remove(self._listener)
+        self._planning.stop()
+
     def sent(self, owner: Owner, position: int, ticket: Ticket) -> None:
         """Record the bytes that a tensor sends, scaled to the density after warm-up."""
         if self._planning.is_over:
@@ -282,13 +286,9 @@ class PlannedGroups(MeasuringPolicy):
 
     def regrouped(self, owner: Owner, groups: object) -> None:
         """Measure again if the new groups are "planned"; otherwise stop measuring."""
-        owner.step.spans.remove(self._listener)
-        self._starts = StepStarts()
-        if groups == PLANNED:
-            self._planning.restart()
-            self._listen(owner.step)
-        else:
-            self._planning.stop()
+        MeasuringPolicy.forget_world(self, owner)
+        if groups != PLANNED:
+            self._stop(owner)
 
     def forget_world(self, owner: Owner) -> None:
         owner.step.regroup_at_start(self._default)  # new workers have no plan
@@ -301,17 +301,17 @@ class GraphPlannedGroups(PlannedGroups):
     The first steps have one message per gradient. A graph's gradients arrive in any thread, and
     some results before other gradients, so the start of a step cannot be detected.  The program
     therefore calls ``replan`` at the start of every step, outside its graphs.
-
-    Attributes
-    ----------
-    groups : names of the tensors of each group; None before there is a plan
     """
 
     def __init__(self, owner: Owner) -> None:
         super().__init__(owner.step, owner.name)
         self._owner = weakref.ref(cast(Any, owner))
         self._lock = threading.Lock()
-        self.groups: tuple[tuple[str, ...], ...] | None = None
+
+    @property
+    def groups(self) -> tuple[tuple[str, ...], ...] | None:
+        """Names of the tensors of each group; None before there is a plan."""
+        return None if self.plan is None else self.plan.groups
 
     def replan(self) -> bool:
         """Begin a step, and return whether the groups have changed.  Collective."""
@@ -342,11 +342,7 @@ class GraphPlannedGroups(PlannedGroups):
         return cast(Owner, owner)
 
     def _adopt(self, owner: Owner, decision: GroupPlan) -> None:
-        self.groups = decision.groups
-
-    def _measure_anew(self, owner: Owner) -> None:
-        self.groups = None  # measure one message per tensor
-        super()._measure_anew(owner)
+        pass  # the program traces its graphs again, with ``groups``
 
     def forget_world(self, owner: Owner) -> None:
         MeasuringPolicy.forget_world(self, owner)
@@ -391,8 +387,7 @@ class HidingPolicy(MeasuringPolicy):
             )
         self._measure_anew(owner)
         if mine:
-            owner.step.spans.remove(self._listener)
-            self._planning.stop()
+            self._stop(owner)
 
     def forget_world(self, owner: Owner) -> None:
         owner.settle_densities({})  # new workers have none
