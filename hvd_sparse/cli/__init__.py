@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Parameters
     ----------
-    arguments : of the command line; by default those of this process
+    arguments : of the command line; by default ``sys.argv[1:]``
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Runs as telemetry has written them down, read back from their JSON lines."""
+"""Runs, read from the JSON lines that telemetry has written."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Run:
 
     @property
     def steps(self) -> int:
-        """Return the last step that anything is known of."""
+        """Return the step of the last record or metric."""
         return max((each["step"] for each in (*self.records, *self.metrics)), default=0)
 
     @property
@@ -90,7 +90,7 @@ def read_runs(given: Sequence[str]) -> list[Run]:
 
     Raises
     ------
-    InvalidOption : a file cannot be read, is of something else, or holds no records
+    InvalidOption : a file cannot be read, has another format, or holds no records
     """
     found: dict[str, Path] = {}
     for each in given:
@@ -114,7 +114,7 @@ def read_run(name: str, path: Path) -> Run:
 
     Raises
     ------
-    InvalidOption : it cannot be read, has another format, or holds no records
+    InvalidOption : the file cannot be read, has another format, or holds no records
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -172,7 +172,7 @@ def _record_of(line: str) -> Report:
 
 
 def in_bytes(value: float, _: int = 0) -> str:
-    """Return bytes in words, as matplotlib's formatters are called."""
+    """Return bytes with their unit, for matplotlib's ``FuncFormatter``."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if abs(value) < 1000 or unit == "TB":
             break
@@ -181,7 +181,7 @@ def in_bytes(value: float, _: int = 0) -> str:
 
 
 def in_time(value: float, _: int = 0) -> str:
-    """Return seconds in words, as matplotlib's formatters are called."""
+    """Return seconds with their unit, for matplotlib's ``FuncFormatter``."""
     if value >= 3600:
         return f"{value / 3600:.3g} h"
     if value >= 120:

@@ -1,6 +1,6 @@
-"""The command ``hvd-sparse advise``: says whether compressing a model on a network will help.
+"""The command ``hvd-sparse advise``: predicts whether compressing a model will help on a network.
 
-It is arithmetic alone.  Messages go while the backward pass computes, and selecting holds it up:
+The prediction is arithmetic.  Messages overlap with the backward pass, which selecting delays:
 
     step   = forward + max(backward + selecting + start, start + bytes * 8 / bandwidth) + settling
     start  = a cycle of Horovod's + hops of a ring * latency
@@ -145,7 +145,7 @@ class Setting:
         return found + [self.step("sparse", density) for density in densities]
 
     def crossover_bit_s(self, density: float) -> float:
-        """Return the bandwidth below which compressing is quicker; 0 for none, infinity for any."""
+        """Return the bandwidth below which compression is faster; 0 if never, inf if always."""
 
         def pays(logarithm: float) -> bool:
             here = Setting(**{**vars(self), "bandwidth_bit_s": math.exp(logarithm)})
@@ -162,8 +162,11 @@ class Setting:
 
 
 def choose(steps: Sequence[Step]) -> Step:
-    """Return the step to advise: sparse where it is quicker by ``MARGIN``, at the highest density
-    of those about as quick; else dense, unless fp16 is quicker by more than ``AS_GOOD``."""
+    """Return the recommended step.
+
+    Sparse if it is faster by ``MARGIN``, at the highest of the densities that are about as fast;
+    otherwise dense, unless fp16 is faster by more than ``AS_GOOD``.
+    """
     dense, fp16, *sparse = steps
     better_s = min(dense.step_s, fp16.step_s)
     quickest_s = min((each.step_s for each in sparse), default=math.inf)

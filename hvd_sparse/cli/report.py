@@ -1,4 +1,4 @@
-"""The command ``hvd-sparse report``: shows runs beside each other, from their JSON lines."""
+"""The command ``hvd-sparse report``: compares runs, read from their JSON lines, on one page."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def page_of(title: str, runs: Sequence[Run], pictures: Sequence[str]) -> str:
-    """Return the HTML, which fetches nothing; ``pictures`` are SVG."""
+    """Return the HTML, which loads nothing from a network; ``pictures`` are SVG."""
     headings, *rows = [[html.escape(cell) for cell in row] for row in table_of(runs)]
     head = "".join(f"<th>{cell}</th>" for cell in headings)
     body = "".join("<tr>" + "".join(f"<td>{c}</td>" for c in row) + "</tr>" for row in rows)

@@ -54,14 +54,14 @@ def register(model: Params, method: str = "ldte_bs", **options: Option) -> DdpCo
     """Let a DistributedDataParallel model exchange sparse gradients.
 
     Collective: every rank calls it, after creating DistributedDataParallel and before the first
-    backward pass.  Each of DDP's buckets is a message.  The hook stays with the model.
+    backward pass.  Each bucket of DDP is one message.  The hook stays with the model.
 
     Parameters
     ----------
     model : torch.nn.parallel.DistributedDataParallel
     method : a named method; "build" to combine parts (selector=...); "from_config" with
         config=handle.config()
-    options : those of the method, for example density, and the common ones: ``methods.builder``
+    options : of the method, for example ``density``, and the common options of ``methods.builder``
 
     Returns
     -------

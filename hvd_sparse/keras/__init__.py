@@ -1,4 +1,4 @@
-"""Keras 3 on TensorFlow, through Horovod, whose own wrapper supports only Keras 2.
+"""Keras 3 on TensorFlow.  Horovod's own wrapper supports only Keras 2.
 
 import horovod.tensorflow as hvd
 from hvd_sparse.keras import Compression, DistributedOptimizer

@@ -41,12 +41,12 @@ class KerasState(WithCompressor, elastic.TensorFlowKerasState):  # type: ignore[
     ----------
     model : built
     optimizer : None for the one that the model is compiled with
-    compressor : of this rank; its residuals are redistributed if workers come or go
+    compressor : of this rank; residuals are redistributed if the number of workers changes
     options : further attributes of the state, which all ranks get from rank 0
 
     Raises
     ------
-    InvalidOption : there is no optimizer, or it is not one of Keras 3; the model is not built
+    InvalidOption : the model is not built, or has no optimizer of Keras 3
     """
 
     def __init__(

@@ -59,7 +59,7 @@ def DistributedOptimizer(
 ) -> Optimizer:
     """Make a Keras 3 optimizer average its gradients over all ranks before it applies them.
 
-    It stays the same object, of a derived class, with its variables, learning rate and schedule; a
+    The optimizer stays the same object, of a derived class, and keeps variables and schedule; a
     model saved with it loads without hvd_sparse.  Clipping and weight decay follow the averaging.
     With ``gradient_accumulation_steps``, ranks exchange gradients once for all accumulated batches;
     with a ``LossScaleOptimizer``, they also agree at every batch whether all gradients are finite.
@@ -74,7 +74,7 @@ def DistributedOptimizer(
 
     Raises
     ------
-    InvalidOption : it is no optimizer of Keras 3, or already distributed, or ``groups`` is given
+    InvalidOption : the optimizer is not of Keras 3 or already distributed, or ``groups`` is given
         besides planned groups
     UnsupportedInput : Keras runs on another backend than TensorFlow
 
@@ -186,7 +186,7 @@ class _ReducingScaled(_Distributed):
     the same batches on all ranks."""
 
     def apply(self, grads: Sequence[Value], trainable_variables: Value = None) -> None:
-        """Reduce the scaled gradients, and apply them where they are finite."""
+        """Reduce the scaled gradients, and apply them if all are finite."""
         own: Optimizer = self
         if trainable_variables is None:
             trainable_variables = own._trainable_variables
@@ -205,7 +205,7 @@ class _Agreeing(_Distributed):
     _hvd_sparse_process_set: ProcessSet
 
     def check_finite(self, grads: Sequence[Value]) -> Value:
-        """Tell whether the gradients of this batch are finite on all ranks."""
+        """Return whether the gradients of this batch are finite on all ranks."""
         is_finite = super().check_finite(grads)  # type: ignore[misc]
         members = self._hvd_sparse_process_set or hvd.global_process_set
         if not members.included():

@@ -1,10 +1,10 @@
 """Contract of the writers: destinations of a run's records.
 
-A writer is a description, equal and JSON-able like the parts; ``open`` makes the sink that records
-are written to.  A record is a JSON-able mapping, of one of three events:
+A writer is a description, comparable and JSON-able like the parts.  Its method ``open`` returns the
+sink that takes the records.  A record is a JSON-able mapping with one of three events:
 
     run      the first: name, rank, world_size, exchange, config, shapes of the tensors
-    step     of a compressor's step: fields as in ``frontend.recorder``
+    step     fields of a compressor's step, as in ``frontend.recorder``
     metrics  metrics passed to ``log``
 
 Each has ``step`` (completed steps), ``seconds`` since the sink was opened, and ``time`` since 1970.
@@ -76,7 +76,7 @@ class Writer(ABC):
 
     Parameters
     ----------
-    all_ranks : every rank writes, and not rank 0 alone
+    all_ranks : whether every rank writes, or only rank 0
     """
 
     id: ClassVar[str]
@@ -104,7 +104,7 @@ Writers = Union[bool, tuple[Union[Writer, Function], ...]]
 
 
 def resolve_writers(given: Option) -> Writers:
-    """Return the option ``telemetry`` in one form.
+    """Return the writers that the option ``telemetry`` names.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def resolve_writers(given: Option) -> Writers:
 
     Raises
     ------
-    InvalidOption : it is none of these
+    InvalidOption : the value is none of these
 
     Examples
     --------
@@ -163,9 +163,9 @@ def stamped(event: str, step: int, began_s: float, content: Report) -> Report:
 
 
 def flat(record: Report) -> dict[str, float]:
-    """Return the numbers of a record by tag, for boards: ``density_achieved/layer1.weight``.
+    """Return the numbers of a record by tag, for example ``density_achieved/layer1.weight``.
 
-    Those of the total end in ``/total``; metrics of the program have their own names.
+    Tags of the total end in ``/total``; metrics of the program keep their names.
     """
     if record["event"] == "metrics":
         names = [name for name in record if name not in ("event", "step", "seconds", "time")]

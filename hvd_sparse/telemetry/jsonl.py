@@ -24,7 +24,7 @@ class JsonLines(Writer):
 
     Parameters
     ----------
-    path : of the file; its folder is made
+    path : of the file; a missing folder is created
 
     Examples
     --------

@@ -24,7 +24,7 @@ class TensorBoard(Writer):
 
     Parameters
     ----------
-    path : of the folder
+    path : of the folder of events
     """
 
     remedy: ClassVar[str] = "look for room on the disk and the rights to its folder"
