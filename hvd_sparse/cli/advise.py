@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 
 from hvd_sparse.checks import check_density, is_number
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.frontend.table import table
+from hvd_sparse.frontend.summary import table
 from hvd_sparse.methods.builder import density_for, too_few
 
 

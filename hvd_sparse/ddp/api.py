@@ -1,10 +1,12 @@
 """``hvd_sparse.ddp.register``: a method as the communication hook of a model."""
 
-from __future__ import annotations
+# No postponed annotations here: DDP compares those of a hook with the classes themselves.
+
+import torch
+import torch.distributed as dist
 
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.ddp.compressor import DdpCompressor
-from hvd_sparse.ddp.hook import sparse_hook
 from hvd_sparse.ddp.model import REMEDY, check_model
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.torch.optimizer import read_optimizer
@@ -48,6 +50,13 @@ class Compression(Methods):
 
 
 COMPOSED = ("build", "from_config")
+
+
+def sparse_hook(
+    compressor: DdpCompressor, bucket: dist.GradBucket
+) -> torch.futures.Future[torch.Tensor]:
+    """Reduce a bucket of gradients by the compressor."""
+    return compressor.reduce(bucket)
 
 
 def register(model: Params, method: str = "ldte_bs", **options: Option) -> DdpCompressor:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.frontend.compression import AutoMethod
-from hvd_sparse.frontend.nothing import SendNothing
+from hvd_sparse.frontend.compression import AutoMethod, SendNothing
 from hvd_sparse.methods import Methods
 from hvd_sparse.optimizer_memory import Handover, Rates
 from hvd_sparse.plan.policy import Policy

@@ -13,8 +13,7 @@ from hvd_sparse.collectives.horovod_tensorflow import HorovodTensorflowCollectiv
 from hvd_sparse.compatibility import PLANNED, refuse_hiding
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.frontend.compressor import check_process_set, is_elastic
-from hvd_sparse.frontend.watched import WatchedCompressor
+from hvd_sparse.frontend.compressor import Compressor, check_process_set, is_elastic
 from hvd_sparse.kernels.engines import resolve_engine
 from hvd_sparse.optimizer_memory import Rates, warn_of_rare_entries
 from hvd_sparse.plan.group_plan import GroupPlan
@@ -59,7 +58,7 @@ from hvd_sparse.untyped import (
 )
 
 
-class TensorflowCompressor(WatchedCompressor):
+class TensorflowCompressor(Compressor):
     """A stateful compressor with Horovod's ``compress`` and ``decompress``.  Made by
     ``Compression``.
 
@@ -74,8 +73,6 @@ class TensorflowCompressor(WatchedCompressor):
     grad_scaler : the loss scaler: a Keras ``LossScaleOptimizer``, or a callable
     policy : chooses each step's way; None to compress at every step
     """
-
-    _policy: GraphFallback | None
 
     def __init__(
         self,
@@ -103,11 +100,10 @@ class TensorflowCompressor(WatchedCompressor):
         self._kernels = resolve_engine(configuration.engine)
         self.process_set = hvd.global_process_set if process_set is None else process_set
         check_process_set(self.process_set)
-        super().__init__(
-            configuration, f"tensorflow.{self.process_set.process_set_id}", self.process_set.size()
-        )
+        place = f"tensorflow.{self.process_set.process_set_id}"
+        super().__init__(configuration, place, self.process_set.size(), policy)
         self.collective = HorovodTensorflowCollective(self.process_set)
-        self._policy = policy
+        self._fallback = policy
         self._planner: GraphPlannedGroups | None = None
         self._index: VariableIndex | None = None
         self._follower: Follower | None = None
@@ -140,15 +136,13 @@ class TensorflowCompressor(WatchedCompressor):
             self._follower.bind(self.step, self._index, paths, self._averaged)
             if self._rates is not None:
                 self.step.pace_of = self._pace_of
-        self._watch(rank_in(self.process_set))
-        self._trace(hvd.rank)
+        self._start(rank_in(self.process_set), hvd.rank)
         self.functions = GraphFunctions(
-            self.step, self.collective, self._index.tokens(), self.watchdog.ledger, self._policy
+            self.step, self.collective, self._index.tokens(), self.watchdog.ledger, self._fallback
         )
         self.functions.follower = self._follower
         if self.plans_groups and self._is_called():
             self._planner = self.functions.planner = GraphPlannedGroups(self)
-        self._record()
         self.functions.recorder = self._recorder
 
     @property
@@ -278,7 +272,7 @@ class TensorflowCompressor(WatchedCompressor):
 
     def _bucket_of(self, site: CallSite, dtype: tf.DType) -> GraphBucket:
         """Return the bucket of Horovod's group, or a new one."""
-        policy, (together, bucket) = self._policy, self._filling
+        policy, (together, bucket) = self._fallback, self._filling
         branches = Unbranched() if policy is None else policy.branches(self, site)
         if bucket is None or site.together is None or site.together is not together:
             phases = self.step.exchange.phases(
@@ -405,7 +399,7 @@ class TensorflowCompressor(WatchedCompressor):
         # TensorFlow traces on ranks outside the set too, but never runs there; an elastic state
         # meets before tracing.
         if self.process_set.included() and self._world is None:
-            self._meet(self.step.specs, self.collective)
+            self._meet()
         self._has_shaken_hands = True
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import torch
+
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.frontend.compression import AutoMethod
+from hvd_sparse.frontend.compression import AutoMethod, SendNothing
 from hvd_sparse.frontend.torch.optimizer import read_optimizer
 from hvd_sparse.frontend.torch.rates import foresee
 from hvd_sparse.methods import Methods
 from hvd_sparse.optimizer_memory import Handover, Rates
 from hvd_sparse.plan.policy import Policy
 from hvd_sparse.torch.compressor import TorchCompressor
-from hvd_sparse.torch.nothing import TorchSendNothing
-from hvd_sparse.untyped import GradScaler, Optimizer, Params, ProcessSet, Value
+from hvd_sparse.untyped import Context, GradScaler, Optimizer, Params, ProcessSet, Value
 
 
 class Compression(AutoMethod, Methods):
@@ -63,3 +64,15 @@ class Compression(AutoMethod, Methods):
         params : as for the other methods; ignored
         """
         return TorchSendNothing()
+
+
+class TorchSendNothing(SendNothing):
+    """Gives Horovod one number a tensor, and every rank its own gradient back."""
+
+    def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Context]:
+        """Return a number for Horovod, and the gradient."""
+        return torch.zeros(1), tensor
+
+    def decompress(self, tensor: torch.Tensor, ctx: Context) -> torch.Tensor:
+        """Return the rank's own gradient; a sparse one came without a context, and is passed on."""
+        return tensor if ctx is None else ctx

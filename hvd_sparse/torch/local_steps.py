@@ -11,7 +11,7 @@ import torch
 from hvd_sparse.collectives.horovod_torch import hvd
 from hvd_sparse.compatibility import refuse_hiding
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.frontend.local_options import check_local_steps
+from hvd_sparse.frontend.compression import check_local_steps
 from hvd_sparse.torch.compressor import TorchCompressor
 from hvd_sparse.untyped import Optimizer, ProcessSet, Report, State, Value
 

@@ -160,7 +160,7 @@ def test_no_folder_but_a_catalogue_of_parts_holds_more_than_twenty_modules():
         ("hvd_sparse.tensorflow.identity", "import hvd_sparse.torch"),
         ("hvd_sparse.torch.views", "from hvd_sparse.cli import main"),
         ("hvd_sparse.ddp.api", "from hvd_sparse.torch import Compression"),
-        ("hvd_sparse.frontend.durable", "from hvd_sparse.frontend.torch import arrays"),
+        ("hvd_sparse.frontend.compressor", "from hvd_sparse.frontend.torch import arrays"),
         ("hvd_sparse", "from hvd_sparse import torch"),
     ],
 )

@@ -13,7 +13,7 @@ from _tensorflow_cases import begin, digest_of, end, hvd, meet
 from blocks import blocks_for
 from horovod.tensorflow.keras import DistributedOptimizer
 
-from hvd_sparse.frontend.nothing import SendNothing
+from hvd_sparse.frontend.compression import SendNothing
 from hvd_sparse.tensorflow import Compression
 
 keras = tf.keras

@@ -11,7 +11,7 @@ from _torch_cases import digest_of, run_torch_cases
 from blocks import blocks_for
 from torch import nn
 
-from hvd_sparse.frontend.nothing import SendNothing
+from hvd_sparse.frontend.compression import SendNothing
 from hvd_sparse.torch import Compression
 
 

@@ -21,8 +21,7 @@ from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend import outlet as outlet_module
 from hvd_sparse.frontend.outlet import Outlet
-from hvd_sparse.frontend.record_values import union
-from hvd_sparse.frontend.recorder import Recorder
+from hvd_sparse.frontend.recorder import Recorder, union
 from hvd_sparse.registry import WRITERS
 from hvd_sparse.step.session import Session
 from hvd_sparse.telemetry.contract import Place, resolve_writers
