@@ -19,17 +19,12 @@ from hvd_sparse.step.records import Ticket
 class SentBucket:
     """A bucket between its own call of the hook and the last one of the backward pass.
 
-    Attributes
-    ----------
-    buffer : DDP's, flat, of all gradients
-    gradients : parts of the buffer, one for each tensor
+    buffer, gradients : DDP's flat memory of all gradients, and its parts by tensor
     future : DDP waits for it
-    tickets : of the step, one for each tensor
     lengths : entries of each tensor's part of the sum: its carrier, or the gradient itself
     uses : whether this rank used each parameter; empty if not needed
     holds : whether each gradient holds an earlier result; empty if not needed
-    sum : the one collective that sums over the ranks
-    reduced : its result, averaged
+    sum, reduced : the one collective over the ranks, and its result, averaged
     """
 
     buffer: torch.Tensor
@@ -47,7 +42,6 @@ class SentBucket:
         self.future = torch.futures.Future(devices=devices)
 
     def arrive(self, timeout_s: float | None, world_size: int) -> None:
-        """Wait for the sum."""
         assert self.sum is not None
         self.reduced = self.sum.wait(timeout_s)
         self.reduced *= 1.0 / world_size

@@ -27,7 +27,7 @@ COUNTS = ("sparse_steps", "dense_steps", "passes", "one_pass", "fallbacks")
 SPANS = ("select", "encode", "exchange", "decode")
 
 Span = tuple[str, str, float, float]
-"""Kind, tensor or bucket, start and end."""
+"""Kind, tensor or bucket, start and end in seconds."""
 
 
 class Recorder:
@@ -38,8 +38,7 @@ class Recorder:
     step : the tensors
     every : steps from one record to the next; the first step has one too
     outlet : the writers
-    find_lagging : returns the ranks that have not handed over all that this one has; called in a
-        thread of its own
+    find_lagging : returns the ranks that are behind this one; called in a thread of its own
     """
 
     def __init__(
@@ -59,14 +58,14 @@ class Recorder:
         self._spans: list[Span] = []
         self._lagging: list[int] | None = None
         self._has_asked = False
-        self._told: dict[str, dict[str, int]] = {}
+        self._counted: dict[str, dict[str, int]] = {}
         self._bytes: dict[str, int] = {}
         step.transactions.on_begin = self.begin
 
     # -- called by the step -----------------------------------------------------------------------
 
     def begin(self, run: StepRun) -> None:
-        """Note that a step begins, and so that the last one is over; under the step's lock."""
+        """Note that a step begins, so that the last one is over; under the step's lock."""
         try:
             if self._run is not None:
                 self._finish(self._run)
@@ -90,8 +89,7 @@ class Recorder:
         self._spans.append((what, whose, start_s, end_s))
 
     def submitted(self, run: StepRun) -> None:
-        """Note that this rank has submitted all tensors of a step, and look for ranks that have
-        not."""
+        """Look for ranks that are behind: this one has submitted all tensors of a step."""
         if run is not self._run or self._has_asked or self._find_lagging is None:
             return
         self._has_asked, find = True, self._find_lagging
@@ -142,33 +140,32 @@ class Recorder:
             "failed": None if run.failure is None else type(run.failure).__name__,
             "is_finite": run.is_finite,
             "lagging_ranks": self._lagging,
-            **self._tell(run, steps),
+            **self._values(run, steps),
         }
         self._last_count = self._count
         self._outlet.put(stamped("step", self.steps(), self._began_s, record))
 
-    def _tell(self, run: StepRun, steps: int) -> Report:
-        """Return the total and the tensors of a record."""
+    def _values(self, run: StepRun, steps: int) -> Report:
         stats = self._step.stats
-        seconds = seconds_of(self._spans)
+        seconds = _seconds_of(self._spans)
         tickets: dict[str, TensorStep] = {}
         for bucket in run.buckets.values():
             tickets |= {ticket.key: ticket for ticket in bucket.sending.values()}
         counts: dict[str, dict[str, int]] = {}
-        for key, told in list(stats.tensors.items()):
+        for key, counter in list(stats.tensors.items()):
             # Plain mappings: a Counter takes several times as long, for every tensor.
-            before, now = self._told.get(key, {}), dict(told)
+            before, now = self._counted.get(key, {}), dict(counter)
             counts[key] = {name: now[name] - before.get(name, 0) for name in now}
-            self._told[key] = now
+            self._counted[key] = now
         sent = stats.all_bytes()
         of_interval = {way: sent[way] - self._bytes.get(way, 0) for way in sent}
         self._bytes = sent
         has_frames = not (self._step.exchange.settles_later or self._step.exchange.sums_first)
         tensors = {}
         for key, counted in counts.items():
-            mine = of_tensor(counted, tickets.get(key), steps, has_frames=has_frames)
+            mine = _of_tensor(counted, tickets.get(key), steps, has_frames=has_frames)
             tensors[key] = {**mine, **{f"{kind}_s": seconds[kind].get(key) for kind in SPANS}}
-        total = of_all(counts.values(), tickets.values(), tensors.values())
+        total = _of_all(counts.values(), tickets.values(), tensors.values())
         total["bytes_sent"] = of_interval["sent"] / steps
         total["bytes_received"] = of_interval["received"] / steps
         for kind in SPANS:
@@ -177,14 +174,10 @@ class Recorder:
         return {"total": total, "tensors": tensors}
 
 
-def of_tensor(
+def _of_tensor(
     counted: Mapping[str, int], ticket: TensorStep | None, steps: int, *, has_frames: bool
 ) -> Report:
-    """Return a record's values of one tensor, without times.
-
-    counted : since the last record
-    ticket : of its step; None on a dense step
-    """
+    """Return a record's values of one tensor, without times; ``ticket`` is None on a dense step."""
     entries = counted.get("entries_total", 0)
     values: Report = {name: counted.get(name, 0) for name in COUNTS}
     values["density_asked"] = None
@@ -208,10 +201,9 @@ def of_tensor(
     return values
 
 
-def of_all(
+def _of_all(
     counts: Iterable[Mapping[str, int]], tickets: Iterable[TensorStep], tensors: Iterable[Report]
 ) -> Report:
-    """Return a record's values of all tensors together, without bytes and times."""
     sums = dict.fromkeys((*COUNTS, "entries_sent", "entries_total"), 0)
     for counted in counts:
         for name in sums:
@@ -239,7 +231,7 @@ def of_all(
 
 
 def _received(ticket: TensorStep) -> int | None:
-    """Return the bytes of all ranks' frames of a tensor; None where frames did not arrive."""
+    """Return the bytes of all ranks' frames of a tensor; None if no frames arrived."""
     if ticket.position not in ticket.bucket.arrivals:
         return None
     parts = [part for _, part in ticket.bucket.arrivals[ticket.position].parts]
@@ -251,7 +243,7 @@ def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def seconds_of(spans: Iterable[Span]) -> dict[str, dict[str, float]]:
+def _seconds_of(spans: Iterable[Span]) -> dict[str, dict[str, float]]:
     """Return the seconds of each kind of span, by tensor; those of a message are its members'."""
     found: dict[str, dict[str, float]] = {kind: defaultdict(float) for kind in SPANS}
     for kind, whose, start_s, end_s in list(spans):

@@ -34,13 +34,10 @@ UNKNOWN = "-"
 
 
 def summary_of(stats: Report, entries: dict[str, int], frame_bytes: dict[str, int]) -> str:
-    """Return one rank's summary.
+    """Return one rank's table.
 
-    Parameters
-    ----------
-    stats : as ``Compressor.stats`` gives them
-    entries : of every tensor
-    frame_bytes : that each has sent
+    stats : of ``Compressor.stats``
+    entries, frame_bytes : by tensor
     """
     steps = max(1, stats["steps"])
     told = sorted(stats["tensors"].items(), key=lambda item: -frame_bytes[item[0]])
@@ -85,12 +82,7 @@ def _along_rate(stats: Report) -> str:
 
 
 def summary_of_ranks(all_stats: Sequence[Report]) -> str:
-    """Return a table with a row a rank.
-
-    Parameters
-    ----------
-    all_stats : as ``Compressor.stats`` gives them, in rank order
-    """
+    """Return a table with a row for each rank's ``Compressor.stats``."""
     rows = [
         (
             str(rank),
@@ -132,12 +124,7 @@ def table(
 ) -> str:
     """Return lines of columns that are as wide as their widest cell.
 
-    Parameters
-    ----------
-    headings : of the columns
-    rows : of as many cells
-    left : headings of the columns that hold words; the others hold numbers, and end in one line
-    title : of a line above
+    left : headings of columns that are flush left; the others are flush right
     """
     widths = [max(map(len, cells)) for cells in zip(headings, *rows)]
     rule = ["-" * width for width in widths]

@@ -43,7 +43,6 @@ from hvd_sparse.step.buckets import grouped
 from hvd_sparse.step.driver import NOTHING, Driver
 from hvd_sparse.step.records import StepRun, Ticket
 from hvd_sparse.torch.changes import Changes, in_words
-from hvd_sparse.torch.dense_way import DenseTicket, DenseWay, as_horovod_wants
 from hvd_sparse.torch.identity import (
     ParameterIndex,
     check_named,
@@ -51,7 +50,13 @@ from hvd_sparse.torch.identity import (
     refuse_parameter,
 )
 from hvd_sparse.torch.last_gradient_wait import LastGradientWait
-from hvd_sparse.torch.wire import device_of_wire, fetch_carrier
+from hvd_sparse.torch.wire import (
+    DenseTicket,
+    DenseWay,
+    as_horovod_wants,
+    device_of_wire,
+    fetch_carrier,
+)
 from hvd_sparse.types import TensorSpec
 from hvd_sparse.untyped import Context, GradScaler, Optimizer, Option, ProcessSet, Report
 from hvd_sparse.watch.watchdog import PatientCollective
@@ -233,7 +238,7 @@ class TorchCompressor(ParameterCompressor):
         parameter = NOTHING
         if self.configuration.memory.finishes and ticket.position is not None:
             parameter = self._value_of(ticket.position)
-        flat = self._driver.decompress(_on_host(tensor), ticket, parameter)
+        flat = self._driver.decompress(fetch_carrier(tensor), ticket, parameter)
         if flat is memory and (gradient.is_cpu or lies_in(memory, gradient)):
             # The gradient itself: Horovod puts the result into the gradient, and a new tensor
             # around its memory would keep the old one alive, one more at every step.
@@ -251,7 +256,7 @@ class TorchCompressor(ParameterCompressor):
             self.watchdog.ledger.clear()
             raise error
         if run.failure is None and not run.errors:  # else that is raised
-            carried = (ctx, _on_host(tensor)) if isinstance(ctx, Ticket) else None
+            carried = (ctx, fetch_carrier(tensor)) if isinstance(ctx, Ticket) else None
             self._driver.abandon(run, error, carried)
 
     def _poison(self, error: SparseError, gradient: torch.Tensor) -> tuple[torch.Tensor, Context]:
@@ -399,8 +404,3 @@ class TorchCompressor(ParameterCompressor):
         self._driver.forget()
         self._changes.forget()
         self.results.waiting.clear()
-
-
-def _on_host(carrier: torch.Tensor) -> np.ndarray:
-    """Return a carrier that Horovod has reduced."""
-    return carrier.numpy() if carrier.is_cpu else fetch_carrier(carrier)

@@ -29,12 +29,7 @@ TORCH = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float6
 
 
 def spec_of(name: str, parameter: torch.Tensor) -> TensorSpec:
-    """Return a parameter's properties that ranks must agree on.
-
-    Raises
-    ------
-    UnsupportedInput : it cannot be compressed
-    """
+    """Return a parameter's properties that ranks must agree on; UnsupportedInput for its device."""
     spec = TensorSpec(name, tuple(parameter.shape), dtype_of(parameter))
     check_device(name, parameter)
     return spec
@@ -96,12 +91,7 @@ def like(dense: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
 
 
 class TorchDevices:
-    """A ``step.devices.contract.Devices``: the devices of a compressor's parameters.
-
-    Parameters
-    ----------
-    devices : by position; None for a tensor whose vectors are the host's
-    """
+    """A ``step.devices.contract.Devices``, by position; None for vectors of the host."""
 
     def __init__(self, devices: Sequence[torch.device | None]) -> None:
         self._devices = devices
@@ -117,7 +107,7 @@ class TorchDevices:
         return zeros
 
     def send(self, answers: Sequence[Answer], late: Sequence[Late]) -> Delivery:
-        # What the kernels of devices give; an answer that was waited for has come already.
+        # an answer that was waited for has come already
         coming: list[object] = [
             each for each in answers if isinstance(each, Coming) and not each.is_begun
         ]
@@ -128,28 +118,19 @@ class TorchDevices:
 
 
 def vector_of(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray:
-    """Return the gradient as a vector of its device, of the accumulator's dtype, in logical order.
-
-    It lies in the gradient's own memory if it can; else in memory made for it.  Nothing is waited
-    for.
-    """
+    """Return the gradient as a vector of its device, of the accumulator's dtype, in logical order
+    and in its own memory if possible, without a wait."""
     wide = gradient.detach().to(TORCH[spec.accumulator])
     return as_vector(wide.contiguous().view(-1))
 
 
 def late_gradient(gradient: torch.Tensor, spec: TensorSpec) -> Late:
-    """Return a device's gradient as it comes to the host, flat, of the accumulator's dtype, in
-    logical order."""
+    """Begin a copy of a device's gradient to the host, flat, in the accumulator's dtype."""
     return Copy(gradient.detach().to(TORCH[spec.accumulator]).contiguous().view(-1))
 
 
 def as_vector(tensor: torch.Tensor) -> np.ndarray:
-    """Return a tensor as the core sees vectors: as if it were an array.
-
-    Parameters
-    ----------
-    tensor : 1-D, contiguous, float32 or float64
-    """
+    """Return a 1-D, contiguous float32 or float64 tensor as the step's vectors are typed."""
     return cast(np.ndarray, DeviceVector(tensor))
 
 

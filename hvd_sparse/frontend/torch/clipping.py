@@ -62,12 +62,10 @@ def clip(
 
 
 def hold_back(cls: Any, clip: Callable[[Optimizer, list[torch.Tensor]], None]) -> None:
-    """Let the optimizers of one of Horovod's classes clip all gradients before they send the first.
+    """Let the optimizers of a class that Horovod has derived from a handed-over one's clip all
+    gradients before they send the first.
 
-    Parameters
-    ----------
-    cls : that Horovod has made of the class of an optimizer that was handed over
-    clip : is given the optimizer and its gradients
+    clip : called with the optimizer and its gradients
     """
     send, synchronize = cls._allreduce_grad_async, cls.synchronize
     cls._hvd_sparse_is_complete = False
@@ -96,13 +94,8 @@ def hold_back(cls: Any, clip: Callable[[Optimizer, list[torch.Tensor]], None]) -
 
 
 def clip_alone(parameters: list[torch.Tensor], bound: float) -> Any:
-    """Clip the gradients of these parameters before an optimizer of them steps: in a world of one
-    rank, where Horovod calls no compressor.
-
-    Returns
-    -------
-    torch.utils.hooks.RemovableHandle
-    """
+    """Clip gradients before an optimizer steps, in a world of one rank, where Horovod calls no
+    compressor; return the hook's handle."""
     mine = set(parameters)
 
     def look(optimizer: Optimizer, *_: object) -> None:

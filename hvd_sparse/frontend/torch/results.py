@@ -54,12 +54,8 @@ ALIKE = 0.999
 class Result:
     """A parameter's result, as it was when it was handed out.
 
-    Attributes
-    ----------
-    run : the step that it is of
-    gradient, gradient_version : the tensor that holds it; None where DDP will make one
-    parameter_version : of the parameter
-    bits : of the parameter, added up; None where versions are known to tell of changes
+    gradient : the tensor that holds it; None where DDP will make one
+    bits : of the parameter, added up; None if versions are known to show changes
     in_step : an optimizer's step was under way
     is_gone : whether it was gone when the next gradient came; None before that
     """
@@ -75,11 +71,6 @@ class Result:
 
 class Results:
     """The results of a compressor, from when they are handed out until they are applied.
-
-    Parameters
-    ----------
-    step : takes back the steps of results that were thrown away
-    parameters : in the step's order
 
     Attributes
     ----------
@@ -142,7 +133,7 @@ class Results:
     # -- what a step calls ------------------------------------------------------------------------
 
     def settle(self, position: int) -> None:
-        """Take back a tensor's last step if its result was thrown away; its next one begins."""
+        """Take back a tensor's last step if its result was thrown away."""
         if self._is_handed_over:
             self._left_at[position] = self._parameters[position]._version
         handed = self.waiting.get(position)
@@ -158,7 +149,7 @@ class Results:
         self._copies.pop(position, None)
 
     def settle_all(self) -> None:
-        """Take back all steps whose results were thrown away: the states are asked for."""
+        """Take back all steps whose results were thrown away, before states are read."""
         for position in list(self.waiting):
             self.settle(position)
 
@@ -361,8 +352,7 @@ class Results:
         return not self._has_changed(handed.run)
 
     def _has_changed(self, run: StepRun) -> bool:
-        """Tell whether anything was applied since a step's results were handed out; asked once a
-        step, as its results are settled one after the other."""
+        """Tell whether anything was applied since a step's results were handed out."""
         if self._verdict[0] is not run:
             self._verdict = run, self._look_for_changes(run)
         return self._verdict[1]
