@@ -35,13 +35,19 @@ MOST_ANSWERS = 1 << 14
 class Shared:
     """All tensors of a compressor, which of them travel together, and what becomes of a step.
 
+    Parameters
+    ----------
+    configuration : parts and options
+    specs : the registered tensors, in the same order on every rank
+    buckets : members of every bucket, by position
+    kernels : the engine's kernels
+    carrier_dtype : of carriers that travel alone; None takes the accumulator's, as dense steps do
+
     Attributes
     ----------
-    configuration, specs : parts and options; the registered tensors, in the same order on every
-        rank
     fixed_parts : of every step, where the density stays as it is; else None
     finishes, has_replica : memories work on every result; carriers have a checksum of results
-    buckets, bucket_of : members of every bucket, by position; the bucket of every member
+    bucket_of : the bucket of every member
     pipeline, stats, transactions : what the halves work with
     applied : of each tensor, the checksum of the last applied gradient that is due for a comparison
     reduction : "average" or "sum", as the carriers have told
@@ -73,6 +79,7 @@ class Shared:
         self.settings_of: Callable[[int], Settings] | None = None
         self.pace_of: Callable[[int], Pace] | None = None
         self._is_dense: dict[tuple[int, float | None, int], bool] = {}
+        self._started_checksums: dict[str, int] = {}
 
     @property
     def exchange(self) -> Exchange:

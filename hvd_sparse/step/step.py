@@ -11,24 +11,18 @@ All ranks then raise alike.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from types import ModuleType
-
 import numpy as np
 
-from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import NonFiniteGradient
 from hvd_sparse.exchanges.context import ExchangeContext
 from hvd_sparse.exchanges.contract import Conversation
 from hvd_sparse.exchanges.members import Arrival, Member, Outgoing
-from hvd_sparse.kernels.contract import Kernels
 from hvd_sparse.step.devices.contract import Late
 from hvd_sparse.step.devices.passes import BucketPasses
 from hvd_sparse.step.group_selection import send_merged
 from hvd_sparse.step.loss_scale import check_scale, unscaled
 from hvd_sparse.step.receiver import Receiver
 from hvd_sparse.step.records import BucketRun, StepRun, TensorStep, Ticket, in_words, told_once
-from hvd_sparse.types import TensorSpec
 from hvd_sparse.wire.carrier import CHECKSUM_MASK, CarrierLayout, carrier_layout
 from hvd_sparse.wire.checksum import crc32
 
@@ -43,26 +37,7 @@ cold caches take about twice as long."""
 class Step(BucketPasses, Receiver):
     """All tensors of a compressor and the step that they are in: takes gradients in, and speaks for
     this rank.
-
-    Parameters
-    ----------
-    configuration : parts and options
-    specs : the registered tensors, in the same order on every rank
-    buckets : members of every bucket, by position
-    kernels : the engine's kernels
-    carrier_dtype : of carriers that travel alone; None takes the accumulator's, as dense steps do
     """
-
-    def __init__(
-        self,
-        configuration: Configuration,
-        specs: Sequence[TensorSpec],
-        buckets: Sequence[tuple[int, ...]],
-        kernels: Kernels | ModuleType,
-        carrier_dtype: type[np.floating] | None = None,
-    ) -> None:
-        super().__init__(configuration, specs, buckets, kernels, carrier_dtype)
-        self._started_checksums: dict[str, int] = {}
 
     def compress(
         self,
