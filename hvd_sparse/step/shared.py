@@ -229,11 +229,8 @@ class Shared:
                 counts["one_pass"] = 1
             if found.is_fallback:
                 counts["fallbacks"] = 1
-        self.stats.count_tensor(ticket.key, counts)
-        ticket.run.counted.append((ticket.key, counts))
-        if sent.observed is not None:
-            self.stats.observe(ticket.key, sent.observed, sent.entries)
-            ticket.run.observed.append((ticket.key, sent.observed, sent.entries))
+        self.stats.count_tensor(ticket.key, counts, sent.observed)
+        ticket.run.counted.append((ticket.key, counts, sent.observed))
         if not ticket.run.is_finite:
             self._uncount(ticket.run)
 
@@ -266,11 +263,7 @@ class Shared:
 
     def _uncount(self, run: StepRun, only: str | None = None) -> None:
         """Take back what was counted of a step: of all its tensors, or of one alone."""
-        for key, counts in run.counted:
+        for key, counts, observed in run.counted:
             if only in (None, key):
-                self.stats.count_tensor(key, {name: -count for name, count in counts.items()})
-        for key, observed, entries in run.observed:
-            if only in (None, key):
-                self.stats.observe(key, observed, entries, sign=-1)
+                self.stats.count_tensor(key, counts, observed, sign=-1)
         run.counted = [each for each in run.counted if only not in (None, each[0])]
-        run.observed = [each for each in run.observed if only not in (None, each[0])]
