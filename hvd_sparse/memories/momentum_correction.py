@@ -117,7 +117,7 @@ class MomentumCorrectionState(VelocityState[MomentumCorrection]):
         """Return the gradient with momentum, for tensors never compressed, and with weight decay,
         for all."""
         options = self._options
-        result = super().finish(reduced, parameter, is_compressed, kernels)
+        result: np.ndarray = super().finish(reduced, parameter, is_compressed, kernels)
         if not options.weight_decay:
             return result
         pull = parameter * parameter.dtype.type(options.weight_decay)

@@ -305,7 +305,8 @@ class CompiledRows:
     ) -> None:
         longest = int(frames["nbytes"].max()) // 4 + 1
         # An entry takes a word for its index or, among signs, at least two bits.
-        room = longest * int(rows["parts"].max()) * (16 if body == SIGNS else 1)
+        most = min(longest * (16 if body == SIGNS else 1), int(rows["numel"].max()))
+        room = most * int(rows["parts"].max())
         words, indices = np.empty(longest, np.uint32), np.empty(room, np.uint32)
         largest = float(np.finfo(dtype).max)
         sum_rows(rows, frames, head, body, largest, words, indices, np.empty(room, dtype), TABLES)

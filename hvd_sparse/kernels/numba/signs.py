@@ -81,7 +81,7 @@ def write_signs(body, indices, values, magnitude, numel):  # type: ignore[no-unt
                     _put_bit(body, twos, found)
                 found += 1
         at = twos + _bytes_of(found, 1)
-    place = 0
+    place = np.int64(0)
     for i in range(count):
         place += np.int64(quotients[i])
         _put_bit(body, at, place)
@@ -152,7 +152,7 @@ def _read_indices(unary, rests, modulus, numel, indices):  # type: ignore[no-unt
     count = rests.size
     if not 0 < unary.size <= (count + numel // modulus + 7) // 8 or unary[-1] == 0:
         return False
-    entry, before, index = 0, -1, -1
+    entry, before, index = 0, np.int64(-1), np.int64(-1)
     for position in range(unary.size):
         ones = np.uint64(unary[position])
         while ones != 0:
