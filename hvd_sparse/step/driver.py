@@ -120,9 +120,7 @@ class Driver:
         )
         run, bucket = ticket.run, ticket.bucket
         if run is not self._current:
-            self._current = run
-            if self._under_way or self._coming:
-                self._discard_old(run)
+            self._discard_old(run)
         if self._coming:
             self._start_delivered()
         # As early as possible: it travels while the backward pass goes on.
@@ -154,7 +152,6 @@ class Driver:
             self._look_around()
         wire, ticket = self.step.poison(error, key, dtype, self._rank, self._world_size)
         if ticket.run is not self._current:
-            self._current = ticket.run
             self._discard_old(ticket.run)
         return wire, ticket
 
@@ -246,8 +243,9 @@ class Driver:
         raise error
 
     def _discard_old(self, run: StepRun) -> None:
-        """Finish the exchanges that a failed step has left behind: their names must be free
-        again."""
+        """Begin a step: finish the exchanges that a failed one has left behind, as their names must
+        be free again."""
+        self._current = run
         for bucket, its_run in self._coming.copy():
             if its_run is not run:  # others, whose devices were quicker, may have started it
                 self._start(bucket, its_run)
