@@ -9,15 +9,13 @@ from hvd_sparse.configuration import Configuration
 from hvd_sparse.ddp.compressor import DdpCompressor
 from hvd_sparse.ddp.model import REMEDY, check_model
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.frontend.torch.optimizer import read_optimizer
-from hvd_sparse.frontend.torch.rates import foresee
+from hvd_sparse.frontend.torch.optimizer import ReadsTorch
 from hvd_sparse.methods import Methods
 from hvd_sparse.methods.spelling import read_method
-from hvd_sparse.optimizer_memory import Handover, Rates
-from hvd_sparse.untyped import GradScaler, Optimizer, Option, Params, ProcessSet, Value
+from hvd_sparse.untyped import GradScaler, Option, Params, ProcessSet
 
 
-class Compression(Methods):
+class Compression(ReadsTorch, Methods):
     """The named methods, made for DistributedDataParallel models."""
 
     @classmethod
@@ -39,14 +37,6 @@ class Compression(Methods):
                 "it out, and give DistributedDataParallel bucket_cap_mb=..."
             )
         return DdpCompressor(params, configuration, grad_scaler)
-
-    @classmethod
-    def _read_optimizer(cls, optimizer: Optimizer) -> Handover:
-        return read_optimizer(optimizer)
-
-    @classmethod
-    def _foresee(cls, optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
-        return foresee(optimizer, scheduler, steps)
 
 
 COMPOSED = ("build", "from_config")

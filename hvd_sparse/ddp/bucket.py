@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch.autograd import Variable
 
 from hvd_sparse.collectives.contract import Pending
@@ -19,7 +20,7 @@ from hvd_sparse.step.records import Ticket
 class SentBucket:
     """A bucket between its own call of the hook and the last one of the backward pass.
 
-    buffer, gradients : DDP's flat memory of all gradients, and its parts by tensor
+    bucket, buffer, gradients : DDP's, its flat memory of all gradients, and its parts by tensor
     future : DDP waits for it
     lengths : entries of each tensor's part of the sum: its carrier, or the gradient itself
     uses : whether this rank used each parameter; empty if not needed
@@ -27,8 +28,9 @@ class SentBucket:
     sum, reduced : the one collective over the ranks, and its result, averaged
     """
 
-    buffer: torch.Tensor
-    gradients: list[torch.Tensor]
+    bucket: dist.GradBucket
+    buffer: torch.Tensor = field(init=False)
+    gradients: list[torch.Tensor] = field(init=False)
     future: torch.futures.Future[torch.Tensor] = field(init=False)
     tickets: list[Ticket] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
@@ -38,6 +40,7 @@ class SentBucket:
     reduced: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
+        self.buffer, self.gradients = self.bucket.buffer(), self.bucket.gradients()
         devices = [self.buffer.device] if is_on_device(self.buffer) else None
         self.future = torch.futures.Future(devices=devices)
 

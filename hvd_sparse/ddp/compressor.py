@@ -68,7 +68,6 @@ class DdpCompressor(ParameterCompressor):
         super().__init__(named, configuration, f"ddp.{group.group_name}", size, grad_scaler)
         self._model = weakref.ref(model)
         self._sent: list[SentBucket] = []
-        self._waiting: list[tuple[dist.GradBucket, SentBucket]] = []
         self._buckets = 0
         self._marks_idle = False
         self._finishes = configuration.memory.finishes
@@ -87,10 +86,12 @@ class DdpCompressor(ParameterCompressor):
             raise
         self.has_begun = True
         let_threads_finish()
-        self._look_at_optimizers()
+        hook = register_optimizer_step_pre_hook(weakly(self._meet_optimizer))
+        weakref.finalize(self, hook.remove)
+        self._optimizer_hook = hook
 
     def _meeting_place(self) -> str:
-        """Return the name of a handshake: that of a process group, which matches by order alone."""
+        # a process group matches collectives by their order alone
         return f"hvd_sparse.handshake.{self._naming.place}"
 
     # -- what DDP calls ---------------------------------------------------------------------------
@@ -107,34 +108,31 @@ class DdpCompressor(ParameterCompressor):
             )
         if bucket.index() == 0:
             self._begin()
-        sent = SentBucket(bucket.buffer(), bucket.gradients())
+        sent = SentBucket(bucket)
         self._sent.append(sent)
-        self._waiting.append((bucket, sent))
-        bound = self.configuration.clip_grad_norm
-        if bound is None or bucket.is_last():
-            if bound is not None:
-                self._clip([each.buffer for each in self._sent])
-            for each in self._waiting:
-                self._send(*each)
-            self._waiting = []
+        if self.configuration.clip_grad_norm is None:
+            self._send(sent)
+        elif bucket.is_last():
+            self._clip([each.buffer for each in self._sent])
+            for each in self._sent:
+                self._send(each)
         if bucket.is_last():
             self._finish()
         return sent.future
 
     def _begin(self) -> None:
-        """Begin a step."""
         model = self._model()
         assert model is not None  # which calls
         # Results for parameters that no rank has used are dropped by DDP in these two modes.
         self._marks_idle = model.find_unused_parameters or model.static_graph
-        self._sent, self._waiting, self._buckets = [], [], 0
+        self._sent, self._buckets = [], 0
         self._scale.forget()  # nothing may have come of the last step
 
-    def _send(self, bucket: dist.GradBucket, sent: SentBucket) -> None:
+    def _send(self, sent: SentBucket) -> None:
         """Take in a bucket's gradients, and start its exchange and its sum."""
         gradients = sent.gradients
         position_of = self.results.position_of
-        positions = [position_of[id(parameter)] for parameter in bucket.parameters()]
+        positions = [position_of[id(parameter)] for parameter in sent.bucket.parameters()]
         self._arrange(positions)
         scale = self._scale()
         ledger, specs, wires = self.watchdog.ledger, self.step.specs, []
@@ -166,7 +164,7 @@ class DdpCompressor(ParameterCompressor):
                 for position, gradient in zip(positions, gradients)
             ]
         joined = np.concatenate([*wires, np.array(sent.uses + sent.holds, wires[0].dtype)])
-        name = f"hvd_sparse.{self.name}.sum.{bucket.index()}"
+        name = f"hvd_sparse.{self.name}.sum.{sent.bucket.index()}"
         sent.sum = self.collective.allreduce(joined, name)
 
     def _arrange(self, positions: list[int]) -> None:
@@ -276,12 +274,8 @@ class DdpCompressor(ParameterCompressor):
         # makes one; here the user's object goes on.
         optimizer._patch_step_function()
 
-    def _look_at_optimizers(self) -> None:
-        """Judge the first optimizer that steps with the gradients, once."""
-        self._optimizer_hook = register_optimizer_step_pre_hook(weakly(self._meet_optimizer))
-        weakref.finalize(self, self._optimizer_hook.remove)
-
     def _meet_optimizer(self, optimizer: Optimizer, *_: object) -> None:
+        """Judge the first optimizer that steps with the gradients, once."""
         # The hook stays: one that takes itself away spoils torch's loop over all of them.
         if self._has_judged or self._follower is not None:
             return

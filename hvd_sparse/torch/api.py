@@ -6,16 +6,14 @@ import torch
 
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.frontend.compression import AutoMethod, SendNothing
-from hvd_sparse.frontend.torch.optimizer import read_optimizer
-from hvd_sparse.frontend.torch.rates import foresee
+from hvd_sparse.frontend.torch.optimizer import ReadsTorch
 from hvd_sparse.methods import Methods
-from hvd_sparse.optimizer_memory import Handover, Rates
 from hvd_sparse.plan.policy import Policy
 from hvd_sparse.torch.compressor import TorchCompressor
-from hvd_sparse.untyped import Context, GradScaler, Optimizer, Params, ProcessSet, Value
+from hvd_sparse.untyped import Context, GradScaler, Params, ProcessSet
 
 
-class Compression(AutoMethod, Methods):
+class Compression(ReadsTorch, AutoMethod, Methods):
     """Gradient sparsification for ``horovod.torch``.
 
     ``params`` of every method are ``model.named_parameters()``, the same as given to Horovod:
@@ -44,14 +42,6 @@ class Compression(AutoMethod, Methods):
         policy: Policy | None = None,
     ) -> TorchCompressor:
         return TorchCompressor(params, configuration, process_set, grad_scaler, policy)
-
-    @classmethod
-    def _read_optimizer(cls, optimizer: Optimizer) -> Handover:
-        return read_optimizer(optimizer)
-
-    @classmethod
-    def _foresee(cls, optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
-        return foresee(optimizer, scheduler, steps)
 
     @classmethod
     def nothing(cls, params: Params = None) -> TorchSendNothing:

@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 
 from hvd_sparse.errors import UnsupportedInput
 from hvd_sparse.frontend.torch.staging import (
-    can_be_staged,
+    accelerator,
     is_on_device,
     to_device,
     to_host,
@@ -42,7 +42,7 @@ def dtype_of(tensor: torch.Tensor) -> str:
 
 def check_device(name: str, tensor: torch.Tensor) -> None:
     """Raise UnsupportedInput for a device that nothing can be copied from."""
-    if is_on_device(tensor) and not can_be_staged(tensor):
+    if is_on_device(tensor) and tensor.device.type != accelerator():
         raise UnsupportedInput(
             f"tensor {name!r} is on {tensor.device}, which torch does not support here: put the "
             "model on the CPU or on the device that torch.accelerator (torch 2.6 or later) reports"

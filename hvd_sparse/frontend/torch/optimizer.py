@@ -13,9 +13,10 @@ import numpy as np
 import torch
 
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.frontend.torch.rates import foresee
 from hvd_sparse.frontend.torch.results import SPARSE_REMEDY
 from hvd_sparse.memories.adam_correction import momenta_of_nadam
-from hvd_sparse.optimizer_memory import OF_ADAM, OF_MUON, OF_SGD, Handover
+from hvd_sparse.optimizer_memory import OF_ADAM, OF_MUON, OF_SGD, Handover, Rates
 from hvd_sparse.untyped import Optimizer, Option, Settings, Value
 
 logger = logging.getLogger("hvd_sparse")
@@ -25,6 +26,18 @@ STEPS = "hvd_sparse_steps"
 OF_SCHEDULERS = "_wrapped_by_lr_sched"
 """Attribute of a ``step`` that learning rate schedules have wrapped."""
 REMEDY = "give the optimizer to the compressor, by its option optimizer="
+
+
+class ReadsTorch:
+    """The part of ``Compression`` that reads torch's optimizers and schedulers."""
+
+    @classmethod
+    def _read_optimizer(cls, optimizer: Optimizer) -> Handover:
+        return read_optimizer(optimizer)
+
+    @classmethod
+    def _foresee(cls, optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
+        return foresee(optimizer, scheduler, steps)
 
 
 def read_optimizer(optimizer: Optimizer) -> Handover:

@@ -34,11 +34,6 @@ def accelerator() -> str | None:
     return None if device is None else str(device.type)
 
 
-def can_be_staged(tensor: torch.Tensor) -> bool:
-    """Tell whether the device is the accelerator that torch works with here."""
-    return bool(tensor.device.type == accelerator())
-
-
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor with the same entries on the CPU; itself where it is there."""
     return torch.from_numpy(fetch(tensor.detach())) if is_on_device(tensor) else tensor
