@@ -125,6 +125,8 @@ class TorchCompressor(ParameterCompressor):
             self._policy = PlannedGroups(self.step, self.name)
         elif configuration.hides:
             self._policy = HidingPolicy(self.step, self.name)
+        self._is_led = type(self._policy) is not Policy  # most are not, and are spared the calls
+        self._is_scaled = grad_scaler is not None
 
     # -- what Horovod calls -----------------------------------------------------------------------
 
@@ -133,7 +135,8 @@ class TorchCompressor(ParameterCompressor):
         ``decompress``."""
         if type(tensor) is not torch.Tensor:
             refuse_parameter(tensor)
-        self._greet()
+        if self._is_closed or self._is_elastic or not self.has_begun:
+            self._greet()
         policy = self._policy
         try:
             position = self._index.find(tensor)
@@ -143,12 +146,12 @@ class TorchCompressor(ParameterCompressor):
         except SparseError as error:
             policy.begin(self, None)
             return self._poison(error, tensor)
-        way = policy.begin(self, position)
+        way = policy.begin(self, position) if self._is_led else SPARSE
         self.watchdog.ledger.begin(spec.key)
         if way not in (SPARSE, EVERYTHING):
             return self._dense.pass_on(tensor, position, way)
         self.results.settle(position)
-        scale = self._scale_of(position)
+        scale = self._scale_of(position) if self._is_scaled else 1.0
         ticket: Ticket
         context: Ticket | DenseTicket
         if self._is_sparse[position]:
@@ -158,7 +161,8 @@ class TorchCompressor(ParameterCompressor):
             wire, ticket = self._dense.leave(tensor, position, scale)
             context = DenseTicket(tensor, spec.key, ticket)
         self._submitted(ticket.run)
-        policy.sent(self, position, ticket)
+        if self._is_led:
+            policy.sent(self, position, ticket)
         return wire, context
 
     def _send(
@@ -181,11 +185,8 @@ class TorchCompressor(ParameterCompressor):
         # The result goes where the gradient was read, if it can lie there.
         ticket.out, ticket.extra = memory, (tensor, memory)
         self._changes.give(position, spec.key, self._parameters[position], ticket.run, watched)
-        return self._carried(carrier), ticket
-
-    def _carried(self, carrier: np.ndarray) -> torch.Tensor:
         device = self._carrier_device
-        return torch.from_numpy(carrier) if device is None else upload(carrier, device)
+        return torch.from_numpy(carrier) if device is None else upload(carrier, device), ticket
 
     def _scale_of(self, position: int) -> float:
         """Return the loss scale of the step that a tensor enters."""
@@ -210,9 +211,11 @@ class TorchCompressor(ParameterCompressor):
         if ctx is None:
             return tensor  # a sparse gradient, which Horovod exchanged by itself
         policy, ledger, came = self._policy, self.watchdog.ledger, None
-        policy.end(self)
+        if self._is_led:
+            policy.end(self)
         ledger.begin_wait()
-        self._scale.forget()
+        if self._is_scaled:
+            self._scale.forget()
         try:
             if self._changes.given:
                 self._refuse_changes(tensor, ctx)
@@ -230,7 +233,8 @@ class TorchCompressor(ParameterCompressor):
             raise
         finally:
             ledger.end_wait(came)
-        policy.arrived(self)
+        if self._is_led:
+            policy.arrived(self)
         return result
 
     def _finish(self, tensor: torch.Tensor, ticket: Ticket) -> torch.Tensor:
@@ -238,7 +242,8 @@ class TorchCompressor(ParameterCompressor):
         parameter = NOTHING
         if self.configuration.memory.finishes and ticket.position is not None:
             parameter = self._value_of(ticket.position)
-        flat = self._driver.decompress(fetch_carrier(tensor), ticket, parameter)
+        reduced = tensor.numpy() if tensor.is_cpu else fetch_carrier(tensor)
+        flat = self._driver.decompress(reduced, ticket, parameter)
         if flat is memory and (gradient.is_cpu or lies_in(memory, gradient)):
             # The gradient itself: Horovod puts the result into the gradient, and a new tensor
             # around its memory would keep the old one alive, one more at every step.
@@ -268,7 +273,8 @@ class TorchCompressor(ParameterCompressor):
             dense = as_horovod_wants(gradient, stays=self._wire_device is not None)
             self.step.stats.count_bytes("dense", dense.nbytes)
             return dense, DenseTicket(gradient, key, ticket)
-        return self._carried(wire), ticket
+        device = self._carrier_device
+        return torch.from_numpy(wire) if device is None else upload(wire, device), ticket
 
     # -- what users read --------------------------------------------------------------------------
 
