@@ -25,7 +25,6 @@ class Accumulation:
     Attributes
     ----------
     used : positions of the parameters that this step used, as DDP counts them
-    kept : positions of those whose gradients held a result when this step began
     """
 
     def __init__(self, parameters: Sequence[torch.Tensor], *, asks_for_results: bool) -> None:
@@ -33,7 +32,7 @@ class Accumulation:
         self._asks = asks_for_results
         self._untouched: set[int] = set()
         self.used: set[int] = set()
-        self.kept: set[int] = set()
+        self._kept: set[int] = set()  # whose gradients held a result when this step began
         self._hooks = [
             get_gradient_edge(parameter).node.register_prehook(weakly(self._note, position))
             for position, parameter in enumerate(parameters)
@@ -45,7 +44,7 @@ class Accumulation:
         if position in self._untouched:
             self._untouched.discard(position)
             if gradient is not None and bool(gradient.any()):
-                self.kept.add(position)
+                self._kept.add(position)
         # DDP counts a call without a gradient, too, where there is a gradient of an earlier pass.
         if gradients[0] is not None or gradient is not None:
             self.used.add(position)
@@ -54,12 +53,12 @@ class Accumulation:
         """Tell whether a bucket's gradient wrongly holds an earlier result."""
         # A parameter that no pass has used gives the bucket whatever its gradient holds.
         is_left = position in self._untouched and bool(gradient.any())
-        return is_left or position in self.kept
+        return is_left or position in self._kept
 
     def end(self) -> None:
         """Begin the next step: the results of this one are about to be in the gradients."""
         self.used.clear()
-        self.kept.clear()
+        self._kept.clear()
         if self._asks:
             self._untouched.update(range(len(self._parameters)))
 

@@ -292,7 +292,6 @@ class TorchCompressor(ParameterCompressor):
         return {**super().stats(), "wire": self.wire}
 
     def _describe(self, specs: Sequence[TensorSpec]) -> Report:
-        """Return what the handshake compares: also the wire, which must be one on all ranks."""
         return {**super()._describe(specs), "wire": self.wire}
 
     # -- between the steps ------------------------------------------------------------------------
@@ -396,8 +395,7 @@ class TorchCompressor(ParameterCompressor):
         self._policy.regrouped(self, groups)
 
     def close(self) -> None:
-        """Give the name free and take the hooks away; the compressor must not be used
-        afterwards."""
+        """Release the name and the hooks; do not use the compressor afterwards."""
         super().close()
         self._changes.forget()
         self._index.close()

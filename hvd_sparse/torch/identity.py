@@ -36,7 +36,7 @@ OPERATIONS = ("Adasum", "Min", "Max", "Product")
 
 
 class ParameterIndex:
-    """Finds the position of the parameter that a gradient belongs to."""
+    """Finds the position of a gradient's parameter."""
 
     def __init__(self, named_parameters: Sequence[tuple[str, torch.Tensor]]) -> None:
         self._named = list(named_parameters)
@@ -163,8 +163,8 @@ def refuse_parameter(tensor: torch.Tensor) -> None:
 def check_named(named_parameters: Params) -> list[tuple[str, torch.Tensor]]:
     """Return the parameters that can have a gradient; InvalidOption for other objects.
 
-    Parameters of other dtypes that need no gradient, for example LoRA's int8 weights, are left out.
-    Frozen floats are not, because they may be trained later.
+    Frozen floats are among them, because they may be trained later; LoRA's int8 weights, for
+    example, are not.
     """
     if isinstance(named_parameters, torch.nn.Module):
         named_parameters = named_parameters.named_parameters()

@@ -19,7 +19,7 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.untyped import Optimizer, Value
 
 SMALLEST = 1e-6
-"""What torch's ``clip_grad_norm_`` adds to the norm."""
+"""Added to the norm, as by torch's ``clip_grad_norm_``."""
 
 
 def clip(
@@ -28,9 +28,8 @@ def clip(
     collective: Collective,
     name: str,
     limit_s: float | None,
-    *,
-    scale: float = 1.0,
-    is_sum: bool = False,
+    scale: float,
+    is_sum: bool,
 ) -> None:
     """Scale all gradients of a step to a norm of at most the bound, by the same factor on all
     ranks: one number of each is summed.
@@ -38,17 +37,9 @@ def clip(
     The root mean square of the ranks' norms stands for the norm of their average, which it never
     falls below.  Gradients that are not finite stay as they are, and are seen tensor by tensor.
 
-    Parameters
-    ----------
-    gradients : of this rank, dense or sparse; written to
-    bound : number > 0
-    collective, name, limit_s : of the sum
+    gradients : dense or sparse; written to
     scale : of the loss
     is_sum : the ranks' gradients are summed, not averaged
-
-    Raises
-    ------
-    ExchangeTimeout : another rank does not come
     """
     parts = [g.coalesce().values() if g.is_sparse else g for g in gradients]
     squares = sum(float(torch.linalg.vector_norm(p, dtype=torch.float64)) ** 2 for p in parts)

@@ -108,15 +108,7 @@ class ParameterCompressor(Compressor):
         ledger.begin(NORM)
         try:
             with ledger.waiting():
-                clip(
-                    gradients,
-                    bound,
-                    self.collective,
-                    name,
-                    self.limit_s,
-                    scale=scale,
-                    is_sum=is_sum,
-                )
+                clip(gradients, bound, self.collective, name, self.limit_s, scale, is_sum)
         except ExchangeTimeout as error:
             raise self.explain(error) from error
         finally:
@@ -217,7 +209,7 @@ class ParameterCompressor(Compressor):
         return found
 
     def close(self) -> None:
-        """Give the name free; the compressor must not be used afterwards."""
+        """Release the name and the hooks; do not use the compressor afterwards."""
         super().close()
         self.results.close()
         self._is_closed = True

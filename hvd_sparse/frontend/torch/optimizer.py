@@ -41,10 +41,8 @@ class ReadsTorch:
 
 
 def read_optimizer(optimizer: Optimizer) -> Handover:
-    """Return the work that a memory must do for an optimizer.  Nothing is changed yet.
-
-    InvalidOption for an object that is no optimizer, and for settings that no memory supports.
-    """
+    """Return the work that a memory must do for an optimizer, which stays as it is; InvalidOption
+    for other objects and for settings that no memory supports."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise InvalidOption(
             f"optimizer is {type(optimizer).__name__}: give a torch.optim.Optimizer, or leave it "
@@ -386,8 +384,8 @@ def _groups_by_parameter(groups: list[Settings]) -> dict[torch.Tensor, Settings]
 class Follower:
     """Passes the current settings of the handed-over optimizer to the memory, tensor by tensor.
 
-    Horovod derives an optimizer of its own from it, and loading a state gives that one new
-    parameter groups; so the settings are read from Horovod's.
+    They are read from the optimizer that Horovod derives of it: loading a state gives that one new
+    parameter groups.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, compressor: Any) -> None:
