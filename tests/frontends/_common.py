@@ -53,6 +53,15 @@ class Scripted:
         return self.left.pop(0)
 
 
+def caught(function: Any, *arguments: Any) -> str:
+    """The error that a call raises, with its class."""
+    try:
+        function(*arguments)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing was raised"
+
+
 def run_cases(cases: Mapping[str, Case], rank: int, meet: Callable[[], Any]) -> dict[str, Any]:
     """Run every case on this rank and report: what it measured, or its error; return the report.
 

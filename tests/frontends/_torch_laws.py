@@ -6,6 +6,7 @@ import gc
 import random
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import horovod.torch as hvd
@@ -131,19 +132,9 @@ def conserve(name: str, method: str, rollback: bool) -> dict[str, Any]:
     return {"lost": lost, "density": stats["density_achieved"], "dense_steps": stats["dense_steps"]}
 
 
-@cases
-def conservation_by_ldte_bs(name: str) -> dict[str, Any]:
-    return conserve(name, "ldte_bs", rollback=True)
-
-
-@cases
-def conservation_by_topk(name: str) -> dict[str, Any]:
-    return conserve(name, "topk", rollback=True)
-
-
-@cases
-def conservation_without_rollback(name: str) -> dict[str, Any]:
-    return conserve(name, "ldte_bs", rollback=False)
+cases["conservation_by_ldte_bs"] = partial(conserve, method="ldte_bs", rollback=True)
+cases["conservation_by_topk"] = partial(conserve, method="topk", rollback=True)
+cases["conservation_without_rollback"] = partial(conserve, method="ldte_bs", rollback=False)
 
 
 @cases
