@@ -38,16 +38,7 @@ TRAINING = ROOT / "tests" / "train_as_documented.py"
 
 @dataclass(frozen=True)
 class Block:
-    """A block of code.
-
-    Attributes
-    ----------
-    name : its page and line
-    language : one of ``LANGUAGES``
-    action : "runs", "shown", or "" where nothing is said
-    where : one of ``PLACES``; why it is only shown
-    goes_on : it begins with the names of the page's block before
-    """
+    """A block of code."""
 
     name: str
     language: str

@@ -107,8 +107,6 @@ def test_imports_are_absolute():
 
 
 def test_no_modules_import_each_other_in_a_circle():
-    """Imports under ``TYPE_CHECKING`` count: a type that can only be named there stands in the
-    wrong file."""
     sources = {module: path.read_text(encoding="utf-8") for module, path in SOURCES.items()}
     assert circles(graph_of(sources)) == []
 

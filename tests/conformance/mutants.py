@@ -48,16 +48,7 @@ from hvd_sparse.wire.carrier import CarrierLayout
 
 @dataclass(frozen=True)
 class Mutant:
-    """A broken part.
-
-    Attributes
-    ----------
-    kind, name : what is broken, and how
-    check : what must raise AssertionError for it
-    part : the argument of the check
-    patch : (owner, attribute, replacement) that breaks the part while it is checked; None where it
-        is broken itself
-    """
+    """A broken part."""
 
     kind: str
     name: str

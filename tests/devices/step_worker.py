@@ -36,11 +36,7 @@ SPOILT = 3
 
 
 class Rank:
-    """One rank that takes steps on the host or on a device.
-
-    device : None for the host
-    kernels : None for the best there are
-    """
+    """One rank that takes steps on the host or on a device."""
 
     def __init__(
         self,

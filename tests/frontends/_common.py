@@ -68,12 +68,6 @@ def run_cases(cases: Mapping[str, Case], rank: int, meet: Callable[[], Any]) -> 
     A case is given its own name, which its compressor bears, so that cases do not meet in each
     other's collectives. Results are reported after every case: when one hangs, those before it are
     known.
-
-    Parameters
-    ----------
-    cases : the same on every rank
-    rank : under which to report
-    meet : waits for the other ranks
     """
     results: dict[str, Any] = {}
     for name, function in cases.items():

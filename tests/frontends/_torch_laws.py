@@ -41,14 +41,7 @@ def integers(shape: torch.Size, *seed: int) -> torch.Tensor:
 
 class Ledger:
     """Chosen gradients go in, reduced ones come out; what is in neither them nor the residuals is
-    lost.
-
-    Parameters
-    ----------
-    shapes : of the parameters, by name
-    compress : makes a compressor of named parameters
-    groups : Horovod's: how many, or lists of names
-    """
+    lost."""
 
     def __init__(
         self,

@@ -54,10 +54,7 @@ def test_nothing_is_compiled_in_a_training_step_and_the_interpreter_is_free(name
 )
 @pytest.mark.full
 def test_other_processors_get_the_same_bits(name, features, tmp_path):
-    """Compiled for a processor without AVX-512, every contract holds.
-
-    Code that was kept from a run before, which passed, was looked at in that run.
-    """
+    """Compiled for a processor without AVX-512, every contract holds."""
     script = (
         "from conformance.fused_checks import check_kernels\n"
         "from hvd_sparse.kernels.engines import resolve_engine\n"
@@ -78,8 +75,6 @@ def test_other_processors_get_the_same_bits(name, features, tmp_path):
 
 
 def test_threads_that_take_subnormal_numbers_for_zero_take_no_zeros():
-    """As TensorFlow's threads do: what is zero to the processor stays where it is, on both engines
-    alike."""
     pytest.importorskip("torch", reason="it flushes subnormal numbers")
     script = (
         "import numpy as np, torch\n"

@@ -257,10 +257,7 @@ def said_while_training(
     scaler: torch.amp.GradScaler | None = None,
     **options: Any,
 ) -> list[str]:
-    """What is logged in three steps of AdamW, the first of which has gradients of zeros.
-
-    between : is done to the model between the backward pass and the step
-    """
+    """What is logged in three steps of AdamW, the first of which has gradients of zeros."""
     model, optimizer = made("adamw")
     handle = handed(model, optimizer, **options)
     for step in range(3):

@@ -186,8 +186,6 @@ def test_the_slowest_rank_and_the_typical_message_count():
     ("exchange", "ranks", "nodes"), [("gtopk", 4, 4), ("oktopk", 3, 3), ("shared_index", 2, 2)]
 )
 def test_collectives_behind_the_first_are_measured_and_cannot_overlap(exchange, ranks, nodes):
-    """Each begins when the last gradient has come: merging spares their starts, whatever the first
-    collective takes."""
     on = route(
         worlds.configure(groups="planned", compress_1d=False, exchange=exchange), ranks, nodes
     )

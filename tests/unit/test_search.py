@@ -111,8 +111,6 @@ def test_search_converges_within_sixteen_passes_on_continuous_data(search, name,
 
 @searches
 def test_bracket_closes_on_ties_long_before_the_limit(search):
-    """Half of the magnitudes are 1, half are the next float32: no threshold reaches 10 of them, and
-    none is left to try."""
     x = np.ones(200, np.float32)
     x[::2] = np.nextafter(np.float32(1), np.float32(2))
     result, asked, _ = search_in(x, 10, search, first=1.0, max_passes=10_000)

@@ -55,14 +55,7 @@ every_optimizer = pytest.mark.parametrize("name", sorted(MAKERS))
 
 
 class Program:
-    """A model and an optimizer, handed over or not.
-
-    Parameters
-    ----------
-    name : of the optimizer
-    handed : options of the compressor; None to leave it out
-    begun : a program to go on from; its model and, with ``moments``, its optimizer's state
-    """
+    """A model and an optimizer, handed over or not."""
 
     def __init__(
         self,

@@ -173,9 +173,6 @@ def test_a_gradient_that_one_rank_cannot_place_fails_on_all_ranks_and_disturbs_n
 
 
 def test_a_failure_that_shows_late_takes_back_the_tensors_that_were_through():
-    """The unit of rollback is the step: the second tensor's carrier is refused when the first has
-    its result."""
-
     def script(collective):
         session = start(collective)
         session.reduce(gradients(collective, 0))
