@@ -11,13 +11,13 @@ import os
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from pathlib import Path
-from typing import Any
 
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.tracing.chrome_trace import START, WRITER
+from hvd_sparse.untyped import Report
 
-Event = dict[str, Any]
-"""One event of Chrome's trace format.  Any, as it is JSON of a file."""
+Event = Report
+"""One event of Chrome's trace format."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -36,7 +36,7 @@ from hvd_sparse.schedules.contract import LONG_RUN
 from hvd_sparse.state.gathering import Gatherer
 from hvd_sparse.step.records import StepRun, TensorStep, Ticket
 from hvd_sparse.step.step import Step
-from hvd_sparse.untyped import Report
+from hvd_sparse.untyped import Report, Value
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -68,7 +68,7 @@ class FirstSteps:
     def restart(self) -> None:
         """Measure again, for example after the ranks have changed."""
         self.measurements = Measurements()
-        self.plan: Any = None
+        self.plan: Value = None
         self.is_over = False
         self._steps = 0
 
@@ -82,7 +82,7 @@ class FirstSteps:
         measured = self._steps - WARMUP
         return measured > 0 and measured % STEPS == 0
 
-    def next(self, collective: Collective, timeout_s: float | None, *, was_good: bool) -> Any:
+    def next(self, collective: Collective, timeout_s: float | None, *, was_good: bool) -> Value:
         """Begin a step; return the decision if this step adopts it, else None.
 
         All ranks call it at every step, with the success of the last one. It is collective if
@@ -99,7 +99,7 @@ class FirstSteps:
         self.measurements.begin(time.perf_counter(), was_good=is_counted)
         return self.plan
 
-    def _agree(self, collective: Collective, timeout_s: float | None) -> Any:
+    def _agree(self, collective: Collective, timeout_s: float | None) -> Value:
         gatherer = Gatherer(collective, self.name, timeout_s)
         told = gatherer.tell_all(self.measurements.to_dict())
         if min(each["steps"] for each in told) < ENOUGH:
@@ -155,7 +155,7 @@ class MeasuringPolicy(Policy):
         self._is_merged = step.configuration.select_over == "group"
         self._listen(step)
 
-    def _adopt(self, owner: Owner, decision: Any) -> None:
+    def _adopt(self, owner: Owner, decision: Value) -> None:
         """Apply the decision, at the beginning of a step on all ranks."""
         raise NotImplementedError
 
@@ -207,7 +207,7 @@ class MeasuringPolicy(Policy):
             self._measure_anew(owner)
         self._clock.resume()
 
-    def _tell_all(self, owner: Owner, what: str, mine: object) -> list[Any]:
+    def _tell_all(self, owner: Owner, what: str, mine: object) -> list[Value]:
         return tell_all(owner, self._timing, f"{self._planning.name}.{what}", mine)
 
     def _measure_anew(self, owner: Owner) -> None:

@@ -29,7 +29,7 @@ from typing import IO
 import numpy as np
 
 from hvd_sparse.errors import CorruptCheckpoint
-from hvd_sparse.state.state_check import NewState, State
+from hvd_sparse.untyped import Report, State
 
 MAGIC = b"HVDSPRS\x01"
 DIGEST_BYTES = 32
@@ -157,7 +157,7 @@ def _write_states(stream: IO[bytes], states: Sequence[State]) -> None:
     )
 
 
-def with_arrays(state: State, change: Callable[..., object]) -> NewState:
+def with_arrays(state: State, change: Callable[..., object]) -> Report:
     """Return a copy of a state with every array replaced by ``change(array)``."""
     tensors = {
         key: {**tensor, "arrays": {name: change(array) for name, array in tensor["arrays"].items()}}
@@ -166,7 +166,7 @@ def with_arrays(state: State, change: Callable[..., object]) -> NewState:
     return {**state, "tensors": tensors}
 
 
-def read(path: str | os.PathLike[str]) -> list[NewState]:
+def read(path: str | os.PathLike[str]) -> list[Report]:
     """Read the states in a file; their arrays are read-only views of the file.
 
     Raises
@@ -183,7 +183,7 @@ def read(path: str | os.PathLike[str]) -> list[NewState]:
     return _parse(np.memmap(path, np.uint8, mode="r"), os.fspath(path))
 
 
-def from_bytes(data: bytes) -> NewState:
+def from_bytes(data: bytes) -> Report:
     """Return the state written by ``to_bytes``; raise CorruptCheckpoint like ``read``."""
     if len(data) < SHORTEST:
         raise CorruptCheckpoint(
@@ -192,7 +192,7 @@ def from_bytes(data: bytes) -> NewState:
     return _parse(np.frombuffer(data, np.uint8), "a saved state")[0]
 
 
-def _parse(content: np.ndarray, name: str) -> list[NewState]:
+def _parse(content: np.ndarray, name: str) -> list[Report]:
     if content[: len(MAGIC)].tobytes() != MAGIC:
         raise CorruptCheckpoint(
             f"{name!r} is not a checkpoint of hvd_sparse, or has another version of its format; "

@@ -21,7 +21,7 @@ from hvd_sparse.errors import RankMismatch
 from hvd_sparse.state.checkpoint_file import with_arrays
 from hvd_sparse.state.gathering import Gatherer
 from hvd_sparse.state.redistribution import sum_tensors
-from hvd_sparse.state.state_check import NewState, State
+from hvd_sparse.untyped import Report, State
 
 Point = list[Any]
 """[generation, steps by tensor]: a list, because points are exchanged as JSON."""
@@ -82,7 +82,7 @@ class Commits:
 
     def rejoin(
         self, state: State, collective: Collective, name: str, timeout_s: float | None
-    ) -> NewState:
+    ) -> Report:
         """Return this rank's state in the new world.  Collective.
 
         Parameters

@@ -15,7 +15,7 @@ import numpy as np
 from hvd_sparse.collectives.contract import Collective
 from hvd_sparse.errors import PeerFailure
 from hvd_sparse.state.checkpoint_file import Writer, atomic, with_arrays
-from hvd_sparse.state.state_check import State
+from hvd_sparse.untyped import State
 
 Parts = Iterator["tuple[str, str, dict[int, np.ndarray]]"]
 """Tuples of a tensor's key, an array's name, and the arrays of this name by rank."""

@@ -25,7 +25,8 @@ import numpy as np
 from hvd_sparse.collectives.contract import Collective
 from hvd_sparse.configuration import LOCAL
 from hvd_sparse.errors import RankMismatch
-from hvd_sparse.state.state_check import NewState, State, check_form
+from hvd_sparse.state.state_check import check_form
+from hvd_sparse.untyped import Report, State
 
 REPLICATED = frozenset({"decay", "mean", "square", "largest"})
 """Names of memories' arrays that are the same on every rank, or each rank's own estimate of the
@@ -34,7 +35,7 @@ SHARED_FIELDS = ("version", "config", "model", "world_size", "reduction")
 """Fields of a state that are equal on all ranks of a world."""
 
 
-def redistribute(states: Sequence[State], world_size: int) -> list[NewState]:
+def redistribute(states: Sequence[State], world_size: int) -> list[Report]:
     """Redistribute the states of one world to a world of another size.
 
     Parameters
@@ -129,7 +130,7 @@ def _weight_of(
     return 1.0 / (old_size if reduction == "average" else new_size)
 
 
-def _merge_tensor(key: str, first: State, states: Sequence[State], size: int) -> NewState:
+def _merge_tensor(key: str, first: State, states: Sequence[State], size: int) -> Report:
     given = [state["tensors"][key] for state in states if key in state["tensors"]]
     arrays = {}
     for name, example in given[0]["arrays"].items():
@@ -152,7 +153,7 @@ def sum_tensors(
     collective: Collective,
     name: str,
     timeout_s: float | None,
-) -> NewState:
+) -> Report:
     """Return the tensors of this rank's state in the new world.  Collective.
 
     If a worker died, only the residual that it accumulated since it joined is lost.

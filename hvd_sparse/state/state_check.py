@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,12 +13,7 @@ from hvd_sparse.configuration import LOCAL, Configuration
 from hvd_sparse.errors import CorruptCheckpoint, SparseError
 from hvd_sparse.memories.contract import Memory
 from hvd_sparse.types import TensorSpec
-
-State = Mapping[str, Any]
-"""A saved state, or one of its tensors.  Any, because it comes from a file or a program;
-``check_form`` validates it."""
-NewState = dict[str, Any]
-"""A newly created state, which the caller may modify."""
+from hvd_sparse.untyped import State
 
 FIELDS = ("config", "model", "rank", "world_size", "reduction", "tensors")
 TENSOR_FIELDS = ("steps", "threshold", "memo", "is_sparse", "arrays")

@@ -189,7 +189,7 @@ def test_a_step_that_failed_is_told_as_such_and_counts_nothing():
 
 
 def test_a_record_that_cannot_be_made_ends_records_and_not_the_training(caplog, monkeypatch):
-    monkeypatch.setattr(Recorder, "_tell", lambda *_: 1 / 0)
+    monkeypatch.setattr(Recorder, "_values", lambda *_: 1 / 0)
     with caplog.at_level(logging.WARNING, "hvd_sparse"):
         heard, stats = records_of(every=1)
     assert heard == [] and stats["steps"] == STEPS
