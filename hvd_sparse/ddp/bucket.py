@@ -50,13 +50,12 @@ class SentBucket:
         self.reduced *= 1.0 / world_size
 
     def spoiled(self) -> list[str]:
-        """Return the names of tensors with an earlier result in their gradients on some rank."""
+        """Return the names of tensors whose gradients hold an earlier result on some rank."""
         held = self.reduced[self.reduced.size - len(self.holds) :]
         return [ticket.key for ticket, share in zip(self.tickets, held.tolist()) if share]
 
     def results(self) -> Iterator[tuple[Ticket, torch.Tensor, np.ndarray, bool]]:
-        """Yield every tensor's ticket, gradient, part of the sum, and whether it is idle: used on
-        no rank."""
+        """Yield every ticket, gradient and part of the sum, and whether no rank used the tensor."""
         used = self.reduced[sum(self.lengths) :] if self.uses else np.ones(len(self.tickets))
         place = 0
         for ticket, gradient, length, uses in zip(

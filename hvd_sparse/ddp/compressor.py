@@ -168,7 +168,7 @@ class DdpCompressor(ParameterCompressor):
         sent.sum = self.collective.allreduce(joined, name)
 
     def _arrange(self, positions: list[int]) -> None:
-        """Let the compressed tensors of a bucket be one of ours: DDP makes others in a run."""
+        """Make a bucket of ours of one of DDP's, which change in a run."""
         members = tuple(sorted(i for i in positions if self._is_sparse[i]))
         if members:
             known = self.step.buckets
@@ -177,7 +177,7 @@ class DdpCompressor(ParameterCompressor):
             self._buckets += 1
 
     def _finish(self) -> None:
-        """Wait for all that the step has sent, and write what it brings into DDP's buckets."""
+        """Wait for the step's collectives, and write the results into DDP's buckets."""
         del self.step.buckets[self._buckets :]
         sent, self._sent = self._sent, []
         self._accumulation.end()
@@ -216,8 +216,7 @@ class DdpCompressor(ParameterCompressor):
             self._scale.forget()
 
     def _refuse_results(self, sent: list[SentBucket]) -> None:
-        """Raise InvalidOption, on all ranks alike, where a gradient came with an earlier result in
-        it, and the memory makes something else of gradients."""
+        """Raise InvalidOption, on all ranks alike, for a gradient that holds an earlier result."""
         spoiled = [key for each in sent for key in each.spoiled()]
         if spoiled:
             others = f" (and {len(spoiled) - 1} others)" if len(spoiled) > 1 else ""

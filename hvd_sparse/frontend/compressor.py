@@ -197,7 +197,6 @@ class Compressor:
         self._world = collective.rank, collective.world_size
 
     def _describe(self, specs: Sequence[TensorSpec]) -> Report:
-        """Return the JSON-able description that the handshake compares."""
         described = describe_rank(self.configuration, specs, self.name, self.step.placement)
         return {**described, **self._policy.describe()}
 
@@ -257,14 +256,8 @@ class Compressor:
         return footprint(self.configuration, self.step.specs, self._size_of_world())
 
     def config(self) -> Report:
-        """Return parts and options; ``Compression.from_config`` makes an equal compressor from
-        them.
-
-        Returns
-        -------
-        Report
-            JSON-able.
-        """
+        """Return parts and options, JSON-able; ``Compression.from_config`` makes an equal
+        compressor from them."""
         return self.configuration.describe()
 
     def log(self, *, step: int | None = None, **metrics: Option) -> None:
@@ -299,11 +292,6 @@ class Compressor:
         Parameters
         ----------
         all_ranks : add a row for each rank.  Collective: every rank calls it, and gets the text
-
-        Returns
-        -------
-        str
-            The table.
         """
         stats = self.stats()
         entries = {spec.key: spec.numel for spec in self.step.specs}
@@ -478,7 +466,7 @@ class Compressor:
 
 @lru_cache(maxsize=1)  # once a process
 def say_alone() -> None:
-    """A single process that waits for compression to show would wait in vain."""
+    """Warn that a single process compresses nothing."""
     logger.warning(
         "world size 1: Horovod exchanges nothing and calls no compressor; start more ranks, for "
         "example horovodrun -np"

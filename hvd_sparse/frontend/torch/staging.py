@@ -22,7 +22,6 @@ logger = logging.getLogger("hvd_sparse")
 
 
 def is_on_device(tensor: torch.Tensor) -> bool:
-    """Tell whether a tensor lies in an accelerator's memory."""
     return not tensor.is_cpu and tensor.device.type != "meta"
 
 
