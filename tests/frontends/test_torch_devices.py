@@ -37,6 +37,7 @@ STAY = (
     "warm_up",
     "density_by_tensor",
     "piecewise",
+    "momentum_feedback",
     *(f"codec_{number}" for number in (0, 1, 2, 3, 4, 5, 7)),
     "two_buckets",
     "option max_gathered_bytes",
