@@ -24,7 +24,7 @@ from conformance.replay_checks import check_replays
 from conformance.selector_checks import check_selector
 from conformance.stack_checks import check_stack_reading
 
-from hvd_sparse.codecs import _signs, bitmap, index_value
+from hvd_sparse.codecs import _bits, _signs, index_value
 from hvd_sparse.codecs.bitmap import Bitmap
 from hvd_sparse.codecs.block16 import Block16
 from hvd_sparse.codecs.index_value import IndexValue
@@ -143,7 +143,7 @@ MUTANTS = (
         Block16("float16"),
         (reference, "half_values", any_half),
     ),
-    Mutant("codec", "padding let in", check_reader, Bitmap(), (bitmap, "unpack", any_padding)),
+    Mutant("codec", "padding let in", check_reader, Bitmap(), (_bits, "unpack", any_padding)),
     Mutant(
         "codec", "any magnitude let in", check_reader, SignIndex(), (_signs, "need", anything_goes)
     ),
