@@ -20,7 +20,7 @@ from benchmarks.step.goals import verdicts
 from benchmarks.step.meter import PARTS
 from benchmarks.step.models import TITLES, needed_bytes
 from benchmarks.step.summary import Summary, merged, summarize
-from hvd_sparse.density_text import density_argument, plain_density, spell_density
+from hvd_sparse.methods.spelling import density_argument, plain_density, spell_density
 
 LIMIT_S = 600
 """Of a launch."""

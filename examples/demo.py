@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from hvd_sparse.cli import main as report
-from hvd_sparse.density_text import density_argument, spell_density
+from hvd_sparse.methods.spelling import density_argument, spell_density
 
 EXAMPLES = {
     "pytorch": ("PyTorch", "pytorch_digits.py"),

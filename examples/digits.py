@@ -10,7 +10,7 @@ from common import STOCK, Counter, Log, Metered, shard
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from hvd_sparse.density_text import density_argument
+from hvd_sparse.methods.spelling import density_argument
 
 __all__ = [
     "STOCK",

@@ -14,7 +14,7 @@ from pytorch_digits import build_model, test_accuracy
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from hvd_sparse.density_text import known_density
+from hvd_sparse.methods.spelling import known_density
 from hvd_sparse.torch import Compression, LocalSteps
 
 

@@ -1,7 +1,7 @@
-"""Gradient sparsification for unmodified Horovod: send the few entries that matter, lose nothing.
+"""Gradient sparsification for unmodified Horovod: send few entries, lose none.
 
-The frontends are ``hvd_sparse.torch`` and ``hvd_sparse.tensorflow``; this package itself needs
-numpy only.
+Import a frontend: ``hvd_sparse.torch``, ``hvd_sparse.tensorflow``, ``hvd_sparse.keras`` or
+``hvd_sparse.ddp``.  This package itself needs numpy only.
 """
 
 from hvd_sparse import codecs as _codecs  # noqa: F401

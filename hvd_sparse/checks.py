@@ -11,17 +11,7 @@ from hvd_sparse.errors import InvalidOption
 
 
 def check_density(density: float, where: str = "density") -> float:
-    """Return the density as a float.
-
-    Parameters
-    ----------
-    density : fraction of the entries to send
-    where : name of the option, for the error
-
-    Raises
-    ------
-    InvalidOption : the density is not a number in (0, 1]
-    """
+    """Return a density as a float; InvalidOption, with the option's name, unless in (0, 1]."""
     if not is_number(density) or not 0.0 < float(density) <= 1.0:
         raise InvalidOption(
             f"{where} is {density!r}: it is the fraction of entries to send, a number in (0, 1]; "
@@ -40,11 +30,7 @@ def check_number(
 ) -> None:
     """Raise InvalidOption unless a value is a number between two bounds, both exclusive.
 
-    Parameters
-    ----------
-    value : the option
     what : name of the option, for the error
-    low, high : the bounds
     remedy : description of valid values, for the error; by default derived from the bounds
     """
     if not is_number(value) or not low < float(value) < high:  # type: ignore[arg-type]
@@ -57,26 +43,22 @@ def check_number(
 
 
 def check_whole(value: object, what: str, least: int) -> None:
-    """Raise InvalidOption unless a value is an int of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise InvalidOption(f"{what} is {value!r}: give a whole number, {least} or more")
 
 
 def check_choice(value: object, what: str, choices: Iterable[str]) -> None:
-    """Raise InvalidOption unless a value is one of the choices."""
     names = sorted(choices)
     if not isinstance(value, str) or value not in names:
         raise InvalidOption(f"{what} is {value!r}: give one of {', '.join(names)}")
 
 
 def check_truth(value: object, what: str) -> None:
-    """Raise InvalidOption unless a value is True or False."""
     if not isinstance(value, bool):
         raise InvalidOption(f"{what} is {value!r}: give True or False")
 
 
 def check_cap(cap: float, owner: str) -> None:
-    """Raise InvalidOption unless a selector's ``cap`` is a number of at least 1."""
     if not is_number(cap) or cap < 1:
         raise InvalidOption(
             f"cap of {owner} is {cap!r}: give a number of at least 1, because at most cap * k "
@@ -89,11 +71,6 @@ def count_from_density(numel: int, density: float) -> int:
     """Return k = max(1, min(numel, floor(numel * density + 1e-9))); 0 for an empty tensor.
 
     The small term compensates for rounding: for example, 0.29 * 100 is 28.999999999999996.
-
-    Parameters
-    ----------
-    numel : entries of the tensor
-    density : the density, in (0, 1]
     """
     if numel == 0:
         return 0

@@ -134,13 +134,7 @@ def check_hiding(exchange: Exchange, groups: object, select_over: object) -> Non
 
 
 def refuse_hiding(rule: DensityRule | None, why: str) -> None:
-    """Raise InvalidOption if the density is "hiding", for programs that cannot measure it.
-
-    Parameters
-    ----------
-    rule : the configuration's density rule
-    why : the reason, for the error
-    """
+    """Raise InvalidOption with a reason if the density is "hiding", which needs measurements."""
     if rule is not None and rule.c_max is not None:
         raise InvalidOption(
             f"density is 'hiding', and {why}: give a number, or the densities by name that a "
@@ -149,12 +143,8 @@ def refuse_hiding(rule: DensityRule | None, why: str) -> None:
 
 
 def check_groups(groups: object) -> Groups:
-    """Validate and normalize the option ``groups``.
-
-    Raises
-    ------
-    InvalidOption : it is neither a number of groups, nor lists of unique names, nor "planned"
-    """
+    """Return the option ``groups``; InvalidOption unless a number of groups, lists of unique names
+    or "planned"."""
     if groups is None or (isinstance(groups, str) and groups == PLANNED):
         return groups
     if isinstance(groups, int) and not isinstance(groups, bool) and groups >= 1:
@@ -182,9 +172,9 @@ def exchanges_that_fit(
 ) -> list[Exchange]:
     """Return the exchanges, with default options, that fit these parts and ranks.
 
-    Left out are exchanges that lose mass, those that only choose another, and ``shared_index``,
-    because its result depends on how alike the ranks' gradients are. It is included for selectors
-    that find the same indices on all ranks.
+    Left out are exchanges that lose mass or only choose another, and ``shared_index``, whose result
+    depends on how alike the ranks' gradients are, unless the selector finds the same indices on all
+    ranks.
     """
     is_common = selector.has_shared_indices or selector.sums_statistics
     # Summing first only helps if ranks share nodes, and ties residuals to ranks.

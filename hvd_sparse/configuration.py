@@ -29,7 +29,7 @@ from hvd_sparse.compatibility import (
     check_select_over,
     exchanges_that_fit,
 )
-from hvd_sparse.density_rule import DensityRule
+from hvd_sparse.density_rule import Density, DensityRule
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.exchanges.contract import Exchange, StepVolume
 from hvd_sparse.registry import (
@@ -41,15 +41,14 @@ from hvd_sparse.registry import (
     SELECTORS,
     configuration,
 )
-from hvd_sparse.schedules.by_tensor import schedule_for
-from hvd_sparse.schedules.contract import LONG_RUN, UNKNOWN_DENSITY
+from hvd_sparse.schedules.contract import LONG_RUN, UNKNOWN_DENSITY, Schedule
 from hvd_sparse.selectors.contract import Selector
 from hvd_sparse.step_parts import Parts
 from hvd_sparse.telemetry.contract import Writer, Writers, resolve_writers
 from hvd_sparse.types import Pace, TensorSpec
 from hvd_sparse.untyped import Option, Report
-from hvd_sparse.wire.capacity import capacity
 from hvd_sparse.wire.checksum import crc32
+from hvd_sparse.wire.message import capacity
 
 PARTS = {
     "selector": SELECTORS,
@@ -80,36 +79,8 @@ LOCAL = {
 class Configuration(Parts):
     """Five parts and the common options; immutable, comparable, JSON-able by ``describe``.
 
-    Attributes
-    ----------
-    min_numel : tensors with fewer entries go dense
-    compress_1d : also compress tensors of one dimension or none (biases, norms), which otherwise go
-        dense
-    rollback : keep the old state until a step has succeeded, for a second buffer
-    groups : number of messages for the compressed tensors, or the names that share one; None merges
-        small neighbours; "planned" does so until the first steps have been measured
-    select_over : "tensor": select from every tensor alone; "group": from all tensors of a message,
-        as one vector
-    max_gathered_bytes : bound of the bytes of all ranks' messages for a tensor. A density that
-        needs more runs dense (if ``allow_dense``), and entries found beyond it stay in the
-        residual; None: no bound
-    clip_grad_norm : in PyTorch, bound of the norm of all gradients together, before they are
-        accumulated, like torch's ``clip_grad_norm_``. It uses the root mean square of the ranks'
-        norms, which is never below the norm of their average; None: no bound
-    allow_dense : run a step dense, residual included, if that moves no more bytes
-    on_nonfinite : "propagate": NaN or Inf on any rank makes that tensor's gradient NaN on all
-        ranks, and the step is undone; "raise": an error on all ranks
-    check_replicas_every : 0, or steps between comparisons of the applied gradients of every
-        compressed tensor (one more pass over it, reported by the next step's carrier)
-    telemetry : one or several writers of records, each a part of ``hvd_sparse.telemetry`` or a
-        function of a record; or True, which measures residuals at every step and writes nothing
-    telemetry_every : steps from one record to the next
-    engine : of the kernels, as an id or a mapping like the parts; None for the fastest
-    wire : memory that messages are sent from: "host", "device" by Horovod's NCCL operations, or
-        "auto", the device if the gradients are on one and Horovod has NCCL
-    name : part of every collective's name; None for one made from the tensors' names and shapes and
-        the order of creation
-    timeout_s : seconds after which an unfinished collective is an error
+    The options are those of ``methods.builder.Builder``, which explains them.  ``clip_grad_norm``
+    bounds the root mean square of the ranks' norms, which is never below the norm of their average.
     """
 
     min_numel: int = 1024
@@ -164,7 +135,7 @@ class Configuration(Parts):
             memory=MEMORIES.resolve(options.pop("memory", "error_feedback")),
             codec=CODECS.resolve(options.pop("codec", "index_value")),
             exchange=EXCHANGES.resolve(options.pop("exchange", "allgather")),
-            schedule=schedule_for(getattr(chosen, "density", None), schedule),
+            schedule=_schedule_for(getattr(chosen, "density", None), schedule),
             **options,
         )
 
@@ -239,14 +210,8 @@ class Configuration(Parts):
         return numel > 0 and numel >= self.min_numel and (self.compress_1d or len(shape) > 1)
 
     def for_tensors(self, specs: Sequence[TensorSpec]) -> Configuration:
-        """Return this configuration with the density rule resolved for these tensors.
+        """Return this configuration with the density rule resolved for all tensors of a compressor.
 
-        Parameters
-        ----------
-        specs : all tensors of a compressor
-
-        Raises
-        ------
         InvalidOption : the rule has no density for a compressed tensor, or a name without a tensor
         """
         if self.rule is None:
@@ -259,12 +224,8 @@ class Configuration(Parts):
     ) -> Configuration:
         """Return this configuration, of density "hiding", with densities measured in the run.
 
-        It is equal to this one and has the same digest.
-
-        Parameters
-        ----------
-        specs : all tensors of a compressor
-        densities : measured densities by name; empty to start over with the least density
+        It is equal to this one and has the same digest. Without densities it starts over with the
+        least.
         """
         assert self.rule is not None
         compressed = [spec for spec in specs if self.is_sparse(spec.shape, spec.numel)]
@@ -285,11 +246,7 @@ class Configuration(Parts):
     ) -> bool:
         """Return whether a compressed tensor's step runs dense; the same on all ranks.
 
-        Parameters
-        ----------
-        spec : the tensor
         step : its completed steps
-        world_size : number of ranks
         exchange : the exchange in use, if this configuration's exchange is "auto"
         placement : the node of every rank; None for one rank per node
         pace : its learning rate, if densities follow the learning rate
@@ -313,7 +270,6 @@ class Configuration(Parts):
         return capacity(codec, spec.numel, width, world_size, self.max_gathered_bytes)
 
     def exchanges(self, placement: Placement) -> list[Exchange]:
-        """Return the exchanges that are compatible with the parts and these ranks."""
         return exchanges_that_fit(
             self.selector,
             self.memory,
@@ -341,3 +297,19 @@ class Configuration(Parts):
             f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if f.name not in PARTS
         )
         return f"{parts}, {options}"
+
+
+def _schedule_for(density: Density | None, given: object) -> Schedule | None:
+    """Return the schedule for the options ``density`` and ``schedule``; None if both are None.
+
+    Without ``schedule`` the density is constant. A schedule given as a mapping without ``value``
+    ends at the density.
+    """
+    if given is None:
+        return None if density is None else SCHEDULES.create("constant", value=density)
+    if isinstance(given, dict) and density is not None:
+        names = [each.name for each in fields(SCHEDULES.get(given.get("id")))]  # type: ignore
+        if "value" in names and "value" not in given:
+            given = {**given, "value": density}
+    schedule: Schedule = SCHEDULES.resolve(given)
+    return schedule

@@ -29,11 +29,9 @@ class DensityRule:
     """A density for each tensor, by its name.
 
     The density of a tensor is that of its exact name, or else that of the matching glob with the
-    most characters that are not wildcards. The order does not matter: for example, in
-    ``{"*": 0.001, "fc.*": 0.01, "fc.bias": 1.0}`` the tensor ``fc.weight`` has 0.01.
+    most characters that are not wildcards. The order does not matter: for example, in ``{"*":
+    0.001, "fc.*": 0.01, "fc.bias": 1.0}`` the tensor ``fc.weight`` has 0.01.
 
-    Attributes
-    ----------
     patterns : pairs of a name or glob and its density, sorted
     chooser : a function of name and shape instead of patterns; ``bound`` computes patterns from it
     table : densities by name, once the tensors are known
@@ -53,13 +51,8 @@ class DensityRule:
     def bound(self, compressed: Sequence[TensorSpec], names: Sequence[str]) -> DensityRule:
         """Return the rule resolved for these tensors.
 
-        Parameters
-        ----------
         compressed : the tensors that need a density
         names : names of all tensors, including those that are never compressed
-
-        Raises
-        ------
         InvalidOption : a tensor has no density, or more than one; or a pattern matches no tensor
         """
         for pattern, _ in self.patterns:
@@ -76,13 +69,8 @@ class DensityRule:
     def measured(
         self, compressed: Sequence[TensorSpec], densities: Mapping[str, float]
     ) -> DensityRule:
-        """Return the rule with densities measured in the run.
-
-        Parameters
-        ----------
-        compressed : the tensors that need a density
-        densities : measured densities by name; other tensors keep the least density
-        """
+        """Return the rule with densities measured in the run; other tensors keep the least
+        density."""
         least = dict(self.patterns)["*"]
         table = {spec.key: densities.get(spec.key, least) for spec in compressed}
         return replace(self._with_table(compressed, table), is_measured=bool(densities))
@@ -129,12 +117,6 @@ class DensityRule:
         return spell_hiding(self.c_max) if self.c_max is not None else self._as_mapping()
 
     def _as_mapping(self) -> dict[str, float]:
-        """Return the rule as a mapping.
-
-        Raises
-        ------
-        InvalidOption : the rule is a function that has not been resolved for tensors
-        """
         if self.chooser is not None:
             raise InvalidOption(
                 f"density is the function {self.chooser!r}, which a configuration can only store "
@@ -150,12 +132,8 @@ and shape, or "hiding"."""
 
 
 def read_hiding(text: str) -> float:
-    """Read the largest compression ratio from "hiding", or for example from "hiding:300".
-
-    Raises
-    ------
-    InvalidOption : the text has another form, or the ratio is below 1
-    """
+    """Read the largest compression ratio from "hiding", or for example from "hiding:300";
+    InvalidOption for other texts and ratios below 1."""
     name, colon, ratio = text.partition(":")
     try:
         c_max = float(ratio) if colon else C_MAX
@@ -175,18 +153,8 @@ def spell_hiding(c_max: float) -> str:
 
 
 def check_rule(density: Density, where: str) -> float | DensityRule:
-    """Validate the option ``density``, and return it as a float or a rule.
-
-    Parameters
-    ----------
-    density : the option
-    where : name of the option, for the error
-
-    Raises
-    ------
-    InvalidOption : it is neither a number in (0, 1], nor a mapping to such numbers, nor a function,
-        nor "hiding"
-    """
+    """Validate the option ``density`` and return it as a float or a rule; ``where`` names it in the
+    error."""
     if isinstance(density, DensityRule):
         return density
     if isinstance(density, str):
@@ -215,17 +183,8 @@ def _read_text(density: str, where: str) -> DensityRule:
 
 
 def number_of(density: Density, owner: str) -> float:
-    """Return a density that must be a number.
-
-    Parameters
-    ----------
-    density : the option
-    owner : class of the part with this option, for the error
-
-    Raises
-    ------
-    InvalidOption : the density is a rule, which has no value without a tensor
-    """
+    """Return a density that must be a number; InvalidOption for a rule, which has no value without
+    a tensor."""
     if isinstance(density, DensityRule):
         raise InvalidOption(
             f"density of {owner} is a rule by tensor: at_density(...) with one tensor's density "
@@ -235,5 +194,4 @@ def number_of(density: Density, owner: str) -> float:
 
 
 def _plain(pattern: str) -> int:
-    """Return the number of characters of a glob that are not wildcards."""
     return sum(letter not in WILD + "]" for letter in pattern)

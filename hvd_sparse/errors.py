@@ -1,6 +1,6 @@
 """Errors that hvd_sparse raises on purpose: one root, one class per kind of remedy.
 
-A message names the tensor (where there is one), the value that was wrong and the remedy.
+A message names the tensor (if the error concerns one), the wrong value and the remedy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class SparseError(Exception):
 
 
 class UnknownName(SparseError, LookupError):
-    """An id that no registry knows; the message lists those that exist."""
+    """An unregistered id; the message lists the registered ids."""
 
 
 class InvalidOption(SparseError, ValueError):
@@ -32,7 +32,7 @@ class UnsupportedInput(SparseError, TypeError):
 
 
 class UnsupportedReduction(SparseError, RuntimeError):
-    """A reduction of Horovod's other than Sum or Average, or over another process set."""
+    """A reduction by Horovod other than Sum or Average, or over another process set."""
 
 
 class UnknownGradient(SparseError, LookupError):
@@ -45,18 +45,18 @@ class ChangedGradient(SparseError, RuntimeError):
 
 
 class NonFiniteGradient(SparseError, ArithmeticError):
-    """A gradient with NaN or Inf, which would have been accumulated.
+    """A gradient, sum or residual with NaN or Inf.
 
     Attributes
     ----------
-    is_of_gradient : the gradient itself has them, not only its sum with what was kept back
+    is_of_gradient : whether the gradient itself has NaN or Inf, not only its sum with the residual
     """
 
     is_of_gradient = False
 
 
 class CorruptPayload(SparseError, ValueError):
-    """Bytes that are no message of ours: truncated, altered or of another version."""
+    """Bytes that are no valid message of hvd_sparse: truncated, altered or of another version."""
 
 
 class RankMismatch(SparseError, RuntimeError):
@@ -68,7 +68,7 @@ class ReplicaMismatch(SparseError, RuntimeError):
 
 
 class PeerFailure(SparseError, RuntimeError):
-    """A failure of some rank inside ``compress``; the message carries its words."""
+    """A failure of another rank inside ``compress``; the message has the text of its error."""
 
 
 class ExchangeTimeout(SparseError, TimeoutError):
@@ -76,4 +76,4 @@ class ExchangeTimeout(SparseError, TimeoutError):
 
 
 class CorruptCheckpoint(SparseError, ValueError):
-    """A file or a saved state that is not whole, or not of hvd_sparse."""
+    """A file or a saved state that is incomplete, or was not written by hvd_sparse."""

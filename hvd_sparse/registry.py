@@ -21,9 +21,8 @@ Part = TypeVar("Part")
 
 
 class Registry(Generic[Part]):
-    """The classes of one kind of part, by id.
-
-    A part is a frozen dataclass whose fields are its options.
+    """The classes of one kind of part, by id; a part is a frozen dataclass whose fields are its
+    options.
 
     Parameters
     ----------
@@ -35,12 +34,7 @@ class Registry(Generic[Part]):
         self._classes: dict[str, type] = {}
 
     def register(self, id: str) -> Callable[[PartType], PartType]:
-        """Return a class decorator that registers a part under its permanent id.
-
-        Raises
-        ------
-        InvalidOption : the id is already registered
-        """
+        """Return a class decorator that registers a part; InvalidOption if its id is taken."""
 
         def decorate(cls: PartType) -> PartType:
             if id in self._classes:
@@ -62,12 +56,8 @@ class Registry(Generic[Part]):
         return iter(self.ids())
 
     def get(self, id: str) -> type[Part]:
-        """Return the class with an id.
-
-        Raises
-        ------
-        UnknownName : the id is unknown; the error suggests the nearest and lists all ids
-        """
+        """Return the class with an id; UnknownName, with the nearest and all ids, if there is
+        none."""
         try:
             return self._classes[id]
         except (KeyError, TypeError):
@@ -78,16 +68,7 @@ class Registry(Generic[Part]):
             ) from None
 
     def create(self, id: str, **options: object) -> Part:
-        """Create a part.
-
-        Parameters
-        ----------
-        id : the part's permanent id
-        options : its options, by name
-
-        Returns
-        -------
-        The part, a frozen dataclass
+        """Create a part from its permanent id and its options.
 
         Raises
         ------
@@ -119,15 +100,7 @@ class Registry(Generic[Part]):
         return cast(Part, cls(**options))
 
     def resolve(self, part: object) -> Part:
-        """Return a part from an id, a mapping or the part itself.
-
-        Parameters
-        ----------
-        part : an id, a mapping ``{"id": ..., option: value}``, or a part of this kind
-
-        Returns
-        -------
-        The part, a frozen dataclass
+        """Return a part from an id, a mapping ``{"id": ..., option: value}``, or the part itself.
 
         Raises
         ------
@@ -172,13 +145,8 @@ def _plain(value: Any) -> Any:  # an option of any kind
 
 
 def import_siblings(package: str, path: list[str]) -> None:
-    """Import all modules of a package without a leading underscore, so that their parts register.
-
-    Parameters
-    ----------
-    package : dotted name of the package
-    path : its ``__path__``
-    """
+    """Import all modules of a package, given its name and path, without a leading underscore, so
+    that their parts register."""
     for module in pkgutil.iter_modules(path):
         if not module.name.startswith("_"):
             importlib.import_module(f"{package}.{module.name}")

@@ -7,9 +7,9 @@ from functools import cached_property
 
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.density_rule import DensityRule
+from hvd_sparse.errors import InvalidOption
 from hvd_sparse.exchanges.contract import Exchange
 from hvd_sparse.memories.contract import Memory
-from hvd_sparse.schedules.by_tensor import SchedulesByTensor
 from hvd_sparse.schedules.constant import Constant
 from hvd_sparse.schedules.contract import Schedule
 from hvd_sparse.schedules.learning_rate import LearningRate
@@ -24,13 +24,10 @@ MOST_DENSITIES = 1024
 class StepParts:
     """The parts of a tensor's step, at the density of that step.
 
-    Attributes
-    ----------
-    density : asked for at this step; None where the method decides by itself
-    selector, codec : at this density
+    density : None if the method decides by itself
     is_exact : the codec gives selections back bit for bit
-    sends_accumulated : what is sent are accumulated values, bit for bit
-    sends_plain : and they are encoded as they lie in memory
+    sends_accumulated : the sent values are accumulated ones, bit for bit
+    row_body : of the frames, where compiled rows can write them; else 0
     """
 
     density: float | None
@@ -38,25 +35,19 @@ class StepParts:
     codec: Codec
     is_exact: bool
     sends_accumulated: bool
-    sends_plain: bool
+    row_body: int
 
     @classmethod
     def of(cls, density: float | None, selector: Selector, codec: Codec) -> StepParts:
-        """Create the record from the parts, with their declared properties."""
         is_exact = codec.is_exact
         sends_accumulated = is_exact and not selector.changes_values
-        sends_plain = sends_accumulated and codec.is_plain
-        return cls(density, selector, codec, is_exact, sends_accumulated, sends_plain)
+        row_body = 0 if selector.changes_values else codec.row_body
+        return cls(density, selector, codec, is_exact, sends_accumulated, row_body)
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The five parts, and their versions at the density of each step.
-
-    Attributes
-    ----------
-    selector, memory, codec, exchange, schedule : the parts
-    """
+    """The five parts, and their versions at the density of each step."""
 
     selector: Selector
     memory: Memory
@@ -76,7 +67,6 @@ class Parts:
         return self.rule is not None and self.rule.c_max is not None
 
     def settled(self, bound: DensityRule) -> tuple[Selector, Schedule | None]:
-        """Return the selector and the schedule with a resolved density rule."""
         selector, schedule = self.selector, self.schedule
         if isinstance(getattr(selector, "density", None), DensityRule):
             selector = replace(selector, density=bound)  # type: ignore[call-arg]
@@ -86,7 +76,6 @@ class Parts:
 
     @property
     def follows_rate(self) -> bool:
-        """Whether densities follow the learning rate of an optimizer."""
         return isinstance(self.schedule, LearningRate)
 
     def at_step(
@@ -94,29 +83,36 @@ class Parts:
     ) -> StepParts:
         """Return the parts of a tensor's step; the same object for equal densities.
 
-        Parameters
-        ----------
         step : completed steps of the tensor
         spec : the tensor; None for the mean density of all tensors
         pace : its learning rate, if densities follow the learning rate; None for the mean rate
         """
         if self.fixed_parts is not None:
             return self.fixed_parts
-        schedule = self.schedule if self._by_tensor is None else self._by_tensor.of(spec)
+        schedule = self._schedule_of(spec)
         if schedule is None:
             return self.parts_at(None)
         if pace is not None and isinstance(schedule, LearningRate):
             return self.parts_at(schedule.density_at(pace))
         return self.parts_at(float(schedule.density(step)))
 
-    @cached_property
-    def _by_tensor(self) -> SchedulesByTensor | None:
+    def _schedule_of(self, spec: TensorSpec | None) -> Schedule | None:
+        """Return the schedule of a tensor, or for None the one at the mean density."""
         if self.schedule is None or self.rule is None:
-            return None
-        return SchedulesByTensor(self.schedule, self.rule)
+            return self.schedule
+        key = None if spec is None else spec.key
+        made = self._schedules.get(key)
+        if made is None:
+            density = self.rule.mean if spec is None else self.rule.density_of(spec)
+            if density is None:
+                raise InvalidOption(
+                    f"density is the rule {self.rule!r}, whose mean depends on the tensors: call "
+                    "for_tensors(specs) first, as compressors do"
+                )
+            made = self._schedules[key] = self.schedule.at_density(density)
+        return made
 
     def parts_at(self, density: float | None) -> StepParts:
-        """Return the parts at a density."""
         made = self._at_density.get(density)
         if made is None:
             selector, codec = self.selector, self.codec
@@ -127,9 +123,13 @@ class Parts:
             made = self._at_density[density] = StepParts.of(density, selector, codec)
         return made
 
-    # Not a field, so that it is neither compared nor described.
+    # No fields, so that they are neither compared nor described.
     @cached_property
     def _at_density(self) -> dict[float | None, StepParts]:
+        return {}
+
+    @cached_property
+    def _schedules(self) -> dict[str | None, Schedule]:
         return {}
 
     @cached_property
@@ -144,12 +144,5 @@ class Parts:
     def density(
         self, step: int, spec: TensorSpec | None = None, pace: Pace | None = None
     ) -> float | None:
-        """Return the density of a tensor's step; None for methods without a density.
-
-        Parameters
-        ----------
-        step : completed steps of the tensor
-        spec : the tensor; None for the mean density of all tensors
-        pace : see ``at_step``
-        """
+        """Return the density of a tensor's step, None for methods without one; see ``at_step``."""
         return self.at_step(step, spec, pace).density

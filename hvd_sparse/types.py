@@ -110,9 +110,6 @@ class TensorSpec:
 class Pace(NamedTuple):
     """The learning rate of a tensor's step, and a reference rate.
 
-    Attributes
-    ----------
-    rate : learning rate of the step
     reference : mean rate of the run, or the first rate if the mean is not known
     is_mean : whether ``reference`` is the mean
     """

@@ -37,4 +37,4 @@ Context = Any
 """What ``compress`` gives Horovod to hand to ``decompress``."""
 
 State = Mapping[str, Any]
-"""A saved state, before it is checked."""
+"""A saved state or one of its tensors, before ``state_check.check_form`` validates it."""

@@ -1,4 +1,4 @@
-"""A method added to a copy of the checkout as docs/adding-a-method.md says.
+"""A method added to a copy of the checkout as docs/guide/extending.md says.
 
 Text and place are the page's own: the blocks marked ``adding`` in the order of the steps, each at
 the place that its step names.  The line in ``CHANGELOG.md`` and the accuracy, which have no block,
@@ -17,13 +17,13 @@ from pathlib import Path
 
 from blocks import ROOT, Block, blocks_of
 
-PAGE = ROOT / "docs" / "adding-a-method.md"
+PAGE = ROOT / "docs" / "guide" / "extending.md"
 NEEDED = ("hvd_sparse", "tests", "docs/methods", "scripts/lib", "pyproject.toml")
 
 
 def steps() -> dict[int, tuple[str, list[Block]]]:
     """Return the words of every step and its blocks."""
-    section = PAGE.read_text(encoding="utf-8").partition("\n## ")[0]
+    section = PAGE.read_text(encoding="utf-8").partition("\n## Several ranks")[0]
     parts = re.split(r"^\*\*(\d)\. ", section, flags=re.MULTILINE)
     found = {}
     for number, text in zip(parts[1::2], parts[2::2], strict=True):

@@ -7,7 +7,7 @@ have been written down; ``ranks`` beside a program ``train.py``; ``hosts`` likew
 whose hosts are host1, host2, ..., ``slurm`` on the same with the variables of a SLURM job of three
 nodes; ``gpu`` where there is one, and elsewhere it has to say that nothing was run; ``install`` in
 an empty environment, by ``scripts/package``.  Pieces of files, in Python and Markdown: ``adding``
-at the places that docs/adding-a-method.md names (``tests/adding.py``).  Also commands:
+at the places that docs/guide/extending.md names (``tests/adding.py``).  Also commands:
 ``checkout`` in the checkout itself; ``ci`` are those that ``.ci/run`` runs in the same words, to
 which ``tests/architecture/test_guide.py`` holds them; ``docker`` on a cluster of containers, by
 ``scripts/docker-test``.
@@ -38,16 +38,7 @@ TRAINING = ROOT / "tests" / "train_as_documented.py"
 
 @dataclass(frozen=True)
 class Block:
-    """A block of code.
-
-    Attributes
-    ----------
-    name : its page and line
-    language : one of ``LANGUAGES``
-    action : "runs", "shown", or "" where nothing is said
-    where : one of ``PLACES``; why it is only shown
-    goes_on : it begins with the names of the page's block before
-    """
+    """A block of code."""
 
     name: str
     language: str

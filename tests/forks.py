@@ -31,13 +31,7 @@ ON_THE_CPU = {"HVD_SPARSE_TEST_DEVICE": "cpu"}
 def run_worker(
     module: str, *arguments: str, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a module's ``main`` with arguments; return what it printed and how it ended.
-
-    Parameters
-    ----------
-    module : its name, from the folder of tests
-    environment : added to that of the process; runs of the same share one
-    """
+    """Run a module's ``main`` with arguments; return what it printed and how it ended."""
     process = _started(tuple(sorted(environment.items())))
     assert process.stdin is not None and process.stdout is not None
     try:

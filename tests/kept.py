@@ -30,13 +30,7 @@ def key() -> str:
 @contextmanager
 def compiled_before(name: str, folder: Path) -> Iterator[None]:
     """Have in a folder what a test that passed with it has left there; an error in the block keeps
-    nothing.
-
-    Parameters
-    ----------
-    name : of the processor
-    folder : numba's cache in the block, which is not there yet
-    """
+    nothing."""
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     kept = caches / "hvd-sparse" / "numba" / f"{name}-{key()}"
     kept.parent.mkdir(parents=True, exist_ok=True)

@@ -35,10 +35,7 @@ def train(
     configuration, ranks=3, plans=(), steps=8, absent=ABSENT, draw=worlds.integers, specs=SPECS
 ):
     """By rank: what was given, applied (not averaged) and is kept, the report, and all bits of the
-    memories.
-
-    plans : that of step i is plans[i]
-    """
+    memories."""
 
     def script(collective):
         session = Session(configuration, specs, collective, average=False)

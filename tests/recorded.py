@@ -21,17 +21,7 @@ FOLDER = Path(__file__).parent / "fixtures" / "gradients"
 @dataclass(frozen=True, eq=False)
 class Recorded:
     """Gradient + residual of one tensor at one step of a training with exact top-k and error
-    feedback.
-
-    Attributes
-    ----------
-    model : "cnn", "lstm" or "transformer"
-    tensor, shape : the parameter
-    kind : "convolution", "fully connected", "recurrent", "embedding" or "attention"
-    step : from 1, which is a gradient without any residual
-    density : of the training
-    values : float32 [numel], read-only
-    """
+    feedback."""
 
     model: str
     tensor: str

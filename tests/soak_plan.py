@@ -17,12 +17,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class Plan:
-    """What happens at which step; the same on all ranks.
-
-    Parameters
-    ----------
-    seed : of all that follows
-    """
+    """What happens at which step; the same on all ranks."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed

@@ -25,7 +25,7 @@ from hvd_sparse.frontend.torch.rates import foresee
 from hvd_sparse.kernels.engines import resolve_engine
 from hvd_sparse.methods import Methods
 from hvd_sparse.methods.spelling import read_method
-from hvd_sparse.rates import Rates
+from hvd_sparse.optimizer_memory import Rates
 from hvd_sparse.step.session import Session
 from hvd_sparse.types import Pace
 from hvd_sparse.wire.frame import HEADER_BYTES

@@ -23,8 +23,7 @@ from benchmarks.architectures import parameters
 from benchmarks.network.cluster import INTERFACE, SUBNET, interface_bytes
 from benchmarks.network.launching import POOL, rank_options
 from hvd_sparse.ddp import register
-from hvd_sparse.density_text import Spelled
-from hvd_sparse.methods.spelling import read_method
+from hvd_sparse.methods.spelling import Spelled, read_method
 
 PORT = 29533
 SETTLING = 3

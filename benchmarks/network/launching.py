@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks._limited import run_limited
 from benchmarks.network.cluster import INTERFACE, SUBNET, Cluster
-from hvd_sparse.density_text import density_argument, spell_density
+from hvd_sparse.methods.spelling import density_argument, spell_density
 
 POOL = 1 << 22
 """Entries of which the gradients of a rank are made, another draw at every step."""

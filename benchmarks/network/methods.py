@@ -18,8 +18,7 @@ import torch
 from benchmarks import _peers
 from benchmarks.network.spans import Spans
 from hvd_sparse.collectives import horovod_torch
-from hvd_sparse.density_text import Spelled
-from hvd_sparse.methods.spelling import SpelledMethod, read_method
+from hvd_sparse.methods.spelling import Spelled, SpelledMethod, read_method
 from hvd_sparse.torch import Compression
 
 Named = Sequence[tuple[str, torch.nn.Parameter]]

@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.architectures import ARCHITECTURES
 from benchmarks.network.cluster import bits_per_second
 from benchmarks.network.training_store import PEER_DENSITY, TASK_NAMES
-from hvd_sparse.density_text import density_argument
+from hvd_sparse.methods.spelling import density_argument
 
 DESCRIPTION = """\
 Training over a real wire: dense, fp16, peers and ours, side by side on shaped hosts.

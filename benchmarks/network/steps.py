@@ -17,7 +17,7 @@ from benchmarks.network.cluster import Cluster
 from benchmarks.network.launching import run_apart
 from benchmarks.network.spans import PHASES
 from benchmarks.network.summary import summarize
-from hvd_sparse.density_text import plain_density
+from hvd_sparse.methods.spelling import plain_density
 
 COLOURS = {
     "backward": "#bbbbbb",

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from common import STOCK, Metered, static_size
 
-from hvd_sparse.density_text import density_argument
 from hvd_sparse.errors import SparseError
-from hvd_sparse.methods.spelling import read_method
+from hvd_sparse.methods.spelling import density_argument, read_method
 
 WITHOUT_RESIDUAL = ("terngrad",)  # the optimizer keeps its work where nothing is kept back
 

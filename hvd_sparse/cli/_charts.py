@@ -1,4 +1,4 @@
-"""The charts of ``hvd-sparse report``: each shows one question about all runs."""
+"""The charts of ``hvd-sparse report``: each answers one question about all runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIELDS = (("density", "density_achieved"), ("residual norm", "residual_norm"))
 
 
 def pictures_of(runs: Sequence[Run]) -> list[str]:
-    """Return, as SVG, the charts for which some run has something to show."""
+    """Return, as SVG, the charts for which at least one run has data."""
     found: list[str] = []
 
     def draw(title: str, how: Callable[[Axes], None], rows: int = 0) -> None:
@@ -103,7 +103,7 @@ def _bars(axes: Axes, runs: Sequence[Run]) -> None:
 
 
 def parts_of(run: Run) -> dict[str, float]:
-    """Return the seconds of each part of a step, at the median of the records behind the first.
+    """Return the seconds of each part of a step: the median over all records but the first.
 
     The rest is computing, the optimizer, dense tensors and waiting outside of exchanges.
     """

@@ -1,4 +1,4 @@
-"""Runs as telemetry has written them down, read back from their JSON lines."""
+"""Runs, read from the JSON lines that telemetry has written."""
 
 from __future__ import annotations
 
@@ -21,15 +21,8 @@ Curve = tuple[list[float], list[float]]
 
 @dataclass
 class Run:
-    """One run.
-
-    Attributes
-    ----------
-    name : for legends
-    about : its "run" record; empty for a run without a compressor
-    records : of steps, in order, each step once
-    metrics : of the program, likewise
-    """
+    """One run: its "run" record, empty without a compressor, and the records of steps and of the
+    program's metrics, in order, each step once."""
 
     name: str
     about: Report = field(default_factory=dict)
@@ -37,20 +30,17 @@ class Run:
     metrics: list[Report] = field(default_factory=list)
 
     def metric_names(self) -> list[str]:
-        """Return the names of the program's metrics, in the order in which they came."""
         names = {name: None for each in self.metrics for name in each if name not in STAMPS}
         names.pop(SENT, None)
         return list(names)
 
     def metric(self, name: str, over: str) -> Curve:
         """Return the curve of a metric, over "step" or "seconds"."""
-        told = [each for each in self.metrics if each.get(name) is not None]
-        return [each[over] for each in told], [each[name] for each in told]
+        return _curve([(each[over], each.get(name)) for each in self.metrics])
 
     def total(self, name: str, over: str) -> Curve:
         """Return the curve of a field of the total, over "step" or "seconds"."""
-        told = [each for each in self.records if each["total"].get(name) is not None]
-        return [each[over] for each in told], [each["total"][name] for each in told]
+        return _curve([(each[over], each["total"].get(name)) for each in self.records])
 
     def bytes_sent(self, over: str) -> Curve:
         """Return the curve of all bytes sent so far, over "step" or "seconds"."""
@@ -76,7 +66,7 @@ class Run:
 
     @property
     def steps(self) -> int:
-        """Return the last step that anything is known of."""
+        """Return the step of the last record or metric."""
         return max((each["step"] for each in (*self.records, *self.metrics)), default=0)
 
     @property
@@ -90,12 +80,17 @@ class Run:
         return whole / steps
 
 
+def _curve(points: Sequence[tuple[float, float | None]]) -> Curve:
+    known = [(place, value) for place, value in points if value is not None]
+    return [place for place, _ in known], [value for _, value in known]
+
+
 def read_runs(given: Sequence[str]) -> list[Run]:
     """Return the runs of files, of ``NAME=FILE``, and of all ``.jsonl`` files of folders.
 
     Raises
     ------
-    InvalidOption : a file cannot be read, is of something else, or holds no records
+    InvalidOption : a file cannot be read, has another format, or holds no records
     """
     found: dict[str, Path] = {}
     for each in given:
@@ -119,7 +114,7 @@ def read_run(name: str, path: Path) -> Run:
 
     Raises
     ------
-    InvalidOption : it cannot be read, has another format, or holds no records
+    InvalidOption : the file cannot be read, has another format, or holds no records
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -177,7 +172,7 @@ def _record_of(line: str) -> Report:
 
 
 def in_bytes(value: float, _: int = 0) -> str:
-    """Return bytes in words, as matplotlib's formatters are called."""
+    """Return bytes with their unit, for matplotlib's ``FuncFormatter``."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if abs(value) < 1000 or unit == "TB":
             break
@@ -186,7 +181,7 @@ def in_bytes(value: float, _: int = 0) -> str:
 
 
 def in_time(value: float, _: int = 0) -> str:
-    """Return seconds in words, as matplotlib's formatters are called."""
+    """Return seconds with their unit, for matplotlib's ``FuncFormatter``."""
     if value >= 3600:
         return f"{value / 3600:.3g} h"
     if value >= 120:

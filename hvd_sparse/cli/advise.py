@@ -1,6 +1,6 @@
-"""The command ``hvd-sparse advise``: says whether compressing a model on a network will help.
+"""The command ``hvd-sparse advise``: predicts whether compressing a model will help on a network.
 
-It is arithmetic alone.  Messages go while the backward pass computes, and selecting holds it up:
+The prediction is arithmetic.  Messages overlap with the backward pass, which selecting delays:
 
     step   = forward + max(backward + selecting + start, start + bytes * 8 / bandwidth) + settling
     start  = a cycle of Horovod's + hops of a ring * latency
@@ -18,22 +18,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from hvd_sparse.checks import check_density, is_number
-from hvd_sparse.cli._commands import Commands
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.frontend.table import table
+from hvd_sparse.frontend.summary import table
 from hvd_sparse.methods.builder import density_for, too_few
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model's size, and the seconds of its backward pass.
-
-    Attributes
-    ----------
-    numel : entries of all gradients
-    tensors : those that are compressed
-    backward_s : seconds; by default those of 32 samples at 10 Tflop/s
-    """
+    """The entries of all gradients, the number of compressed tensors, and the seconds of a backward
+    pass, of 32 samples at 10 Tflop/s."""
 
     numel: int
     tensors: int
@@ -107,16 +100,8 @@ def _measure(text: str, units: Mapping[str, float], remedy: str) -> float:
 
 @dataclass(frozen=True)
 class Step:
-    """The expected seconds of one way to send the gradients.
-
-    Attributes
-    ----------
-    way : "dense", "fp16" or "sparse"
-    density : of "sparse"
-    step_s : seconds of all of it
-    waiting_s : seconds of it in which the network is waited for
-    received_bytes : bytes that a rank receives
-    """
+    """The expected seconds of a step, and those of waiting for the network, by one way: "dense",
+    "fp16" or "sparse" at a density; and the bytes that a rank receives."""
 
     way: str
     density: float | None
@@ -160,7 +145,7 @@ class Setting:
         return found + [self.step("sparse", density) for density in densities]
 
     def crossover_bit_s(self, density: float) -> float:
-        """Return the bandwidth below which compressing is quicker; 0 for none, infinity for any."""
+        """Return the bandwidth below which compression is faster; 0 if never, inf if always."""
 
         def pays(logarithm: float) -> bool:
             here = Setting(**{**vars(self), "bandwidth_bit_s": math.exp(logarithm)})
@@ -177,8 +162,11 @@ class Setting:
 
 
 def choose(steps: Sequence[Step]) -> Step:
-    """Return the step to advise: sparse where it is quicker by ``MARGIN``, at the highest density
-    of those about as quick; else dense, unless fp16 is quicker by more than ``AS_GOOD``."""
+    """Return the recommended step.
+
+    Sparse if it is faster by ``MARGIN``, at the highest of the densities that are about as fast;
+    otherwise dense, unless fp16 is faster by more than ``AS_GOOD``.
+    """
     dense, fp16, *sparse = steps
     better_s = min(dense.step_s, fp16.step_s)
     quickest_s = min((each.step_s for each in sparse), default=math.inf)
@@ -188,13 +176,9 @@ def choose(steps: Sequence[Step]) -> Step:
     return dense if dense.step_s <= AS_GOOD * fp16.step_s else fp16
 
 
-def add_parser(commands: Commands) -> None:
-    """Add the sub-command to the parser."""
-    parser = commands.add_parser(
-        "advise",
-        help="say whether compression will help, and at which density",
-        description="Arithmetic on what it is told: nothing is measured and nothing sent.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the sub-command's arguments to its parser."""
+    parser.description = "Arithmetic on what it is told: nothing is measured and nothing sent."
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--model", choices=MODELS, help="one whose sizes are known")
     which.add_argument("--parameters", type=count, metavar="N", help="of yours: 25M, 1.3B")
@@ -213,7 +197,6 @@ def add_parser(commands: Commands) -> None:
         "--steps", type=count, metavar="N", help="of the training: says which density it wants"
     )
     parser.add_argument("--json", action="store_true", help="everything, as JSON")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -290,14 +273,7 @@ def _described(options: argparse.Namespace) -> tuple[Setting, list[str]]:
 
 
 def _accuracy(steps: int, wanted: float, densities: Sequence[float]) -> str:
-    """Return which density a run of so many steps wants, and which are too low for it.
-
-    Parameters
-    ----------
-    steps : of the training
-    wanted : density that ``steps=`` of a compressor takes
-    densities : those that steps were worked out for
-    """
+    """Return the density that a training needs, and which of ``densities`` are too low for it."""
     text = (
         f"A training of {steps:,} steps wants density {wanted:.2g}, which a compressor takes that "
         "is told its steps (steps=)."

@@ -7,17 +7,14 @@ import re
 from functools import cache
 from pathlib import Path
 
-from hvd_sparse.cli._commands import Commands
 from hvd_sparse.errors import UnknownName
 from hvd_sparse.methods import METHODS
 from hvd_sparse.registry import ALL
 
 
-def add_parser(commands: Commands) -> None:
-    """Add the sub-command to the parser."""
-    parser = commands.add_parser("cite", help="print the BibTeX of methods, parts or citation keys")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the sub-command's arguments to its parser."""
     parser.add_argument("names", nargs="+", metavar="NAME", help="for instance ldte_bs")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

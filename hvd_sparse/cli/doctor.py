@@ -8,7 +8,6 @@ import importlib
 import importlib.metadata
 import platform
 
-from hvd_sparse.cli._commands import Commands
 from hvd_sparse.kernels.engines import FAST, is_fast_installed
 from hvd_sparse.version import __version__
 from hvd_sparse.wire import checksum
@@ -46,15 +45,6 @@ EXTRAS = {
 PACKAGES = ("numpy", *EXTRAS, "keras")
 TESTED = {"tensorflow": ("2.18", "2.21"), "torch": ("2.13",), "horovod": ("0.28",)}
 """Versions that the tests run with, of which the patch releases count as one."""
-
-
-def add_parser(commands: Commands) -> None:
-    """Add the sub-command to the parser."""
-    parser = commands.add_parser(
-        "doctor",
-        help="print versions, what is used, what is missing and what does not fit together",
-    )
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -5,17 +5,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 
-from hvd_sparse.cli._commands import Commands
 from hvd_sparse.methods import METHODS
 from hvd_sparse.registry import ALL
-
-
-def add_parser(commands: Commands) -> None:
-    """Add the sub-command to the parser."""
-    parser = commands.add_parser(
-        "list", help="list every method and part with its options and paper"
-    )
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

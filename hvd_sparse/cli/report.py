@@ -1,4 +1,4 @@
-"""The command ``hvd-sparse report``: shows runs beside each other, from their JSON lines."""
+"""The command ``hvd-sparse report``: compares runs, read from their JSON lines, on one page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import importlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from hvd_sparse.cli._commands import Commands
 from hvd_sparse.cli._runs import Run, in_bytes, in_time, read_runs
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.version import __version__
@@ -26,11 +25,8 @@ figure svg { display: block; width: 100%; height: auto; }
 """
 
 
-def add_parser(commands: Commands) -> None:
-    """Add the sub-command to the parser."""
-    parser = commands.add_parser(
-        "report", help="show runs beside each other: one HTML file, from the lines of telemetry="
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the sub-command's arguments to its parser."""
     parser.add_argument(
         "runs",
         nargs="+",
@@ -41,7 +37,6 @@ def add_parser(commands: Commands) -> None:
         "-o", "--output", type=Path, default=Path("report.html"), help="(%(default)s)"
     )
     parser.add_argument("--title", default="hvd_sparse report", help="(%(default)s)")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -67,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def page_of(title: str, runs: Sequence[Run], pictures: Sequence[str]) -> str:
-    """Return the HTML, which fetches nothing; ``pictures`` are SVG."""
+    """Return the HTML, which loads nothing from a network; ``pictures`` are SVG."""
     headings, *rows = [[html.escape(cell) for cell in row] for row in table_of(runs)]
     head = "".join(f"<th>{cell}</th>" for cell in headings)
     body = "".join("<tr>" + "".join(f"<td>{c}</td>" for c in row) + "</tr>" for row in rows)

@@ -7,25 +7,27 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+from collections.abc import Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 
-from hvd_sparse.cli._commands import Commands
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.tracing.merge import merge_traces, read_trace
+from hvd_sparse.tracing.chrome_trace import START, WRITER
+from hvd_sparse.untyped import Report
+
+Event = Report
+"""One event of Chrome's trace format."""
 
 
-def add_parser(commands: Commands) -> None:
-    """Add the sub-command to the parser."""
-    parser = commands.add_parser(
-        "timeline", help="put HVD_SPARSE_TIMELINE and HOROVOD_TIMELINE files on one clock"
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the sub-command's arguments to its parser."""
     parser.add_argument(
         "files", nargs="+", metavar="FILE", help="of any ranks, ours and Horovod's, in any order"
     )
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="FILE", help="of all events"
     )
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -44,3 +46,103 @@ def run(options: argparse.Namespace) -> int:
         "ui.perfetto.dev"
     )
     return 0
+
+
+def read_trace(path: str | os.PathLike[str]) -> list[Event]:
+    """Return the events of a timeline, without the last if it is incomplete.
+
+    Raises
+    ------
+    InvalidOption : the file cannot be read, or holds no events, or one that is invalid
+    """
+    name = os.fspath(path)
+    try:
+        text = Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise InvalidOption(f"timeline {name!r} cannot be read: {error.strerror}") from None
+    place, decoder, events = text.find("[") + 1, json.JSONDecoder(), []
+    while place:
+        while place < len(text) and text[place] in " \t\r\n,":
+            place += 1
+        try:
+            event, place = decoder.raw_decode(text, place)
+        except (json.JSONDecodeError, RecursionError):
+            break
+        if not isinstance(event, dict):
+            break
+        events.append(event)
+        fault = _fault_of(event)
+        if fault is not None:
+            raise InvalidOption(
+                f"event {len(events)} of timeline {name!r} is none: {fault}; give files as "
+                f"{WRITER} and Horovod have written them"
+            )
+    if not events:
+        raise InvalidOption(
+            f"{name!r} is no timeline: give files that {WRITER} and Horovod have written"
+        )
+    return events
+
+
+def _fault_of(event: Event) -> str | None:
+    """Return a description of the first invalid field of an event, or None."""
+    args = event.get("args", {})
+    if not isinstance(args, dict):
+        return f"its args are {args!r}, and no mapping"
+    if not isinstance(args.get(START, 0), int):
+        return f"its {START} is {args[START]!r}, and no whole number"
+    if not isinstance(event.get("ts", 0), Real):
+        return f"its ts is {event['ts']!r}, and no number"
+    if not isinstance(event.get("pid", 0), (int, str)):
+        return f"its pid is {event['pid']!r}, and no number"
+    return None
+
+
+def merge_traces(traces: Mapping[str, Sequence[Event]]) -> list[Event]:
+    """Return one list of events, in which times count from the earliest start.
+
+    No two files share a process in it: Horovod's timeline has a process for every tensor, ours has
+    one for every rank.  Ours come first.  The clocks of different hosts are not corrected.
+
+    Parameters
+    ----------
+    traces : events by the name of their file
+
+    Raises
+    ------
+    InvalidOption : a timeline lacks its start
+    """
+    starts = {name: _start_of(name, events) for name, events in traces.items()}
+    earliest = min(starts.values())
+    numbers: dict[tuple[str, int | None], int] = {}
+    merged: list[Event] = []
+    for name in sorted(traces, key=lambda name: not _is_ours(traces[name])):
+        for event in traces[name]:
+            args = event.get("args", {})
+            if START in args or event.get("name") == "process_sort_index":
+                continue
+            new = len(numbers)
+            number = numbers.setdefault((name, event.get("pid")), new)
+            if number == new:
+                order = {"name": "process_sort_index", "ph": "M", "pid": number}
+                merged.append({**order, "args": {"sort_index": number}})
+            moved = {**event, "pid": number}
+            if "ts" in event:
+                moved["ts"] = event["ts"] + starts[name] - earliest
+            merged.append(moved)
+    return merged
+
+
+def _start_of(name: str, events: Sequence[Event]) -> int:
+    for event in events:
+        if START in event.get("args", {}):
+            return int(event["args"][START])
+    raise InvalidOption(
+        f"timeline {name!r} does not tell when it started, so it cannot be put on one clock with "
+        "others: give files of "
+        "HVD_SPARSE_TIMELINE, and of HOROVOD_TIMELINE as Horovod 0.28 writes it"
+    )
+
+
+def _is_ours(events: Sequence[Event]) -> bool:
+    return any(event.get("args", {}).get("writer") == WRITER for event in events)

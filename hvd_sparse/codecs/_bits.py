@@ -1,4 +1,4 @@
-"""Packing of numbers of a few bits into bytes, and unpacking."""
+"""Numbers of a few bits in bytes, signs as bits, and bitmaps of indices."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import numpy as np
 from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.kernels import packing
 from hvd_sparse.kernels.packing import Packers
+from hvd_sparse.wire.frame import need
 
 
 def pack(numbers: np.ndarray, width: int, kernels: Packers = packing) -> np.ndarray:
@@ -21,12 +22,8 @@ def pack(numbers: np.ndarray, width: int, kernels: Packers = packing) -> np.ndar
 
 
 def unpack(packed: np.ndarray, width: int, count: int, kernels: Packers = packing) -> np.ndarray:
-    """Unpack ``count`` numbers of ``width`` bits into uint8, or uint16 for 16 bits.
-
-    Raises
-    ------
-    CorruptPayload : the padding bits of the last byte are not zero
-    """
+    """Unpack ``count`` numbers of ``width`` bits into uint8, or uint16 for 16 bits; CorruptPayload
+    if the padding bits of the last byte are not zero."""
     if width == 16:
         return packed.view("<u2")
     if width == 8:
@@ -39,3 +36,32 @@ def unpack(packed: np.ndarray, width: int, count: int, kernels: Packers = packin
     if numbers is None:
         raise CorruptPayload("the padding bits of a payload's last byte are not zero")
     return numbers
+
+
+def encode_bits(is_set: np.ndarray) -> np.ndarray:
+    """Pack bits into uint8, the first in the lowest bit, padded with zeros."""
+    return np.packbits(is_set, bitorder="little")
+
+
+def decode_bits(packed: np.ndarray, count: int) -> np.ndarray:
+    """Unpack bits into bool [count]; CorruptPayload unless they fill the bytes exactly."""
+    need(packed.size == -(-count // 8), f"{count} bits cannot fill {packed.size} bytes")
+    return unpack(packed, 1, count).view(np.bool_)
+
+
+def presence_bytes(numel: int) -> int:
+    return -(-numel // 8)
+
+
+def encode_presence(indices: np.ndarray, numel: int) -> np.ndarray:
+    """Return the bitmap of the indices, uint8 [ceil(numel / 8)], first entry in the lowest bit."""
+    is_sent = np.zeros(numel, np.uint8)
+    is_sent[indices] = 1
+    return np.packbits(is_sent, bitorder="little")
+
+
+def decode_presence(packed: np.ndarray, count: int, numel: int) -> np.ndarray:
+    """Return the indices of the set bits, uint32; CorruptPayload unless they are ``count``."""
+    indices = np.flatnonzero(unpack(packed, 1, numel).view(np.bool_))
+    need(indices.size == count, f"the bitmap has {indices.size} entries, and the header {count}")
+    return indices.astype(np.uint32)

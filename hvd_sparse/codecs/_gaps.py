@@ -22,15 +22,10 @@ import numpy as np
 from hvd_sparse.codecs._bits import pack, unpack
 from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.kernels import packing
-from hvd_sparse.kernels.packing import Packers
+from hvd_sparse.kernels.packing import Packers, modulus_of
 from hvd_sparse.wire.frame import need
 
 WIDTHS = (16, 8, 4, 2, 1)
-# Fixed point, because floats may differ in the last bit between machines.
-_ONE = 1 << 62
-_ONE_BEATS_TWO, _TWO_BEATS_THREE, _THREE_BEATS_FOUR = (
-    n * _ONE // 10**6 for n in (618_034, 754_878, 819_173)
-)
 
 
 @dataclass(frozen=True)
@@ -42,7 +37,6 @@ class Modulus:
 
     @property
     def value(self) -> int:
-        """The modulus as a number."""
         return (3 if self.has_thirds else 1) << self.shift
 
     @property
@@ -52,23 +46,12 @@ class Modulus:
 
 
 def modulus_for(count: int, numel: int) -> Modulus:
-    """Return the modulus, one of 1, 2, 3, 4, 6, 8, 12, ..., with the shortest code.
-
-    The gaps are taken to be geometrically distributed. With y = (1 - count / numel)^u, modulus u is
-    shorter than 2u for y < 0.618034, 2u than 3u for y < 0.754878, and 3u than 4u for y < 0.819173.
-    Integer arithmetic makes the modulus the same on every machine.
-    """
-    # Doubling u squares y.
-    chance, shift = (numel - count) * _ONE // numel if count else 0, 0
-    if chance < _ONE_BEATS_TWO:
-        return Modulus(0, False)
-    while chance >= _THREE_BEATS_FOUR:
-        chance, shift = chance * chance // _ONE, shift + 1
-    return Modulus(shift + 1, False) if chance < _TWO_BEATS_THREE else Modulus(shift, True)
+    """Return the modulus with the shortest code, 1 for no entries: ``packing.modulus_of``."""
+    shift, parts = modulus_of(count, numel) if count else (0, 1)
+    return Modulus(shift, parts == 3)
 
 
 def gaps_bytes(count: int, numel: int) -> float:
-    """Return the expected bytes of ``count`` random indices below ``numel``."""
     if count == 0:
         return 0.0
     modulus = modulus_for(count, numel)
@@ -81,7 +64,6 @@ def gaps_bytes(count: int, numel: int) -> float:
 
 
 def encode_gaps(indices: np.ndarray, numel: int, kernels: Packers = packing) -> list[np.ndarray]:
-    """Return the encoded gaps as uint8 arrays, to be concatenated."""
     if indices.size == 0:
         return []
     modulus = modulus_for(indices.size, numel)
@@ -98,12 +80,8 @@ def encode_gaps(indices: np.ndarray, numel: int, kernels: Packers = packing) -> 
 
 
 def decode_gaps(body: np.ndarray, count: int, numel: int, kernels: Packers = packing) -> np.ndarray:
-    """Decode ascending indices, uint32 [count].
-
-    Raises
-    ------
-    CorruptPayload : the indices do not fill the body exactly, or exceed the tensor
-    """
+    """Decode ascending indices, uint32 [count]; CorruptPayload if they do not fill the body exactly
+    or exceed the tensor."""
     if count == 0:
         need(body.size == 0, f"a payload without entries has {body.size} bytes of indices")
         return np.empty(0, np.uint32)

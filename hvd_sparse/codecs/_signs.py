@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_sparse.codecs._bits import unpack
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.kernels import packing
 from hvd_sparse.kernels.packing import Packers
@@ -26,20 +25,13 @@ class SignCodec(Codec):
     these codecs are exact.
     """
 
-    @property
-    def is_exact(self) -> bool:
-        return False
-
-    @property
-    def sends_zeros(self) -> bool:
-        return False
+    is_exact = sends_zeros = False
 
     def magnitude(self, magnitudes: np.ndarray) -> float:
-        """Return the magnitude to send for all values: their mean, unless overridden.
-
-        If all magnitudes are equal, it is exactly that one.
-        """
-        mean = float(magnitudes.mean(dtype=np.float64))
+        """Return the magnitude to send for all values: their mean, unless overridden; of equal
+        magnitudes exactly that one."""
+        # Added one after the other, as compiled rows do it.
+        mean = float(magnitudes.cumsum(dtype=np.float64)[-1]) / magnitudes.size
         smallest, largest = float(magnitudes.min()), float(magnitudes.max())
         return min(max(mean, smallest), largest)  # the float64 sum may round or overflow
 
@@ -58,9 +50,8 @@ class SignCodec(Codec):
         width = frame.value_type.itemsize
         need(frame.body.size >= width, f"a body of {frame.body.size} bytes has no magnitude")
         scale = frame.body[:width].view(frame.value_type)[0]
-        bits = int.from_bytes(
-            frame.body[:width].tobytes(), "little"
-        )  # as an integer, because float comparisons may flush subnormal numbers to 0
+        # As an integer, because float comparisons may flush subnormal numbers to 0.
+        bits = int.from_bytes(frame.body[:width].tobytes(), "little")
         is_ours = 0 < bits < INFINITY[width] if frame.count else bits == 0
         need(is_ours, f"a payload of {frame.count} signs has the magnitude {scale}")
         indices, is_negative = self.decode_signs(frame.body[width:], frame, kernels)
@@ -72,26 +63,14 @@ class SignCodec(Codec):
     def encode_signs(
         self, indices: np.ndarray, is_negative: np.ndarray, numel: int, kernels: Packers
     ) -> list[np.ndarray]:
-        """Return the encoded indices and signs as arrays, to be concatenated.
-
-        Parameters
-        ----------
-        indices : uint32 [count], ascending
-        is_negative : bool [count]
-        numel : entries of the tensor
-        kernels : the engine's packers
-        """
+        """Return the encoded indices, uint32 ascending, and signs as arrays, to be concatenated."""
         raise NotImplementedError
 
     def decode_signs(
         self, body: np.ndarray, frame: Frame, kernels: Packers
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Decode the indices, uint32 [count] ascending, and ``is_negative``, bool [count].
-
-        Raises
-        ------
-        CorruptPayload : they do not fill the body exactly
-        """
+        """Decode the indices and ``is_negative``, bool [count]; CorruptPayload unless they fill the
+        body exactly."""
         raise NotImplementedError
 
     def signs_bytes(self, count: int, numel: int) -> float:
@@ -106,19 +85,3 @@ def _signed(is_negative: np.ndarray, scale: np.floating) -> np.ndarray:
     bits <<= unsigned.type(8 * scale.itemsize - 1)
     bits |= np.abs(scale).astype(scale.dtype.newbyteorder("=")).view(unsigned)
     return bits.view(f"f{scale.itemsize}")
-
-
-def encode_bits(is_set: np.ndarray) -> np.ndarray:
-    """Pack bits into uint8 [ceil(size / 8)], the first in the lowest bit, padded with zeros."""
-    return np.packbits(is_set, bitorder="little")
-
-
-def decode_bits(packed: np.ndarray, count: int) -> np.ndarray:
-    """Unpack bits into bool [count].
-
-    Raises
-    ------
-    CorruptPayload : the bits do not fill the bytes exactly
-    """
-    need(packed.size == -(-count // 8), f"{count} bits cannot fill {packed.size} bytes")
-    return unpack(packed, 1, count).view(np.bool_)

@@ -1,11 +1,11 @@
-"""Formats of values: codes of a fixed width, for every codec with an option ``values``.
+"""Formats of values, and the base class of codecs that send encoded indices, then values.
 
     float32    the values themselves, float64 for float64 gradients: exact
     float16    5 bits of exponent, 10 of mantissa; clipped to +-65504; below 2^-25 zero
     bfloat16   8 bits of exponent, 7 of mantissa: the range of float32; below 2^-126 zero
     int8       multiples, -127 to 127, of a step that is sent with them: the largest magnitude / 127
     int4       multiples, -7 to 7, of the largest magnitude / 7; two codes a byte
-    int2       a sign, and one of two magnitudes that are sent with them (``_levels``); four codes a
+    int2       a sign, and one of two magnitudes (levels) that are sent with them; four codes a
                byte; exact zeros are not sent
 
 Memories subtract the decoded values, so the residual keeps the rounding errors.
@@ -13,20 +13,46 @@ Memories subtract the decoded values, so the residual keeps the rounding errors.
 The step is a float32 of at most 16 significant bits, rounded down, so that all multiples are exact.
 It is 0 if the largest magnitude is below 2^-100. In formats of whole bytes one code is unused, a
 NaN with all bits set, or -128: it marks missing entries (``missing_code``).
+
+The levels, with the mean magnitude m:
+
+    low    the mean of the magnitudes up to m
+    high   the mean of those above m; 0 if there are none
+
+Magnitudes are rounded to multiples of a grid: 2^-26 of a power of two above the largest magnitude,
+and at least 2^-125.  Each is at least one multiple, and the means are truncated to 16 significant
+bits.  The levels therefore do not depend on the order of addition, and decoded values encode back
+to the same bytes.  The norm of the error is at most that of the values, because each group is sent
+as its mean (except for magnitudes below the grid).  Departs: SparseLoCo also has 2 bits a value,
+but does not publish how it chooses the levels.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from hvd_sparse.checks import check_choice
 from hvd_sparse.codecs._bits import unpack
-from hvd_sparse.codecs._levels import from_levels, to_levels
+from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.errors import CorruptPayload, InvalidOption
-from hvd_sparse.kernels.packing import Packers
-from hvd_sparse.wire.frame import AS_TYPE, VALUE_FORMATS, Frame, need
+from hvd_sparse.kernels import packing
+from hvd_sparse.kernels.packing import GRID_BITS, UPPER, Packers
+from hvd_sparse.types import Selection
+from hvd_sparse.wire.frame import (
+    AS_TYPE,
+    HEADER_BYTES,
+    VALUE_FORMATS,
+    Frame,
+    need,
+    open_frame,
+    seal_frame,
+    selection_from,
+    write_parts,
+)
 
 LARGEST_MULTIPLE = {"int8": 127, "int4": 7}
 STEP_BYTES = 4
@@ -35,6 +61,9 @@ WHOLE_BYTES = ("float32", "float16", "bfloat16", "int8")
 
 ALL_FORMATS = tuple(VALUE_FORMATS)
 SMALLEST = 2.0**-100
+LEVEL_BITS = 16
+LEAST_EXPONENT = -99
+"""Least exponent of the largest magnitude; the grid is then 2^-125, and no level is subnormal."""
 _LARGEST = float(np.finfo(np.float32).max)
 _UNSIGNED: dict[int, np.dtype] = {
     1: np.dtype("u1"),
@@ -53,7 +82,6 @@ def check_format(values: str, owner: str, formats: tuple[str, ...] = WHOLE_BYTES
 
 
 def code_bits(name: str, value_bytes: int) -> int:
-    """Return the width of a code in bits."""
     return {"float16": 16, "bfloat16": 16, "int8": 8, "int4": 4, "int2": 2}.get(
         name, 8 * value_bytes
     )
@@ -70,15 +98,8 @@ def missing_code(width: int) -> int:
 
 
 def write_values(values: np.ndarray, name: str, out: np.ndarray, kernels: Packers) -> None:
-    """Write the prefix and the codes of values into ``out``.
-
-    Parameters
-    ----------
-    values : float32 or float64 [count]
-    name : the format
-    out : uint8 [``values_bytes``]
-    kernels : the engine's packers
-    """
+    """Write the prefix and the codes of values in a format into ``out``, uint8
+    [``values_bytes``]."""
     if name == "float32":
         out.view(_UNSIGNED[values.itemsize])[:] = values.view(f"u{values.itemsize}")
     elif name == "int2":
@@ -124,12 +145,8 @@ def _step_of(largest: float, most: int) -> float:
 def decode_values(
     prefix: np.ndarray, codes: np.ndarray, name: str, frame: Frame, kernels: Packers
 ) -> np.ndarray:
-    """Return the values [count] that the codes stand for, in the frame's value type.
-
-    Raises
-    ------
-    CorruptPayload : ``encode_values`` cannot have written these codes
-    """
+    """Return the values [count] of the codes, in the frame's value type; CorruptPayload for codes
+    that ``write_values`` cannot have written."""
     if name == "int2":
         return from_levels(prefix.view("<f4"), codes, frame.value_type, kernels)
     if name in LARGEST_MULTIPLE:
@@ -169,10 +186,8 @@ def _from_multiples(prefix: np.ndarray, codes: np.ndarray, frame: Frame, most: i
 def value_codes(
     frame: Frame, offset: int, count: int, name: str, kernels: Packers
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the prefix and the codes from ``offset`` in the body.
-
-    The caller has checked the body's length.
-    """
+    """Return the prefix and the codes from ``offset`` in the body, whose length the caller has
+    checked."""
     start = offset + prefix_bytes(name)
     width = code_bits(name, frame.value_type.itemsize)
     codes = frame.body[start : start + packed_bytes(count, width)]
@@ -182,7 +197,6 @@ def value_codes(
 
 
 def packed_bytes(count: int, width: int) -> int:
-    """Return the bytes of ``count`` codes of ``width`` bits."""
     return -(-count * width // 8)
 
 
@@ -192,5 +206,138 @@ def values_bytes(count: int, name: str, value_bytes: int) -> int:
 
 
 def format_number(name: str) -> int:
-    """Return the format's number in a frame's header."""
     return VALUE_FORMATS.get(name, AS_TYPE)
+
+
+def to_levels(values: np.ndarray, kernels: Packers) -> tuple[np.ndarray, np.ndarray]:
+    """Return the levels, float32 [2], and the codes, uint8 [count], of values without zeros.
+
+    Bit 0 of a code is set for negative values, bit 1 for the higher level.
+    """
+    if not values.size:
+        return np.zeros(2, "<f4"), np.empty(0, np.uint8)
+    exponent = _exponent_of(kernels.largest_magnitude(values))
+    scale = math.ldexp(1.0, GRID_BITS - exponent)
+    count, total = kernels.sum_on_grid(values, scale, 0)
+    mean = total // count
+    upper, above = kernels.sum_on_grid(values, scale, mean)
+    low, high = _cut((total - above) // (count - upper)), _cut(above // max(upper, 1))
+    if not upper or low >= high:
+        mean, low, high = 1 << GRID_BITS, _cut(mean), 0  # all up to the mean
+    levels = [math.ldexp(level, exponent - GRID_BITS) for level in (low, high)]
+    return np.array(levels, "<f4"), kernels.level_codes(values, scale, mean)
+
+
+def _exponent_of(largest: float) -> int:
+    return max(math.frexp(min(largest, _LARGEST))[1], LEAST_EXPONENT)
+
+
+def _cut(level: int) -> int:
+    """Truncate a level to its 16 highest bits."""
+    spare = max(0, level.bit_length() - LEVEL_BITS)
+    return level >> spare << spare
+
+
+def from_levels(
+    levels: np.ndarray, codes: np.ndarray, dtype: np.dtype, kernels: Packers
+) -> np.ndarray:
+    """Return the values, [count] of ``dtype``, of levels and codes; CorruptPayload for those that
+    ``to_levels`` cannot have produced."""
+    low, high = (float(level) for level in levels)
+    upper = int(np.count_nonzero(codes & UPPER))
+    if not codes.size:
+        need(not levels.view("<u4").any(), f"a payload without values has levels {low} and {high}")
+        return np.empty(0, dtype)
+    is_ours = _is_level(levels[0], max(low, high)) and upper < codes.size
+    if upper:
+        is_ours = is_ours and low < high and _is_level(levels[1], high)
+    else:
+        is_ours = is_ours and int(levels[1:].view("<u4")[0]) == 0
+    need(
+        is_ours,
+        f"levels {low} and {high}, with {upper} of {codes.size} values at the higher one, are none "
+        "that an encoder writes",
+    )
+    return kernels.level_values(codes, low, high, dtype)
+
+
+def _is_level(level: np.float32, largest: float) -> bool:
+    """Return whether a level lies on the grid of the largest level and has at most 16 bits."""
+    if not 0 < float(level) <= largest <= _LARGEST:
+        return False
+    multiple = math.ldexp(float(level), GRID_BITS - _exponent_of(largest))
+    return multiple >= 1 and multiple == _cut(int(multiple))
+
+
+@dataclass(frozen=True)
+class ValuedCodec(Codec):
+    """Base class of codecs that keep all indices and have an option for the values.
+
+    Parameters
+    ----------
+    values : "float32", exact, 4 bytes (8 for float64 gradients); "float16" or "bfloat16", 2 bytes;
+        "int8", 1 byte; "int4" and "int2", 4 and 2 bits, if ``formats``, the accepted ones, has them
+    """
+
+    values: str = "float32"
+
+    is_exact_for_signs: ClassVar[bool] = False
+    formats: ClassVar[tuple[str, ...]] = WHOLE_BYTES
+
+    def __post_init__(self) -> None:
+        check_format(self.values, type(self).__name__, self.formats)
+
+    @property
+    def is_exact(self) -> bool:
+        return self.values == "float32"
+
+    @property
+    def sends_zeros(self) -> bool:
+        return self.values != "int2"
+
+    def encode(self, selection: Selection, kernels: Packers = packing) -> np.ndarray:
+        if not self.sends_zeros:
+            selection = selection.without_zeros()
+        parts, values = self.encode_indices(selection, kernels), selection.values
+        index_bytes = sum(part.nbytes for part in parts)
+        bytes_of_values = values_bytes(values.size, self.values, values.itemsize)
+        buffer = np.empty(HEADER_BYTES + index_bytes + bytes_of_values, np.uint8)
+        write_values(values, self.values, buffer[write_parts(buffer, parts) :], kernels)
+        assert self.number is not None
+        return seal_frame(
+            buffer,
+            self.number,
+            values.dtype,
+            selection.numel,
+            selection.count,
+            format_number(self.values),
+        )
+
+    def decode(self, buffer: np.ndarray, kernels: Packers = packing) -> Selection:
+        frame = open_frame(buffer, self, format_number(self.values))
+        offset = frame.body.size - values_bytes(frame.count, self.values, frame.value_type.itemsize)
+        need(offset >= 0, f"a body of {frame.body.size} bytes cannot hold {frame.count} values")
+        indices = self.decode_indices(frame.body[:offset], frame.count, frame.numel, kernels)
+        return selection_from(frame, indices, self.read_values(frame, offset, kernels))
+
+    def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:
+        return self.index_bytes(count, numel) + values_bytes(count, self.values, value_bytes)
+
+    def read_values(self, frame: Frame, offset: int, kernels: Packers) -> np.ndarray:
+        prefix, codes = value_codes(frame, offset, frame.count, self.values, kernels)
+        return decode_values(prefix, codes, self.values, frame, kernels)
+
+    def encode_indices(self, selection: Selection, kernels: Packers) -> list[np.ndarray]:
+        """Return the encoded indices as arrays, to be concatenated."""
+        raise NotImplementedError
+
+    def decode_indices(
+        self, body: np.ndarray, count: int, numel: int, kernels: Packers
+    ) -> np.ndarray:
+        """Decode the indices, uint32 [count], ascending; CorruptPayload unless they fill the body
+        exactly."""
+        raise NotImplementedError
+
+    def index_bytes(self, count: int, numel: int) -> float:
+        """Return the bytes of the body without the values; see ``body_bytes``."""
+        raise NotImplementedError

@@ -10,8 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.checks import check_density, count_from_density
-from hvd_sparse.codecs._valued import ValuedCodec
-from hvd_sparse.codecs._values import check_format
+from hvd_sparse.codecs._values import ValuedCodec, check_format
 from hvd_sparse.codecs.bitmap import Bitmap
 from hvd_sparse.codecs.block16 import Block16
 from hvd_sparse.codecs.contract import Codec
@@ -21,7 +20,7 @@ from hvd_sparse.kernels import packing
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
-from hvd_sparse.wire.frame import peek_frame
+from hvd_sparse.wire.frame import read_frame
 
 CANDIDATES: tuple[type[ValuedCodec], ...] = (Dense, Bitmap, Block16, Golomb)
 """Candidate codecs, fastest first; all of them keep all indices."""
@@ -49,9 +48,7 @@ class Auto(Codec):
     Notes
     -----
     The choice depends only on density, numel and dtype, so that all ranks choose alike. Frames of
-    any other codec are refused.
-
-    Cost: that of the chosen codec.
+    any other codec are refused. Cost: that of the chosen codec.
     """
 
     values: str = "bfloat16"
@@ -75,13 +72,7 @@ class Auto(Codec):
         return self if self.density is not None else dataclasses.replace(self, density=density)
 
     def chosen(self, numel: int, value_bytes: int = 4) -> ValuedCodec:
-        """Return the codec for a tensor.
-
-        Parameters
-        ----------
-        numel : entries of the tensor
-        value_bytes : itemsize of the accumulator's dtype
-        """
+        """Return the codec for a tensor; ``value_bytes`` is the itemsize of its accumulator."""
         return _chosen(self.values, self.density, numel, value_bytes)
 
     def encode(self, selection: Selection, kernels: Packers = packing) -> np.ndarray:
@@ -91,7 +82,7 @@ class Auto(Codec):
 
     def decode(self, buffer: np.ndarray, kernels: Packers = packing) -> Selection:
         # Repeat the choice instead of trusting the frame's codec number.
-        frame = peek_frame(buffer)
+        frame = read_frame(buffer, has_checksum=False)
         return self.chosen(frame.numel, frame.value_type.itemsize).decode(buffer, kernels)
 
     def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.codecs._bits import unpack
-from hvd_sparse.codecs._valued import ValuedCodec
+from hvd_sparse.codecs._bits import decode_presence, encode_presence, presence_bytes
+from hvd_sparse.codecs._values import ValuedCodec
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
@@ -21,18 +21,9 @@ class Bitmap(ValuedCodec):
     """Send one bit per entry of the tensor, and the selected values; for high densities.
 
         body: ceil(numel / 8) bytes, the first entry in the lowest bit, padded with zeros; values
-        (``values``)
 
-    The bitmap costs 1 / density bits per selected entry.
-
-    Parameters
-    ----------
-    values : "float32", exact, 4 bytes (8 for float64); "bfloat16" or "float16", 2 bytes; "int8", 1
-        byte
-
-    Notes
-    -----
-    Cost: one pass over one byte per entry of the tensor, for encoding and for decoding.
+    The bitmap costs 1 / density bits per selected entry. Cost: one pass over one byte per entry of
+    the tensor, for encoding and for decoding.
 
     Paper: xu2021deepreduce.
     """
@@ -55,27 +46,3 @@ class Bitmap(ValuedCodec):
 
     def index_bytes(self, count: int, numel: int) -> float:
         return presence_bytes(numel)
-
-
-def presence_bytes(numel: int) -> int:
-    """Return the bytes of a bitmap."""
-    return -(-numel // 8)
-
-
-def encode_presence(indices: np.ndarray, numel: int) -> np.ndarray:
-    """Return the bitmap of the indices, uint8 [ceil(numel / 8)], first entry in the lowest bit."""
-    is_sent = np.zeros(numel, np.uint8)
-    is_sent[indices] = 1
-    return np.packbits(is_sent, bitorder="little")
-
-
-def decode_presence(packed: np.ndarray, count: int, numel: int) -> np.ndarray:
-    """Return the indices of the set bits, uint32 [count].
-
-    Raises
-    ------
-    CorruptPayload : the number of set bits is not ``count``
-    """
-    indices = np.flatnonzero(unpack(packed, 1, numel).view(np.bool_))
-    need(indices.size == count, f"the bitmap has {indices.size} entries, and the header {count}")
-    return indices.astype(np.uint32)

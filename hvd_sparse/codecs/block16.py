@@ -7,10 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.codecs._valued import ValuedCodec
-from hvd_sparse.codecs._values import ALL_FORMATS
+from hvd_sparse.codecs._values import ALL_FORMATS, ValuedCodec
 from hvd_sparse.errors import CorruptPayload
-from hvd_sparse.kernels.packing import BLOCK, Packers, blocks_of
+from hvd_sparse.kernels.packing import BLOCK, BLOCK_BITS, Packers, blocks_of
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
 from hvd_sparse.wire.frame import need
@@ -24,20 +23,12 @@ class Block16(ValuedCodec):
     """Send 16-bit positions inside blocks of 65,536 entries, and the count of every block.
 
         body: counts of the blocks [ceil(numel / 65536)], uint16, or uint32 if some block is full;
-              uint16 positions [count]; values (``values``)
+              uint16 positions [count]; values
 
-    Parameters
-    ----------
-    values : "bfloat16" or "float16", 2 bytes; "int8", 1 byte; "int4" and "int2", 4 and 2 bits;
-        "float32", exact, 4 bytes (8 for float64)
-
-    Notes
-    -----
     An entry costs 4 bytes with 16-bit values. The counts add 2 bytes per block: a third of a byte
-    per entry at density 1e-4, and negligible at higher densities.
-
-    Cost: a copy of the positions and a conversion of the values, for encoding and for decoding, in
-    16-bit arithmetic; CRC-32 over half of the bytes of ``index_value``.
+    per entry at density 1e-4, and negligible at higher densities. Cost: a copy of the positions and
+    a conversion of the values, for encoding and for decoding; CRC-32 over half of the bytes of
+    ``index_value``.
     """
 
     values: str = "bfloat16"
@@ -57,18 +48,30 @@ class Block16(ValuedCodec):
     ) -> np.ndarray:
         counts, positions = _split(body, count, numel)
         need(int(counts.sum()) == count, f"the counts of the blocks do not add up to {count}")
-        indices = kernels.join_blocks(counts, positions)
-        if indices is None:
-            raise CorruptPayload("the positions in a block do not ascend")
-        need(
-            count == 0 or int(indices[-1]) < numel,
-            f"an index exceeds the {numel} entries of the tensor",
-        )
-        return indices
+        return joined_blocks(counts, positions, numel, kernels)
 
     def index_bytes(self, count: int, numel: int) -> float:
         width = 4 if numel >= BLOCK and count == numel else 2
         return width * blocks_of(numel) + 2 * count
+
+
+def joined_blocks(
+    counts: np.ndarray,
+    positions: np.ndarray,
+    numel: int,
+    kernels: Packers,
+    bits: int = BLOCK_BITS,
+) -> np.ndarray:
+    """Return the indices of counts and positions in blocks of 2^bits entries, uint32 ascending;
+    CorruptPayload unless they ascend and are below ``numel``."""
+    indices = kernels.join_blocks(counts, positions, bits)
+    if indices is None:
+        raise CorruptPayload("the positions in a block do not ascend")
+    need(
+        indices.size == 0 or int(indices[-1]) < numel,
+        f"an index exceeds the {numel} entries of the tensor",
+    )
+    return indices
 
 
 def _split(body: np.ndarray, count: int, numel: int) -> tuple[np.ndarray, np.ndarray]:

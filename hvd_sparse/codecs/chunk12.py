@@ -8,9 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.codecs._bits import unpack
-from hvd_sparse.codecs._valued import ValuedCodec
-from hvd_sparse.codecs._values import ALL_FORMATS, packed_bytes
-from hvd_sparse.errors import CorruptPayload
+from hvd_sparse.codecs._values import ALL_FORMATS, ValuedCodec, packed_bytes
+from hvd_sparse.codecs.block16 import joined_blocks
 from hvd_sparse.kernels.packing import Packers, blocks_of
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
@@ -26,25 +25,14 @@ class Chunk12(ValuedCodec):
     """Send 12-bit positions inside chunks of 4,096 entries, and the count of every chunk.
 
         body: counts of the chunks [ceil(numel / 4096)], uint16; the low 8 bits of every index
-              [count]; the next 4 bits, two entries a byte, the first lower; values (``values``)
+              [count]; the next 4 bits, two entries a byte, the first lower; values
 
-    Parameters
-    ----------
-    values : "int2" or "int4", 2 and 4 bits; "int8", 1 byte; "bfloat16" or "float16", 2 bytes;
-        "float32", exact, 4 bytes (8 for float64)
+    An entry costs 14 bits with 2-bit values, as in SparseLoCo. Cost: two copies of the positions,
+    one of them packed, and the codes of the values, for encoding and for decoding.
 
-    Notes
-    -----
-    An entry costs 14 bits with 2-bit values, as in SparseLoCo.
-
-    Departs: the paper sends exactly 64 entries of every chunk. Here a chunk may have any number,
-    and the counts add 2 bytes a chunk: 0.03 bytes an entry at density 1/64, half a byte at 0.001,
-    where ``golomb`` with the same values needs fewer bytes.
-
-    Cost: two copies of the positions, one of them packed, and the codes of the values, for encoding
-    and for decoding.
-
-    Paper: sarfi2025sparseloco.
+    Paper: sarfi2025sparseloco.  Departs: the paper sends exactly 64 entries of every chunk. Here a
+    chunk may have any number, and the counts add 2 bytes a chunk: 0.03 bytes an entry at density
+    1/64, half a byte at 0.001, where ``golomb`` with the same values needs fewer bytes.
     """
 
     values: str = "int2"
@@ -74,14 +62,7 @@ class Chunk12(ValuedCodec):
         positions = unpack(body[2 * chunks + count :], 4, count, kernels).astype(np.uint16)
         positions <<= np.uint16(8)
         positions |= low
-        indices = kernels.join_blocks(counts, positions, CHUNK_BITS)
-        if indices is None:
-            raise CorruptPayload("the positions in a chunk do not ascend")
-        need(
-            count == 0 or int(indices[-1]) < numel,
-            f"an index exceeds the {numel} entries of the tensor",
-        )
-        return indices
+        return joined_blocks(counts, positions, numel, kernels, CHUNK_BITS)
 
     def index_bytes(self, count: int, numel: int) -> float:
         return 2 * blocks_of(numel, CHUNK_BITS) + count + packed_bytes(count, 4)

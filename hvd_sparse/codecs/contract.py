@@ -28,19 +28,19 @@ class Codec:
     number : permanent number on the wire; None for a codec that writes the frames of others. 12 was
         that of a codec that is gone, and stays free
     is_exact : ``decode(encode(s)) == s`` bit for bit; else memories keep the rounding
-    is_plain : the body is the indices, then the values, as they lie in memory (``kernels.rows``)
-    is_exact_for_signs : exact where all values have one magnitude
+    sends_zeros : entries that are exactly zero are sent
+    row_body : the body, where compiled rows know it (``kernels.rows``); 0 where they do not
+    is_exact_for_signs : exact if all values have one magnitude
     has_fixed_size : the bytes depend on count, numel and the width of the values alone, so
         ``body_bytes`` is exact
     numel_limit : tensors must have fewer entries
-    needs_host : why gradients on an accelerator are copied to the host with this part; empty where
-        it works on vectors that lie there
+    needs_host : why gradients on an accelerator are copied to the host; empty if it works there
     """
 
     id: ClassVar[str]
     paper: ClassVar[str | None] = None
     number: ClassVar[int | None]
-    is_plain: ClassVar[bool] = False
+    row_body: ClassVar[int] = 0
     is_exact_for_signs: ClassVar[bool] = True
     has_fixed_size: ClassVar[bool] = True
     numel_limit: ClassVar[int] = INDEX_LIMIT
@@ -80,15 +80,10 @@ class Codec:
         raise NotImplementedError
 
     def decode(self, buffer: np.ndarray, kernels: Packers = packing) -> Selection:
-        """Decode a buffer that consists of one frame.
+        """Decode a buffer that consists of one frame, uint8 [bytes].
 
         Decoding is strict: an accepted frame encodes back to the same bytes. The memory allocated
         is bounded by the buffer's length.
-
-        Parameters
-        ----------
-        buffer : uint8 [bytes]
-        kernels : the engine's packers
 
         Raises
         ------
@@ -97,14 +92,10 @@ class Codec:
         raise NotImplementedError
 
     def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:
-        """Return the bytes of a frame's body, exactly if ``has_fixed_size``.
+        """Return the bytes of a frame's body; if not ``has_fixed_size`` the expectation for entries
+        at random positions.
 
-        Otherwise it is the expectation for entries at random positions.
-
-        Parameters
-        ----------
-        count : entries sent
-        numel : entries of the tensor
+        count, numel : entries sent, and of the tensor
         value_bytes : itemsize of the accumulator's dtype
         """
         raise NotImplementedError

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.codecs._valued import ValuedCodec
 from hvd_sparse.codecs._values import (
+    ValuedCodec,
     decode_values,
     encode_values,
     format_number,
@@ -28,20 +28,12 @@ from hvd_sparse.wire.frame import need, need_size, open_frame, selection_from, w
 class Dense(ValuedCodec):
     """Send a code for every entry of the tensor and no indices; the cheapest codec at density 1.
 
-        body: values [numel] (``values``); entries outside the selection have the code with all bits
-        set (0x80 for int8)
+        body: values [numel]; entries outside the selection have the code with all bits set
+              (0x80 for int8)
 
-    Parameters
-    ----------
-    values : "float32", exact, 4 bytes (8 for float64); "bfloat16" or "float16", 2 bytes; "int8", 1
-        byte
-
-    Notes
-    -----
     The code with all bits set is a NaN, and values are finite, so selected zeros are distinguished
-    from entries outside the selection.
-
-    Cost: one pass over the tensor, for encoding and for decoding.
+    from entries outside the selection. Cost: one pass over the tensor, for encoding and for
+    decoding.
     """
 
     number: ClassVar[int | None] = 6

@@ -8,8 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.codecs._gaps import decode_gaps, encode_gaps, gaps_bytes
-from hvd_sparse.codecs._valued import ValuedCodec
-from hvd_sparse.codecs._values import ALL_FORMATS
+from hvd_sparse.codecs._values import ALL_FORMATS, ValuedCodec
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
@@ -20,21 +19,12 @@ from hvd_sparse.types import Selection
 class Golomb(ValuedCodec):
     """Send the gaps between indices in a Golomb code: 11.44 bits an index at density 0.001.
 
-        body: the gaps (``_gaps``: planes of low bits, then unary quotients); values (``values``)
+        body: the gaps (``_gaps``: planes of low bits, then unary quotients); values
 
-    Parameters
-    ----------
-    values : "bfloat16" or "float16", 2 bytes; "int8", 1 byte; "int4" and "int2", 4 and 2 bits;
-        "float32", exact, 4 bytes (8 for float64)
-
-    Notes
-    -----
     The entropy is 11.41 bits at density 0.001. The modulus, 2^b or 3 * 2^b, is computed from count
     and numel and not sent. Random indices cost at most 1.1 % more than their entropy at densities
-    below 0.1; with powers of two only, 2.1 %.
-
-    Cost: one dependent addition per entry, because the codes have variable length, and about ten
-    vector operations, for encoding and for decoding.
+    below 0.1; with powers of two only, 2.1 %. Cost: one dependent addition per entry, because the
+    codes have variable length, and about ten vector operations, for encoding and for decoding.
 
     Paper: golomb1966run; for gradients, sattler2019stc.
     """

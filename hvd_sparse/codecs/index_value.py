@@ -13,6 +13,7 @@ from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.kernels import packing
 from hvd_sparse.kernels.packing import Packers
+from hvd_sparse.kernels.rows import PLAIN
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
 from hvd_sparse.wire.frame import (
@@ -42,7 +43,7 @@ class IndexValue(Codec):
 
     paper: ClassVar[str | None] = "aji2017sparse"
     number: ClassVar[int | None] = 1
-    is_plain: ClassVar[bool] = True
+    row_body: ClassVar[int] = PLAIN
     needs_host: ClassVar[str] = ""
 
     def encode(self, selection: Selection, kernels: Packers = packing) -> np.ndarray:

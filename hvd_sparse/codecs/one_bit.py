@@ -7,8 +7,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.codecs._signs import SignCodec, decode_bits, encode_bits
-from hvd_sparse.codecs.bitmap import decode_presence, encode_presence, presence_bytes
+from hvd_sparse.codecs._bits import (
+    decode_bits,
+    decode_presence,
+    encode_bits,
+    encode_presence,
+    presence_bytes,
+)
+from hvd_sparse.codecs._signs import SignCodec
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
 from hvd_sparse.wire.frame import Frame, need_size
@@ -22,13 +28,9 @@ class OneBit(SignCodec):
         body: float32 or float64 magnitude; unless all entries are sent, a bitmap of the sent
               entries; for every sent entry a bit, 1 if negative
 
-    Notes
-    -----
     Exact zeros have no sign and are not sent. If there are any, the bitmap adds a second bit per
-    entry of the tensor.
-
-    Cost: one pass over one byte per entry of the tensor, for encoding and for decoding; two passes
-    if there is a bitmap.
+    entry of the tensor. Cost: one pass over one byte per entry of the tensor, two if there is a
+    bitmap, for encoding and for decoding.
 
     Paper: karimireddy2019error.
     """

@@ -7,8 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from hvd_sparse.codecs._bits import decode_bits, encode_bits
 from hvd_sparse.codecs._gaps import decode_gaps, encode_gaps, gaps_bytes
-from hvd_sparse.codecs._signs import SignCodec, decode_bits, encode_bits
+from hvd_sparse.codecs._signs import SignCodec
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
 from hvd_sparse.wire.frame import Frame, need
@@ -24,12 +25,9 @@ class OneSign(SignCodec):
         body: float32 or float64 magnitude; a byte: 1 all plus or no entries, 2 all minus, 0 mixed;
               the gaps (as in ``golomb``); if the byte is 0, a bit for every entry, 1 if negative
 
-    Notes
-    -----
     An entry costs 11.4 bits at density 0.001, one fewer than with ``sign_mean``, if all entries
-    have the same sign, as those of selector ``sbc`` do.
-
-    Cost: that of ``golomb``, and one pass over the values for their mean.
+    have the same sign, as those of selector ``sbc`` do. Cost: that of ``golomb``, and one pass over
+    the values for their mean.
 
     Paper: sattler2019sbc.
     """

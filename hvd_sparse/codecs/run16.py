@@ -32,9 +32,8 @@ class Run16(Codec):
     The paper does not define runs of 65,536 zeros and more. Here a word (65535, +0.0) is a filler
     that skips 65,536 entries. A selected +0.0 after 65,535 zeros would look the same; its value is
     sent with all bits set, a NaN, which is unambiguous because values are finite. Decoding is
-    therefore exact.
-
-    Cost: one cumulative sum and about six array operations, for encoding and for decoding.
+    therefore exact. Cost: one cumulative sum and about six array operations, for encoding and for
+    decoding.
 
     Paper: lin2018dgc.
     """
@@ -68,10 +67,8 @@ class Run16(Codec):
             words * (2 + width) == frame.body.size,
             f"a body of {frame.body.size} bytes is no whole number of words of {2 + width} bytes",
         )
-        runs, codes = (
-            frame.body[: 2 * words].view("<u2"),
-            frame.body[2 * words :].view(f"<u{width}"),
-        )
+        runs = frame.body[: 2 * words].view("<u2")
+        codes = frame.body[2 * words :].view(f"<u{width}")
         is_entry = (runs != LONGEST) | (codes != 0)
         need(
             np.count_nonzero(is_entry) == frame.count,
@@ -104,10 +101,8 @@ def _runs(indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def expected_fillers(count: int, numel: int) -> float:
-    """Return the expected fillers per entry at random positions.
-
-    They are q + q^2 + ... for q = P(gap >= 65,536).
-    """
+    """Return the expected fillers per entry at random positions: q + q^2 + ... for q = P(gap >=
+    65,536)."""
     if count == 0 or numel <= LONGEST:
         return 0.0
     chance = (1 - count / numel) ** (LONGEST + 1)

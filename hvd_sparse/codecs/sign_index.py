@@ -21,12 +21,9 @@ class SignIndex(SignCodec):
 
         body: float32 or float64 magnitude; uint32 words [count]
 
-    Notes
-    -----
     The smallest magnitude stands for the paper's threshold; the excess of larger values stays in
-    the residual. Tensors have at most 2^31 entries.
-
-    Cost: a copy of the indices, for encoding and for decoding.
+    the residual. Tensors have at most 2^31 entries. Cost: a copy of the indices, for encoding and
+    for decoding.
 
     Paper: strom2015scalable.
     """

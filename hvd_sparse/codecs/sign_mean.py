@@ -7,9 +7,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from hvd_sparse.codecs._bits import decode_bits, encode_bits
 from hvd_sparse.codecs._gaps import decode_gaps, encode_gaps, gaps_bytes
-from hvd_sparse.codecs._signs import SignCodec, decode_bits, encode_bits
+from hvd_sparse.codecs._signs import SignCodec
 from hvd_sparse.kernels.packing import Packers
+from hvd_sparse.kernels.rows import SIGNS
 from hvd_sparse.registry import CODECS
 from hvd_sparse.wire.frame import Frame, need
 
@@ -19,20 +21,18 @@ from hvd_sparse.wire.frame import Frame, need
 class SignMean(SignCodec):
     """Send the Golomb-coded gaps between indices, a sign bit per entry, and the mean magnitude.
 
-        body: float32 or float64 magnitude; the gaps (as in ``golomb``);
-              a bit for every entry, 1 if negative
+        body: float32 or float64 magnitude; the gaps (as in ``golomb``); a bit for every entry, 1 if
+              negative
 
-    Notes
-    -----
-    An entry costs 12.4 bits at density 0.001.
-
-    Cost: that of ``golomb``, and one pass over the values for their mean.
+    An entry costs 12.4 bits at density 0.001. Cost: that of ``golomb``, and one pass over the
+    values for their mean.
 
     Paper: sattler2019stc.
     """
 
     paper: ClassVar[str | None] = "sattler2019stc"
     number: ClassVar[int | None] = 8
+    row_body: ClassVar[int] = SIGNS
     has_fixed_size: ClassVar[bool] = False
     needs_host: ClassVar[str] = ""
 

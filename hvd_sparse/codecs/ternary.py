@@ -24,17 +24,12 @@ class Ternary(SignCodec):
               uint8 or uint16 words [count]: 4 * (index within the bin) + 1 for plus, 2 for minus
 
     Words have 8 bits with bins of 64 entries, or 16 bits with bins of 16,384. The layout with fewer
-    bytes is used; it is computed from count and numel.
+    bytes is used; it is computed from count and numel. Cost: one count per entry and about six
+    array operations, for encoding and for decoding.
 
-    Notes
-    -----
-    The paper defines the words (6 or 14 bits of index, 2 of sign) but not how bins are delimited;
-    here every bin has a count. Departs: bins are as long as a word can address, instead of the
-    selector's 50 or 500 entries, to save counts.
-
-    Cost: one count per entry and about six array operations, for encoding and for decoding.
-
-    Paper: chen2018adacomp.
+    Paper: chen2018adacomp, which defines the words (6 or 14 bits of index, 2 of sign) but not how
+    bins are delimited; here every bin has a count.  Departs: bins are as long as a word can
+    address, instead of the selector's 50 or 500 entries, to save counts.
     """
 
     paper: ClassVar[str | None] = "chen2018adacomp"
@@ -59,10 +54,8 @@ class Ternary(SignCodec):
             body.size == width * (bins + frame.count),
             f"{frame.count} words and {bins} bins do not fill {body.size} bytes",
         )
-        counts, words = (
-            body[: width * bins].view(f"<u{width}"),
-            body[width * bins :].view(f"<u{width}"),
-        )
+        counts = body[: width * bins].view(f"<u{width}")
+        words = body[width * bins :].view(f"<u{width}")
         need(
             int(counts.sum(dtype=np.int64)) == frame.count,
             f"the counts of the bins do not add up to {frame.count}",

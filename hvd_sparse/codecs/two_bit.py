@@ -20,10 +20,8 @@ class TwoBit(SignCodec):
     """Send 0, plus or minus for every entry of the tensor, 2 bits each, and one magnitude.
 
         body: float32 or float64 magnitude; two bits per entry of the tensor, the first entry
-        lowest: 0 not sent, 1 plus, 2 minus
+              lowest: 0 not sent, 1 plus, 2 minus
 
-    Notes
-    -----
     Cost: one pass over two bytes per entry of the tensor, for encoding and for decoding.
 
     Paper: wen2017terngrad.

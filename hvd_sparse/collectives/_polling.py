@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from hvd_sparse.errors import ExchangeTimeout
+
 SHORTEST_SLEEP_S, LONGEST_SLEEP_S = 2e-5, 5e-4
 
 
@@ -25,3 +27,11 @@ def sleep_until(is_done: Callable[[], bool], limit_s: float | None) -> bool:
         # Sleep briefly at first, because most results arrive soon.
         sleep_s = min(2 * sleep_s, LONGEST_SLEEP_S)
     return True
+
+
+def unfinished(library: str, name: str, timeout_s: float | None) -> ExchangeTimeout:
+    """Return the error for a collective of a library that did not finish in time."""
+    return ExchangeTimeout(
+        f"{library}'s {name!r} did not finish in {timeout_s} s: some rank has not submitted it or "
+        "has stopped; look at the ranks' output, or raise timeout_s"
+    )

@@ -19,27 +19,20 @@ class ProcessSet(Protocol):
 
 
 class ProcessSetRanks:
-    """Base class of collectives over a Horovod process set: rank, size, nodes and root.
-
-    Attributes
-    ----------
-    horovod : Horovod's module for the framework
-    process_set : the process set in which collectives run
-    """
+    """Base class of collectives over a Horovod process set: rank, size, nodes and root."""
 
     horovod: ClassVar[ModuleType]
+    """Horovod's module for the framework."""
 
     def __init__(self, process_set: ProcessSet) -> None:
         self.process_set = process_set
 
     @property
     def rank(self) -> int:
-        """This process's rank in the process set."""
         return int(self.process_set.rank())
 
     @property
     def world_size(self) -> int:
-        """The number of ranks in the process set."""
         return int(self.process_set.size())
 
     @property

@@ -16,15 +16,9 @@ class Pending(Protocol):
     """A collective that has been started."""
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
-        """Wait for the result and return it.
+        """Return the result; raise ExchangeTimeout if it takes longer than ``timeout_s`` seconds.
 
-        Parameters
-        ----------
-        timeout_s : time limit in seconds; None for no limit
-
-        Raises
-        ------
-        ExchangeTimeout : the collective did not finish in time
+        None stands for no limit.
         """
 
     def is_done(self) -> bool:
@@ -68,12 +62,7 @@ class Collective(Protocol):
 
 @dataclass(frozen=True)
 class AllGather:
-    """A request for an allgather.
-
-    Attributes
-    ----------
-    array : this rank's 1-D array
-    """
+    """A request for an allgather of 1-D arrays."""
 
     array: np.ndarray
 
@@ -84,12 +73,7 @@ class AllGather:
 
 @dataclass(frozen=True)
 class AllReduce:
-    """A request for a sum over all ranks.
-
-    Attributes
-    ----------
-    array : this rank's summand
-    """
+    """A request for a sum over all ranks."""
 
     array: np.ndarray
 
@@ -100,13 +84,7 @@ class AllReduce:
 
 @dataclass(frozen=True)
 class Broadcast:
-    """A request for a broadcast.
-
-    Attributes
-    ----------
-    array : the array to send on the root; elsewhere an array of the same shape
-    root : the rank that sends
-    """
+    """A request for a broadcast from rank ``root``; other ranks give an array of the same shape."""
 
     array: np.ndarray
     root: int
@@ -118,12 +96,9 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class AllToAll:
-    """A request for an alltoall.
+    """A request for an alltoall of a 1-D array, with ``splits[r]`` entries for rank r.
 
-    Attributes
-    ----------
-    array : 1-D, the concatenated parts for ranks 0, 1, ...
-    splits : int32 [world_size], number of entries of each part
+    ``splits`` is int32 [world_size].
     """
 
     array: np.ndarray

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,7 +33,7 @@ from hvd_sparse.collectives.horovod_torch import (
     mpi_ops,
 )
 from hvd_sparse.kernels.torch.vector import fetch, upload
-from hvd_sparse.wire.padding import Count, Room, needed, read_blocks, write_block
+from hvd_sparse.wire.padding import Count, Room, needed, unpadded, write_block
 
 
 class HorovodDeviceCollective(HorovodTorchCollective):
@@ -57,30 +58,8 @@ class HorovodDeviceCollective(HorovodTorchCollective):
     def allgather(self, array: np.ndarray, name: str) -> _HorovodPending:
         room = self._rooms[name]
         block = write_block(np.ascontiguousarray(array), room.nbytes)
-        with self._on_stream():
-            sent = upload(block, self.device)
-            handle = hvd.allgather_async(sent, name=name, process_set=self.process_set)
-
-        def take(joined: Synchronized) -> torch.Tensor:
-            contents = self._read(joined, sent, name, block.size - array.nbytes)
-            # All ranks see all lengths, so all compute the same room.
-            room.note(max(map(needed, contents)))
-            return _joined(contents, array.dtype)
-
-        return _HorovodPending(handle, name, take)
-
-    def allreduce(self, array: np.ndarray, name: str) -> _HorovodPending:
-        with self._on_stream():
-            sent = upload(array, self.device)
-            handle = hvd.allreduce_async(sent, name=name, op=hvd.Sum, process_set=self.process_set)
-        return _HorovodPending(handle, name, lambda result: self._fetch(result, sent))
-
-    def broadcast(self, array: np.ndarray, root: int, name: str) -> _HorovodPending:
-        global_root = self.global_rank(root)
-        with self._on_stream():
-            sent = upload(array, self.device)
-            handle = hvd.broadcast_async(sent, global_root, name=name, process_set=self.process_set)
-        return _HorovodPending(handle, name, lambda result: self._fetch(result, sent))
+        pending = self._start(hvd.allgather_async, block, name)
+        return self._unpadding(pending, array, block.nbytes, room)
 
     def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> _HorovodPending:
         room = self._rooms[name]
@@ -92,42 +71,36 @@ class HorovodDeviceCollective(HorovodTorchCollective):
             write_block(part, needed(part) + (room.nbytes - total) * (to == self.rank))
             for to, part in enumerate(parts)
         ]
-        lengths = torch.tensor([block.size for block in blocks], dtype=torch.int32)
+        lengths = np.array([block.size for block in blocks])
+        pending = super().alltoall(np.concatenate(blocks), lengths, name)
+        return self._unpadding(pending, array, room.nbytes)
+
+    def _start(
+        self, operation: Callable[..., int], array: np.ndarray, name: str, **options: Any
+    ) -> _HorovodPending:
         with self._on_stream():
-            sent = upload(np.concatenate(blocks), self.device)
-            handle = hvd.alltoall_async(
-                sent, splits=lengths, name=name, process_set=self.process_set
-            )
+            sent = upload(array, self.device)
+            handle = operation(sent, name=name, process_set=self.process_set, **options)
+        return _HorovodPending(handle, name, lambda result: self._fetch(result, sent))
 
-        def take(result: Synchronized) -> torch.Tensor:
-            contents = self._read(result[0], sent, name, room.nbytes - array.nbytes)
-            return _joined(contents, array.dtype)
+    def _unpadding(
+        self, pending: _HorovodPending, array: np.ndarray, sent: int, room: Room | None = None
+    ) -> _HorovodPending:
+        """Let a collective of ``sent`` bytes of blocks return the contents of the received ones."""
+        take, name = pending.take, pending.name
+        pending.take = lambda result: unpadded(take(result), array, sent, name, self._count, room)
+        return pending
 
-        return _HorovodPending(handle, name, take)
-
-    def _read(
-        self, joined: Synchronized, sent: torch.Tensor, name: str, more: int
-    ) -> list[np.ndarray]:
-        """Return the contents of the received blocks, and count the bytes of padding.
-
-        more : bytes sent in addition to the array's own
-        """
-        fetched = self._fetch(joined, sent).numpy()
-        contents = read_blocks(fetched, name)
-        self._count(more, fetched.nbytes - sum(each.nbytes for each in contents))
-        return contents
-
-    def _fetch(self, result: Synchronized, sent: torch.Tensor) -> torch.Tensor:
+    def _fetch(self, result: Synchronized, sent: torch.Tensor) -> np.ndarray:
         """Copy Horovod's result to the host.
 
         sent : the operand, kept alive because Horovod may read it until the result is ready
         """
-        assert isinstance(result, torch.Tensor)
         with self._on_stream():
             catch_up(self.device)
-            array = fetch(result)
+            array = fetch(result if isinstance(result, torch.Tensor) else result[0])
         del sent
-        return torch.from_numpy(array)
+        return array
 
     @contextmanager
     def _on_stream(self) -> Iterator[None]:
@@ -158,7 +131,3 @@ def why_not_on(device: torch.device) -> str | None:
     if not hasattr(mpi_ops.mpi_lib, f"horovod_torch_allgather_async_{kind}"):
         return f"Horovod has no operations for tensors on {device.type}: train on CUDA devices"
     return None
-
-
-def _joined(contents: list[np.ndarray], dtype: np.dtype) -> torch.Tensor:
-    return torch.from_numpy(np.concatenate(contents).view(dtype))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from hvd_sparse.collectives._polling import unfinished
 from hvd_sparse.collectives._process_set import ProcessSet, ProcessSetRanks
-from hvd_sparse.errors import ExchangeTimeout, InvalidOption
+from hvd_sparse.errors import InvalidOption
 
 try:
     import horovod.tensorflow as hvd
@@ -37,16 +39,12 @@ class _ThreadPending:
         try:
             self._outcome.append(np.asarray(call()))
         except Exception as error:
-            # ``wait`` raises it, in the thread that needs the result.
-            self._outcome.append(error)
+            self._outcome.append(error)  # for ``wait``
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
         self._thread.join(timeout_s)
         if not self._outcome:
-            raise ExchangeTimeout(
-                f"Horovod's {self._name!r} did not finish in {timeout_s} s: some rank has not "
-                "submitted it or has stopped; look at the ranks' output, or raise timeout_s"
-            )
+            raise unfinished("Horovod", self._name, timeout_s)
         outcome = self._outcome[0]
         if isinstance(outcome, Exception):
             raise outcome
@@ -75,77 +73,34 @@ class HorovodTensorflowCollective(ProcessSetRanks):
     horovod = hvd
 
     def allgather(self, array: np.ndarray, name: str) -> _ThreadPending:
-        return _ThreadPending(
-            lambda: hvd.allgather(tf.constant(array), name=name, process_set=self.process_set), name
-        )
+        return self._start(hvd.allgather, array, name)
 
     def allreduce(self, array: np.ndarray, name: str) -> _ThreadPending:
-        # Ignore the name scope, because ranks may start the collective in different ones.
-        def call() -> tf.Tensor:
-            return hvd.allreduce(
-                tf.constant(array),
-                op=hvd.Sum,
-                name=name,
-                process_set=self.process_set,
-                ignore_name_scope=True,
-            )
-
-        return _ThreadPending(call, name)
+        return self._start(hvd.allreduce, array, name, op=hvd.Sum)
 
     def broadcast(self, array: np.ndarray, root: int, name: str) -> _ThreadPending:
-        global_root = self.global_rank(root)
-
-        def call() -> tf.Tensor:
-            return hvd.broadcast(
-                tf.constant(array),
-                global_root,
-                name=name,
-                process_set=self.process_set,
-                ignore_name_scope=True,
-            )
-
-        return _ThreadPending(call, name)
+        return self._start(hvd.broadcast, array, name, root_rank=self.global_rank(root))
 
     def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> _ThreadPending:
-        def call() -> tf.Tensor:
-            sent = tf.constant(splits, tf.int32)
-            return hvd.alltoall(
+        return self._start(hvd.alltoall, array, name, splits=splits)
+
+    def _start(
+        self, operation: Callable[..., Any], array: np.ndarray, name: str, **options: Any
+    ) -> _ThreadPending:
+        def call() -> Any:
+            if "splits" in options:
+                options["splits"] = tf.constant(options["splits"], tf.int32)
+            # Ignore the name scope, because ranks may start the collective in different ones.
+            result = operation(
                 tf.constant(array),
-                sent,
                 name=name,
                 process_set=self.process_set,
                 ignore_name_scope=True,
-            )[0]
+                **options,
+            )
+            return result[0] if "splits" in options else result
 
         return _ThreadPending(call, name)
-
-
-def graph_allgather(
-    array: tf.Tensor, splits: tf.Tensor, name: str, process_set: ProcessSet
-) -> tf.Tensor:
-    """Add an allgather of 1-D tensors to the graph, and return its result.
-
-    The graph's name scopes become part of the collective's name, as with Horovod's own operations,
-    because code that is traced twice in one graph would otherwise submit the same name twice.
-
-    The operation's name starts with "HorovodAllgather", because Horovod's elastic run only recovers
-    from errors that contain this name.
-    """
-    return hvd.allgather(array, name=f"HorovodAllgather_{name}", process_set=process_set)
-
-
-def graph_alltoall(
-    array: tf.Tensor, splits: tf.Tensor, name: str, process_set: ProcessSet
-) -> tf.Tensor:
-    """Add an alltoall of 1-D tensors to the graph, and return its result."""
-    return hvd.alltoall(array, splits, name=name, process_set=process_set)[0]
-
-
-def graph_allreduce(
-    array: tf.Tensor, splits: tf.Tensor, name: str, process_set: ProcessSet
-) -> tf.Tensor:
-    """Add a sum over all ranks to the graph, and return its result."""
-    return hvd.allreduce(array, op=hvd.Sum, name=name, process_set=process_set)
 
 
 def graph_reduce(
@@ -171,9 +126,24 @@ def graph_reduce(
     )
 
 
+def _gathered(array: tf.Tensor, splits: tf.Tensor, name: str, process_set: ProcessSet) -> tf.Tensor:
+    # The operation's name starts with "HorovodAllgather", because Horovod's elastic run only
+    # recovers from errors that contain this name.
+    return hvd.allgather(array, name=f"HorovodAllgather_{name}", process_set=process_set)
+
+
 GRAPH_PHASES: dict[str, Callable[[tf.Tensor, tf.Tensor, str, ProcessSet], tf.Tensor]] = {
-    "allgather": graph_allgather,
-    "alltoall": graph_alltoall,
-    "allreduce": graph_allreduce,
+    "allgather": _gathered,
+    "alltoall": lambda array, splits, name, process_set: hvd.alltoall(
+        array, splits, name=name, process_set=process_set
+    )[0],
+    "allreduce": lambda array, splits, name, process_set: hvd.allreduce(
+        array, op=hvd.Sum, name=name, process_set=process_set
+    ),
 }
-"""Graph operations, by the kind of an exchange's phase."""
+"""Graph operations by the kind of an exchange's phase: functions of the 1-D tensor, the lengths of
+an alltoall's parts, the name and the process set.
+
+The graph's name scopes become part of the collective's name, as with Horovod's own operations,
+because code that is traced twice in one graph would otherwise submit the same name twice.
+"""

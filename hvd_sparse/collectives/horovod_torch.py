@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Union
+from typing import Any, Union
 
 import numpy as np
 import torch
 
-from hvd_sparse.collectives._polling import sleep_until
+from hvd_sparse.collectives._polling import sleep_until, unfinished
 from hvd_sparse.collectives._process_set import ProcessSetRanks
-from hvd_sparse.errors import ExchangeTimeout
 
 try:
     import horovod.torch as hvd
@@ -28,72 +27,52 @@ Synchronized = Union[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]
 
 @dataclass(eq=False)
 class _HorovodPending:
-    """A Horovod collective that has been started.
-
-    Attributes
-    ----------
-    handle, name : Horovod's handle and name of the collective
-    take : converts Horovod's result to the tensor to return; None to return it unchanged
-    """
+    """A Horovod collective that has been started; ``take`` converts its result to an array."""
 
     handle: int
     name: str
-    take: Callable[[Synchronized], torch.Tensor] | None = None
+    take: Callable[[Synchronized], np.ndarray]
 
     def is_done(self) -> bool:
-        """Return whether ``wait`` would return at once."""
         return bool(hvd.poll(self.handle))
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
-        """Wait for the result by polling, because Horovod's ``synchronize`` has no time limit.
-
-        HorovodInternalError propagates.
-        """
+        # Poll, because Horovod's ``synchronize`` has no time limit.
         if not (self.is_done() or sleep_until(self.is_done, timeout_s)):
-            raise ExchangeTimeout(
-                f"Horovod's {self.name!r} did not finish in {timeout_s} s: some rank has not "
-                "submitted it or has stopped; look at the ranks' output, or raise timeout_s"
-            )
-        result = hvd.synchronize(self.handle)
-        gathered: np.ndarray = (result if self.take is None else self.take(result)).numpy()
-        return gathered
+            raise unfinished("Horovod", self.name, timeout_s)
+        return self.take(hvd.synchronize(self.handle))
 
 
 class HorovodTorchCollective(ProcessSetRanks):
     """Asynchronous collectives over a process set.
 
-    Implements ``collectives.contract.Collective``.
+    Implements ``collectives.contract.Collective``. HorovodInternalError propagates from ``wait``.
     """
 
     horovod = mpi_ops
 
     def allgather(self, array: np.ndarray, name: str) -> _HorovodPending:
-        handle = hvd.allgather_async(_as_tensor(array), name=name, process_set=self.process_set)
-        return _HorovodPending(handle, name)
+        return self._start(hvd.allgather_async, array, name)
 
     def allreduce(self, array: np.ndarray, name: str) -> _HorovodPending:
-        handle = hvd.allreduce_async(
-            _as_tensor(array), name=name, op=hvd.Sum, process_set=self.process_set
-        )
-        return _HorovodPending(handle, name)
+        return self._start(hvd.allreduce_async, array, name, op=hvd.Sum)
 
     def broadcast(self, array: np.ndarray, root: int, name: str) -> _HorovodPending:
-        global_root = self.global_rank(root)
-        handle = hvd.broadcast_async(
-            _as_tensor(array), global_root, name=name, process_set=self.process_set
-        )
-        return _HorovodPending(handle, name)
+        return self._start(hvd.broadcast_async, array, name, root_rank=self.global_rank(root))
 
     def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> _HorovodPending:
-        handle = hvd.alltoall_async(
-            _as_tensor(array),
-            splits=torch.tensor(splits, dtype=torch.int32),
-            name=name,
-            process_set=self.process_set,
-        )
-        return _HorovodPending(handle, name, lambda result: result[0])
+        lengths = torch.tensor(splits, dtype=torch.int32)
+        return self._start(hvd.alltoall_async, array, name, splits=lengths)
+
+    def _start(
+        self, operation: Callable[..., int], array: np.ndarray, name: str, **options: Any
+    ) -> _HorovodPending:
+        # Copy read-only arrays to avoid torch's warning, though Horovod does not write to them.
+        tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
+        handle = operation(tensor, name=name, process_set=self.process_set, **options)
+        return _HorovodPending(handle, name, _array_of)
 
 
-def _as_tensor(array: np.ndarray) -> torch.Tensor:
-    # Copy read-only arrays to avoid torch's warning, though Horovod does not write to them.
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
+def _array_of(result: Synchronized) -> np.ndarray:
+    array: np.ndarray = (result if isinstance(result, torch.Tensor) else result[0]).numpy()
+    return array

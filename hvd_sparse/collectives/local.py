@@ -93,12 +93,7 @@ class LocalWorld:
         return results
 
     def meet(self, rank: int, name: str, brought: object) -> _Meeting:
-        """Submit a rank's operand to a collective, and return the collective's state.
-
-        Raises
-        ------
-        RankMismatch : the rank has already submitted this name
-        """
+        """Submit a rank's operand to a collective, and return the collective's state."""
         with self._lock:
             meeting = self._meetings.setdefault(name, _Meeting(self.world_size))
             if rank in meeting.brought:
@@ -167,14 +162,8 @@ class LocalCollective:
     ) -> _LocalPending:
         """Start a collective, and count its bytes when its result is fetched.
 
-        Parameters
-        ----------
-        name : name of the collective
-        brought : this rank's operand
-        sent : bytes of the operand
-        finish : function that computes the result from all ranks' operands
-        passing : function that computes the bytes through this rank's network, out and in, from
-            all ranks' operands
+        ``finish`` computes the result from all ranks' operands, and ``passing`` the bytes through
+        this rank's network, out and in.
         """
         world, rank = self._world, self.rank
         world.sent[rank] += sent

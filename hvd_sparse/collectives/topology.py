@@ -13,25 +13,17 @@ def is_elastic() -> bool:
 
 @dataclass(frozen=True)
 class Placement:
-    """The node of every rank.
-
-    Attributes
-    ----------
-    rank : rank of this process
-    nodes : a number for the node of every rank, equal for ranks that share a machine
-    """
+    """This process's rank, and a number for the node of every rank."""
 
     rank: int
     nodes: tuple[int, ...]
 
     @property
     def world_size(self) -> int:
-        """The number of ranks."""
         return len(self.nodes)
 
     @property
     def node_count(self) -> int:
-        """The number of nodes."""
         return len(set(self.nodes))
 
     def mates(self, rank: int) -> list[int]:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from hvd_sparse.collectives._polling import sleep_until
+from hvd_sparse.collectives._polling import sleep_until, unfinished
 from hvd_sparse.errors import ExchangeTimeout, RankMismatch
 from hvd_sparse.kernels.torch.vector import fetch, upload
 from hvd_sparse.wire.checksum import crc32
@@ -32,30 +32,18 @@ arrays do, because most of it would be padding."""
 
 
 class _Started:
-    """A collective of torch.distributed that has been started.
-
-    Parameters
-    ----------
-    work : torch's handle
-    output : tensor that receives the result
-    name : name of the collective, for errors
-    """
+    """A collective of torch.distributed that has been started, into the tensor ``output``."""
 
     def __init__(self, work: dist.Work, output: torch.Tensor, name: str) -> None:
         self._work, self._output, self._name = work, output, name
 
     def is_done(self) -> bool:
-        """Return whether ``wait`` would return at once."""
         return bool(self._work.is_completed())
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
-        """Wait for the result by polling, because a timeout of torch's ends the process group."""
+        # Poll, because a timeout of torch's ends the process group.
         if not (self.is_done() or sleep_until(self.is_done, timeout_s)):
-            raise ExchangeTimeout(
-                f"torch.distributed's {self._name!r} did not finish in {timeout_s} s: some rank "
-                "has not submitted it or has stopped; look at the ranks' output, or raise "
-                "timeout_s"
-            )
+            raise unfinished("torch.distributed", self._name, timeout_s)
         try:
             self._work.wait()
         except RuntimeError as error:
@@ -73,13 +61,6 @@ class _Gathering:
     The first collective gathers the beginning of every message, up to a room computed from the last
     allgathers of this name.  It runs in the background.  If a message is longer, ``wait`` gathers
     the rests in a second collective; all ranks know the lengths from the first.
-
-    Parameters
-    ----------
-    array : this rank's message, 1-D
-    name : name of the collective
-    lengths : the longest length of each of the last allgathers of this name, equal on all ranks
-    gather : function that starts an allgather of bytes of equal length
     """
 
     def __init__(
@@ -104,23 +85,16 @@ class _Gathering:
         self._result: np.ndarray | None = None
 
     def is_done(self) -> bool:
-        """Return whether ``wait`` would return at once.
-
-        It starts no collective, because ranks call it at different times.
-        """
+        # It starts no collective, because ranks call it at different times.
         if self._result is not None:
             return True
         if not self._first.is_done():
             return False
-        return (
-            self._rest.is_done()
-            if self._rest is not None
-            # no second collective is needed
-            else bool(self._read(0.0)[1].max() <= self._room)
-        )
+        if self._rest is not None:
+            return self._rest.is_done()
+        return bool(self._read(0.0)[1].max() <= self._room)  # no second collective is needed
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
-        """Return the concatenated messages of all ranks."""
         if self._result is not None:
             return self._result
         rows, sizes = self._read(timeout_s)
@@ -157,15 +131,7 @@ class _Gathering:
 
 
 class _Alltoall:
-    """An alltoall: a first collective of the parts' lengths, and in ``wait`` that of the parts.
-
-    Parameters
-    ----------
-    array : 1-D, the concatenated parts for ranks 0, 1, ...
-    leaving : bytes of each part
-    arriving : the first collective, of the bytes that each rank sends to this one
-    start : function that starts a collective into a tensor
-    """
+    """An alltoall: a first collective of the parts' lengths, and in ``wait`` that of the parts."""
 
     def __init__(
         self,
@@ -178,11 +144,9 @@ class _Alltoall:
         self._parts: _Started | None = None
 
     def is_done(self) -> bool:
-        """Return whether ``wait`` would return at once."""
         return self._parts is not None and self._parts.is_done()
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
-        """Return the concatenated parts for this rank, in rank order."""
         if self._parts is None:
             arriving = [int(size) for size in self._arriving.wait(timeout_s)]
             output = torch.empty(sum(arriving), dtype=torch.uint8)
@@ -210,12 +174,10 @@ class TorchDistributedCollective:
 
     @property
     def rank(self) -> int:
-        """This process's rank in the group."""
         return int(dist.get_rank(self.group))
 
     @property
     def world_size(self) -> int:
-        """The number of ranks in the group."""
         return int(dist.get_world_size(self.group))
 
     @property

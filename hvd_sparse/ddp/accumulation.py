@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.autograd.graph import get_gradient_edge
+
+from hvd_sparse.frontend.torch.hooks import remove, weakly
 
 
 class Accumulation:
@@ -24,7 +25,6 @@ class Accumulation:
     Attributes
     ----------
     used : positions of the parameters that this step used, as DDP counts them
-    kept : positions of those whose gradients held a result when this step began
     """
 
     def __init__(self, parameters: Sequence[torch.Tensor], *, asks_for_results: bool) -> None:
@@ -32,54 +32,36 @@ class Accumulation:
         self._asks = asks_for_results
         self._untouched: set[int] = set()
         self.used: set[int] = set()
-        self.kept: set[int] = set()
+        self._kept: set[int] = set()  # whose gradients held a result when this step began
         self._hooks = [
-            get_gradient_edge(parameter).node.register_prehook(_noting(weakref.ref(self), position))
+            get_gradient_edge(parameter).node.register_prehook(weakly(self._note, position))
             for position, parameter in enumerate(parameters)
         ]
 
-    def note(self, position: int, has_come: bool) -> None:
-        """Note that a parameter's node is about to accumulate, or is called without a gradient."""
+    def _note(self, position: int, gradients: Any) -> None:
+        """A parameter's node is about to accumulate, or is called without a gradient."""
         gradient = self._parameters[position].grad
         if position in self._untouched:
             self._untouched.discard(position)
             if gradient is not None and bool(gradient.any()):
-                self.kept.add(position)
+                self._kept.add(position)
         # DDP counts a call without a gradient, too, where there is a gradient of an earlier pass.
-        if has_come or gradient is not None:
+        if gradients[0] is not None or gradient is not None:
             self.used.add(position)
 
     def holds_result(self, position: int, gradient: torch.Tensor) -> bool:
-        """Tell whether a bucket's gradient has a result in it, in which it must not be.
-
-        Parameters
-        ----------
-        position : of the parameter
-        gradient : the bucket's
-        """
+        """Tell whether a bucket's gradient wrongly holds an earlier result."""
         # A parameter that no pass has used gives the bucket whatever its gradient holds.
         is_left = position in self._untouched and bool(gradient.any())
-        return is_left or position in self.kept
+        return is_left or position in self._kept
 
     def end(self) -> None:
         """Begin the next step: the results of this one are about to be in the gradients."""
         self.used.clear()
-        self.kept.clear()
+        self._kept.clear()
         if self._asks:
             self._untouched.update(range(len(self._parameters)))
 
     def close(self) -> None:
         """Take the hooks away."""
-        for hook in self._hooks:
-            hook.remove()
-
-
-def _noting(owner: Callable[[], Accumulation | None], position: int) -> Callable[[Any], None]:
-    """Return a node's hook that does not keep the compressor alive."""
-
-    def note(gradients: Any) -> None:
-        accumulation = owner()
-        if accumulation is not None:
-            accumulation.note(position, gradients[0] is not None)
-
-    return note
+        remove(self._hooks)

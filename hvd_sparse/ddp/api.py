@@ -1,22 +1,21 @@
 """``hvd_sparse.ddp.register``: a method as the communication hook of a model."""
 
-from __future__ import annotations
+# No postponed annotations here: DDP compares those of a hook with the classes themselves.
+
+import torch
+import torch.distributed as dist
 
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.ddp.compressor import DdpCompressor
-from hvd_sparse.ddp.hook import sparse_hook
 from hvd_sparse.ddp.model import REMEDY, check_model
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.frontend.torch.optimizer import read_optimizer
-from hvd_sparse.frontend.torch.rates import foresee
+from hvd_sparse.frontend.torch.optimizer import ReadsTorch
 from hvd_sparse.methods import Methods
 from hvd_sparse.methods.spelling import read_method
-from hvd_sparse.optimizer_memory import Handover
-from hvd_sparse.rates import Rates
-from hvd_sparse.untyped import GradScaler, Optimizer, Option, Params, ProcessSet, Value
+from hvd_sparse.untyped import GradScaler, Option, Params, ProcessSet
 
 
-class Compression(Methods):
+class Compression(ReadsTorch, Methods):
     """The named methods, made for DistributedDataParallel models."""
 
     @classmethod
@@ -39,30 +38,29 @@ class Compression(Methods):
             )
         return DdpCompressor(params, configuration, grad_scaler)
 
-    @classmethod
-    def _read_optimizer(cls, optimizer: Optimizer) -> Handover:
-        return read_optimizer(optimizer)
-
-    @classmethod
-    def _foresee(cls, optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
-        return foresee(optimizer, scheduler, steps)
-
 
 COMPOSED = ("build", "from_config")
+
+
+def sparse_hook(
+    compressor: DdpCompressor, bucket: dist.GradBucket
+) -> torch.futures.Future[torch.Tensor]:
+    """Reduce a bucket of gradients by the compressor."""
+    return compressor.reduce(bucket)
 
 
 def register(model: Params, method: str = "ldte_bs", **options: Option) -> DdpCompressor:
     """Let a DistributedDataParallel model exchange sparse gradients.
 
     Collective: every rank calls it, after creating DistributedDataParallel and before the first
-    backward pass.  Each of DDP's buckets is a message.  The hook stays with the model.
+    backward pass.  Each bucket of DDP is one message.  The hook stays with the model.
 
     Parameters
     ----------
     model : torch.nn.parallel.DistributedDataParallel
     method : a named method; "build" to combine parts (selector=...); "from_config" with
         config=handle.config()
-    options : those of the method, for example density, and the common ones: ``methods.builder``
+    options : of the method, for example ``density``, and the common options of ``methods.builder``
 
     Returns
     -------

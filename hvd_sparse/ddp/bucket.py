@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch.autograd import Variable
 
 from hvd_sparse.collectives.contract import Pending
@@ -19,21 +20,17 @@ from hvd_sparse.step.records import Ticket
 class SentBucket:
     """A bucket between its own call of the hook and the last one of the backward pass.
 
-    Attributes
-    ----------
-    buffer : DDP's, flat, of all gradients
-    gradients : parts of the buffer, one for each tensor
+    bucket, buffer, gradients : DDP's, its flat memory of all gradients, and its parts by tensor
     future : DDP waits for it
-    tickets : of the step, one for each tensor
     lengths : entries of each tensor's part of the sum: its carrier, or the gradient itself
     uses : whether this rank used each parameter; empty if not needed
     holds : whether each gradient holds an earlier result; empty if not needed
-    sum : the one collective that sums over the ranks
-    reduced : its result, averaged
+    sum, reduced : the one collective over the ranks, and its result, averaged
     """
 
-    buffer: torch.Tensor
-    gradients: list[torch.Tensor]
+    bucket: dist.GradBucket
+    buffer: torch.Tensor = field(init=False)
+    gradients: list[torch.Tensor] = field(init=False)
     future: torch.futures.Future[torch.Tensor] = field(init=False)
     tickets: list[Ticket] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
@@ -43,23 +40,22 @@ class SentBucket:
     reduced: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
+        self.buffer, self.gradients = self.bucket.buffer(), self.bucket.gradients()
         devices = [self.buffer.device] if is_on_device(self.buffer) else None
         self.future = torch.futures.Future(devices=devices)
 
     def arrive(self, timeout_s: float | None, world_size: int) -> None:
-        """Wait for the sum."""
         assert self.sum is not None
         self.reduced = self.sum.wait(timeout_s)
         self.reduced *= 1.0 / world_size
 
     def spoiled(self) -> list[str]:
-        """Return the names of tensors with an earlier result in their gradients on some rank."""
+        """Return the names of tensors whose gradients hold an earlier result on some rank."""
         held = self.reduced[self.reduced.size - len(self.holds) :]
         return [ticket.key for ticket, share in zip(self.tickets, held.tolist()) if share]
 
     def results(self) -> Iterator[tuple[Ticket, torch.Tensor, np.ndarray, bool]]:
-        """Yield every tensor's ticket, gradient, part of the sum, and whether it is idle: used on
-        no rank."""
+        """Yield every ticket, gradient and part of the sum, and whether no rank used the tensor."""
         used = self.reduced[sum(self.lengths) :] if self.uses else np.ones(len(self.tickets))
         place = 0
         for ticket, gradient, length, uses in zip(

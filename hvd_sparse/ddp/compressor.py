@@ -8,7 +8,10 @@ pass: collectives of torch.distributed meet by their order, so no other thread m
 
 from __future__ import annotations
 
+import atexit
+import time
 import weakref
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,16 +24,19 @@ from hvd_sparse.collectives.torch_distributed import TorchDistributedCollective
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.ddp.accumulation import Accumulation
 from hvd_sparse.ddp.bucket import SentBucket, put, raise_behind_backward
-from hvd_sparse.ddp.ending import let_threads_finish
 from hvd_sparse.ddp.model import parameters_of
 from hvd_sparse.errors import ExchangeTimeout, InvalidOption, SparseError
 from hvd_sparse.frontend.torch.arrays import flatten, own_memory
-from hvd_sparse.frontend.torch.clipping import clip
 from hvd_sparse.frontend.torch.compressor import ParameterCompressor
-from hvd_sparse.plan.hiding_policy import HidingPolicy
+from hvd_sparse.frontend.torch.hooks import weakly
+from hvd_sparse.plan.measuring import HidingPolicy
 from hvd_sparse.step.driver import NOTHING, Driver
 from hvd_sparse.step.records import TensorStep, Ticket
 from hvd_sparse.untyped import GradScaler, Optimizer
+
+PAUSE_S = 0.25
+"""Seconds that a program waits at its end.  A thread needs the lock for microseconds, and gets it
+at once from one that sleeps."""
 
 
 class DdpCompressor(ParameterCompressor):
@@ -60,10 +66,8 @@ class DdpCompressor(ParameterCompressor):
         named, group = parameters_of(model), model.process_group
         size = dist.get_world_size(group)
         super().__init__(named, configuration, f"ddp.{group.group_name}", size, grad_scaler)
-        self._position_of = {parameter: i for i, parameter in enumerate(self._parameters)}
         self._model = weakref.ref(model)
         self._sent: list[SentBucket] = []
-        self._waiting: list[tuple[dist.GradBucket, SentBucket]] = []
         self._buckets = 0
         self._marks_idle = False
         self._finishes = configuration.memory.finishes
@@ -71,23 +75,24 @@ class DdpCompressor(ParameterCompressor):
         self._optimizer_hook: Any = None
         self._has_judged = False
         self.collective = TorchDistributedCollective(group, self._parameters[0].device)
-        self._watch(dist.get_rank(group))
-        self._trace(dist.get_rank)
-        self._policy = HidingPolicy(self.step, self.name) if configuration.hides else None
-        self._record()
+        self._start(dist.get_rank(group), dist.get_rank)
+        if configuration.hides:
+            self._policy = HidingPolicy(self.step, self.name)
         try:
             self._driver = Driver(self.step, self.collective, self.name)
-            self._meet(self.step.specs, self.collective)
+            self._meet()
         except Exception:
             self.close()
             raise
-        self._has_met = True
+        self.has_begun = True
         let_threads_finish()
-        self._look_at_optimizers()
+        hook = register_optimizer_step_pre_hook(weakly(self._meet_optimizer))
+        weakref.finalize(self, hook.remove)
+        self._optimizer_hook = hook
 
     def _meeting_place(self) -> str:
-        """Return the name of a handshake: that of a process group, which matches by order alone."""
-        return f"hvd_sparse.handshake.{self._place}"
+        # a process group matches collectives by their order alone
+        return f"hvd_sparse.handshake.{self._naming.place}"
 
     # -- what DDP calls ---------------------------------------------------------------------------
 
@@ -103,51 +108,38 @@ class DdpCompressor(ParameterCompressor):
             )
         if bucket.index() == 0:
             self._begin()
-        sent = SentBucket(bucket.buffer(), bucket.gradients())
+        sent = SentBucket(bucket)
         self._sent.append(sent)
-        self._waiting.append((bucket, sent))
-        bound = self.configuration.clip_grad_norm
-        if bound is None or bucket.is_last():
-            if bound is not None:
-                self._clip(bound)
-            for each in self._waiting:
-                self._send(*each)
-            self._waiting = []
+        if self.configuration.clip_grad_norm is None:
+            self._send(sent)
+        elif bucket.is_last():
+            self._clip([each.buffer for each in self._sent])
+            for each in self._sent:
+                self._send(each)
         if bucket.is_last():
             self._finish()
         return sent.future
 
     def _begin(self) -> None:
-        """Begin a step."""
         model = self._model()
         assert model is not None  # which calls
         # Results for parameters that no rank has used are dropped by DDP in these two modes.
         self._marks_idle = model.find_unused_parameters or model.static_graph
-        self._sent, self._waiting, self._buckets = [], [], 0
-        if self._scale is not None:  # nothing may have come of the last step
-            self._scale.forget()
+        self._sent, self._buckets = [], 0
+        self._scale.forget()  # nothing may have come of the last step
 
-    def _clip(self, bound: float) -> None:
-        """Scale all gradients of the step to a norm of at most the bound."""
-        scale = 1.0 if self._scale is None else self._scale()
-        buffers, name = [each.buffer for each in self._sent], f"hvd_sparse.{self.name}.norm"
-        try:
-            clip(buffers, bound, self.collective, name, self.limit_s, scale=scale)
-        except ExchangeTimeout as error:
-            raise self.explain(error) from error
-
-    def _send(self, bucket: dist.GradBucket, sent: SentBucket) -> None:
+    def _send(self, sent: SentBucket) -> None:
         """Take in a bucket's gradients, and start its exchange and its sum."""
         gradients = sent.gradients
-        positions = [self._position_of[parameter] for parameter in bucket.parameters()]
+        position_of = self.results.position_of
+        positions = [position_of[id(parameter)] for parameter in sent.bucket.parameters()]
         self._arrange(positions)
-        scale = 1.0 if self._scale is None else self._scale()
+        scale = self._scale()
         ledger, specs, wires = self.watchdog.ledger, self.step.specs, []
         policy = self._policy
         for position, gradient in zip(positions, gradients):
             spec = specs[position]
-            if policy is not None:
-                policy.begin(self, position)
+            policy.begin(self, position)
             ledger.begin(spec.key)
             self.results.settle(position)
             flat = flatten(gradient, spec)
@@ -157,10 +149,9 @@ class DdpCompressor(ParameterCompressor):
                 entered.out = entered.extra = own_memory(gradient)
                 ticket = entered
             else:
-                ticket = self.step.receiver.enter_dense(position, scale, flat.nbytes)
+                ticket = self.step.enter_dense(position, scale, flat.nbytes)
                 wire = flat
-            if policy is not None:
-                policy.sent(self, position, ticket)
+            policy.sent(self, position, ticket)
             sent.tickets.append(ticket)
             wires.append(wire)
         sent.lengths = [wire.size for wire in wires]
@@ -173,11 +164,11 @@ class DdpCompressor(ParameterCompressor):
                 for position, gradient in zip(positions, gradients)
             ]
         joined = np.concatenate([*wires, np.array(sent.uses + sent.holds, wires[0].dtype)])
-        name = f"hvd_sparse.{self.name}.sum.{bucket.index()}"
+        name = f"hvd_sparse.{self.name}.sum.{sent.bucket.index()}"
         sent.sum = self.collective.allreduce(joined, name)
 
     def _arrange(self, positions: list[int]) -> None:
-        """Let the compressed tensors of a bucket be one of ours: DDP makes others in a run."""
+        """Make a bucket of ours of one of DDP's, which change in a run."""
         members = tuple(sorted(i for i in positions if self._is_sparse[i]))
         if members:
             known = self.step.buckets
@@ -186,28 +177,25 @@ class DdpCompressor(ParameterCompressor):
             self._buckets += 1
 
     def _finish(self) -> None:
-        """Wait for all that the step has sent, and write what it brings into DDP's buckets."""
+        """Wait for the step's collectives, and write the results into DDP's buckets."""
         del self.step.buckets[self._buckets :]
         sent, self._sent = self._sent, []
         self._accumulation.end()
         run = sent[0].tickets[0].run
         if self._recorder is not None:
             self._recorder.submitted(run)
-        if self._policy is not None:
-            self._policy.end(self)
+        self._policy.end(self)
         try:
             self._collect(sent)
         except Exception as error:
-            if self._policy is not None:
-                self._policy.fail()
+            self._policy.fail()
             self.step.fail(run, error)
             if isinstance(error, ExchangeTimeout) or not isinstance(error, SparseError):
                 raise  # the others cannot be waited for, or do not know of it
             for each in sent:
                 each.buffer.zero_()  # nothing half done is applied
             raise_behind_backward(error)
-        if self._policy is not None:
-            self._policy.arrived(self)
+        self._policy.arrived(self)
         for each in sent:
             each.future.set_result(each.buffer)
 
@@ -225,12 +213,10 @@ class DdpCompressor(ParameterCompressor):
         finally:
             ledger.clear()
             ledger.end_wait()
-            if self._scale is not None:
-                self._scale.forget()
+            self._scale.forget()
 
     def _refuse_results(self, sent: list[SentBucket]) -> None:
-        """Raise InvalidOption, on all ranks alike, where a gradient came with an earlier result in
-        it, and the memory makes something else of gradients."""
+        """Raise InvalidOption, on all ranks alike, for a gradient that holds an earlier result."""
         spoiled = [key for each in sent for key in each.spoiled()]
         if spoiled:
             others = f" (and {len(spoiled) - 1} others)" if len(spoiled) > 1 else ""
@@ -256,13 +242,12 @@ class DdpCompressor(ParameterCompressor):
                 continue
             parameter = self._value_of(position) if self._finishes else NOTHING
             if not isinstance(ticket, TensorStep):
-                flat = self.step.receiver.finish_dense(ticket, reduced, parameter)
+                flat = self.step.finish_dense(ticket, reduced, parameter)
                 put(flat, gradient)
-                self._hand_out(ticket, gradient)
-                continue
-            flat = self._driver.decompress(reduced, ticket, parameter)
-            if flat is not ticket.extra:
-                put(flat, gradient)
+            else:
+                flat = self._driver.decompress(reduced, ticket, parameter)
+                if flat is not ticket.extra:
+                    put(flat, gradient)
             self._hand_out(ticket, gradient)
 
     def _hand_out(self, ticket: Ticket | None, result: torch.Tensor) -> None:
@@ -288,24 +273,13 @@ class DdpCompressor(ParameterCompressor):
         # makes one; here the user's object goes on.
         optimizer._patch_step_function()
 
-    def _look_at_optimizers(self) -> None:
+    def _meet_optimizer(self, optimizer: Optimizer, *_: object) -> None:
         """Judge the first optimizer that steps with the gradients, once."""
-        owner = weakref.ref(self)
-
-        def look(optimizer: Optimizer, *_: object) -> None:
-            compressor = owner()
-            if compressor is not None:
-                compressor._meet_optimizer(optimizer)
-
-        self._optimizer_hook = register_optimizer_step_pre_hook(look)
-        weakref.finalize(self, self._optimizer_hook.remove)
-
-    def _meet_optimizer(self, optimizer: Optimizer) -> None:
         # The hook stays: one that takes itself away spoils torch's loop over all of them.
         if self._has_judged or self._follower is not None:
             return
         held = (p for group in optimizer.param_groups for p in group["params"])
-        if any(parameter in self._position_of for parameter in held):
+        if any(id(parameter) in self.results.position_of for parameter in held):
             self._has_judged = True
             self._judge(optimizer)
 
@@ -315,3 +289,15 @@ class DdpCompressor(ParameterCompressor):
         self._accumulation.close()
         if self._optimizer_hook is not None:
             self._optimizer_hook.remove()
+
+
+@cache  # however many models a program has, it waits once
+def let_threads_finish() -> None:
+    """Leave the interpreter's lock to Gloo's threads for ``PAUSE_S`` when the program is through.
+
+    A DDP model keeps its process group to itself, so ``destroy_process_group`` does not end Gloo's
+    threads (torch 2.13).  Such a thread needs the lock to let go of the last collective's tensors.
+    One that asks for it when the interpreter has begun to end aborts the process, "terminate called
+    without an active exception" (pytorch/pytorch#179291), with and without a hook of ours.
+    """
+    atexit.register(time.sleep, PAUSE_S)

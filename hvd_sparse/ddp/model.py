@@ -25,11 +25,11 @@ REFUSED = {
     "_use_python_reducer": "torch.compile's optimize_ddp='python_reducer' calls hooks without "
     "buckets: set torch._dynamo.config.optimize_ddp to True",
 }
-"""What DDP may have been told that leaves no room for a hook, and why."""
+"""Settings of DDP that exclude a hook, and why."""
 
 
 def check_model(model: Params) -> DistributedDataParallel:
-    """Return the model, to which a hook can be given.
+    """Return the model if it can take a hook.
 
     Raises
     ------

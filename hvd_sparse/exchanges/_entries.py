@@ -14,7 +14,7 @@ INDICES, VALUES = 240, 241
 
 
 def merge(first: Selection, second: Selection) -> Selection:
-    """Return the sum of two selections over the union of their indices, ``first + second``."""
+    """Return the sum of two selections over the union of their indices."""
     indices = np.union1d(first.indices, second.indices)
     values = np.zeros(indices.size, first.values.dtype)
     values[np.searchsorted(indices, first.indices)] = first.values
@@ -52,7 +52,6 @@ def join(regions: list[tuple[slice, Selection]], numel: int, dtype: DTypeLike) -
 
 
 def write_indices(selection: Selection) -> np.ndarray:
-    """Return the indices of a selection as a frame, uint8, with 4 bytes an index."""
     dtype = selection.values.dtype.newbyteorder("<")
     return write_frame(
         INDICES,
@@ -64,12 +63,8 @@ def write_indices(selection: Selection) -> np.ndarray:
 
 
 def read_indices(buffer: np.ndarray, numel: int) -> np.ndarray:
-    """Read the indices of a frame: uint32, ascending, unique and below ``numel``.
-
-    Raises
-    ------
-    CorruptPayload : the frame has another kind or tensor size, or the indices do not ascend
-    """
+    """Read the indices of a frame: uint32, ascending, unique and below ``numel``; else
+    CorruptPayload."""
     frame = _read(buffer, INDICES, numel)
     need_size(frame, 4 * frame.count)
     indices = frame.body.view("<u4").astype(np.uint32)
@@ -81,18 +76,13 @@ def read_indices(buffer: np.ndarray, numel: int) -> np.ndarray:
 
 
 def write_values(values: np.ndarray) -> np.ndarray:
-    """Return a dense vector as a frame, uint8."""
     little = values.astype(values.dtype.newbyteorder("<"), copy=False)
     return write_frame(VALUES, little.dtype, values.size, values.size, [little])
 
 
 def read_values(buffer: np.ndarray, numel: int, dtype: DTypeLike) -> np.ndarray:
-    """Read a dense vector of ``numel`` values of ``dtype`` from a frame.
-
-    Raises
-    ------
-    CorruptPayload : the frame has another kind, length or dtype
-    """
+    """Read a dense vector of ``numel`` values of ``dtype`` from a frame; CorruptPayload if it is
+    another."""
     frame = _read(buffer, VALUES, numel)
     need(frame.count == numel, f"the payload has {frame.count} values for {numel} entries")
     need(

@@ -31,14 +31,14 @@ class Auto(Exchange):
     latency_ms : time of a collective with an empty message, in milliseconds; Horovod's default
         cycle is 1 ms
     bandwidth_gbit : bandwidth of a node's network, in Gbit/s
-    ranks_per_node : as for ``hierarchical``; None asks Horovod, and counts every rank as a node
-        where Horovod does not know
+    ranks_per_node : as for ``hierarchical``; None asks Horovod, and counts every rank as a node if
+        Horovod does not know
 
     Notes
     -----
-    Two kinds of exchanges are not considered: those that lose mass, and ``shared_index``, whose
-    result depends on how alike the ranks' gradients are. With selectors that find the same indices
-    on all ranks, for example ``random_k`` with a shared seed, ``shared_index`` is considered.
+    Exchanges that lose mass are not considered, and ``shared_index``, whose result depends on how
+    alike the ranks' gradients are, only with selectors that find the same indices on all ranks, for
+    example ``random_k`` with a shared seed.
     """
 
     latency_ms: float = 1.0
@@ -71,7 +71,7 @@ class Auto(Exchange):
     def costs(
         self, candidates: Sequence[Exchange], volume: StepVolume, placement: Placement
     ) -> dict[Exchange, float]:
-        """Return the predicted time of a step for each candidate, in milliseconds."""
+        """Return the predicted milliseconds of a step for each candidate."""
         bits_per_ms = self.bandwidth_gbit * 1e6
         found = {}
         for exchange in candidates:

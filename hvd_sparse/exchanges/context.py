@@ -22,7 +22,7 @@ from hvd_sparse.selectors.contract import Selector
 from hvd_sparse.wire.message import (
     OVERHEAD_BYTES,
     Message,
-    split_messages_of,
+    split_messages,
     write_error,
     write_message,
 )
@@ -37,8 +37,6 @@ NO_BYTES = np.empty(0, np.uint8)
 class ExchangeContext:
     """State and helpers of an exchange on one rank, for one bucket in one step.
 
-    Attributes
-    ----------
     rank, world_size : this rank and the number of ranks, in the process set
     step : completed steps of the bucket's first tensor
     configuration : checksum of the configuration
@@ -70,7 +68,7 @@ class ExchangeContext:
 
     @property
     def is_lost(self) -> bool:
-        """Whether a rank has failed, in which case the remaining phases carry no entries."""
+        """Whether a rank has failed; then the remaining phases carry no entries."""
         return bool(self.errors) or self.failure is not None
 
     @contextlib.contextmanager
@@ -87,12 +85,8 @@ class ExchangeContext:
                 self.errors.append(f"{type(error).__name__}: {error}")
 
     def write(self, frames: Mapping[int, np.ndarray] | None = None) -> np.ndarray:
-        """Return this rank's message, uint8: the frames, or its errors if it has any.
-
-        Parameters
-        ----------
-        frames : encoded selections by position; None for a message without frames
-        """
+        """Return this rank's message, uint8: the frames by position, or its errors if it has
+        any."""
         if self.errors:
             return write_error(self.rank, self.step, self.configuration, "; ".join(self.errors))
         # After a failure of another rank the message is empty, but all ranks still take part.
@@ -107,13 +101,9 @@ class ExchangeContext:
         return write_message(self.rank, self.step, self.configuration, given, members=self.members)
 
     def to_each(self, frames: Sequence[Mapping[int, np.ndarray] | None]) -> AllToAll:
-        """Return the request for an alltoall that sends a separate message to each rank.
+        """Return the request for an alltoall with a separate message, or None, for each rank.
 
         If the messages together exceed ``MOST_BYTES``, an error is sent in their place.
-
-        Parameters
-        ----------
-        frames : frames for each rank, by position; None for a rank that receives no message
         """
         messages = [NO_BYTES if each is None else self.write(each) for each in frames]
         total = sum(message.size for message in messages)
@@ -135,12 +125,8 @@ class ExchangeContext:
         )
 
     def read(self, joined: np.ndarray, senders: Sequence[int] | None = None) -> list[Message]:
-        """Split the result of a collective into messages, and check them.
-
-        Parameters
-        ----------
-        joined : uint8, the result of the collective
-        senders : the ranks whose messages it holds, in order; None for all ranks
+        """Split the result of a collective into the senders' messages (None: of all ranks), and
+        check them.
 
         Raises
         ------
@@ -149,7 +135,7 @@ class ExchangeContext:
         CorruptPayload : the bytes are not valid messages
         """
         # Check for failures first, because the message of a failed rank lists no members.
-        messages = split_messages_of(joined, range(self.world_size) if senders is None else senders)
+        messages = split_messages(joined, range(self.world_size) if senders is None else senders)
         failed = []
         for message in messages:
             if message.error is not None:
@@ -176,6 +162,6 @@ class ExchangeContext:
         return [self.keys[i] if i < len(self.keys) else f"number {i}" for i in members]
 
     def finish(self) -> None:
-        """Raise the kept error, if any; call this after the last phase."""
+        """Raise the kept error, if any, after the last phase."""
         if self.failure is not None:
             raise self.failure

@@ -29,9 +29,6 @@ ROUNDING = 1e-12
 class StepVolume:
     """The size of a step's communication after warm-up, the same on all ranks.
 
-    Attributes
-    ----------
-    selector : the selector
     density : fraction of the entries that is selected
     entry_bytes : bytes per selected entry, as encoded by the codec
     numel, buckets : entries and buckets of all compressed tensors together
@@ -55,14 +52,13 @@ class Exchange:
 
     Attributes
     ----------
-    id : registered name
     paper : key of the paper in ``papers.bib``, or None
     conserves : whether applied and kept entries of all ranks add up to the accumulated ones
     settles_later : memories are updated after the exchange, because only its result determines
         which entries leave a rank
     sums_first : gradients are summed before selection; residuals are kept where the sum is
-    shares_indices : all ranks send values at the same indices, which an allreduce sums; the codec
-        is not used
+    shares_indices : all ranks send values at the same indices, which an allreduce sums, without a
+        codec
     sums_again : sums of several ranks' entries are encoded, so the codec must accept any values
     needs_count : needs a density, from which k is computed
     needs_nodes : needs to know which ranks share a node
@@ -70,8 +66,7 @@ class Exchange:
     selects_everywhere : every rank selects from its gradient on every step; if False,
         ``selects_on`` decides
     only_chooses : is replaced by another exchange before the first step
-    needs_host : the reason why this exchange needs gradients on the host; empty if it works with
-        gradients on an accelerator
+    needs_host : why gradients on an accelerator are copied to the host; empty if it works there
     """
 
     id: ClassVar[str]
@@ -89,14 +84,12 @@ class Exchange:
 
     @property
     def conserves(self) -> bool:
-        """Whether applied and kept entries of all ranks add up to the accumulated ones."""
+        """Whether applied and kept entries add up to the accumulated ones."""
         return True
 
     def phases(self, selector: Selector, world_size: int) -> tuple[str, ...]:
-        """Return the kinds of the requests of ``run`` in order, to build a graph from.
-
-        Each is "allgather", "alltoall" or "allreduce".
-        """
+        """Return the kinds of the requests of ``run`` in order, to build a graph from: "allgather",
+        "alltoall" or "allreduce"."""
         raise NotImplementedError
 
     def selects_on(self, rank: int, world_size: int, step: int, selector: Selector) -> bool:
@@ -108,9 +101,6 @@ class Exchange:
     ) -> Placement | None:
         """Return the node of every rank, or None for exchanges that do not use it.
 
-        Parameters
-        ----------
-        rank, world_size : this rank and the number of ranks, in the process set
         nodes : the node of every rank as the collective reports it; None if unknown
         """
         return None
@@ -118,21 +108,15 @@ class Exchange:
     def resolve(
         self, candidates: Sequence[Exchange], volume: StepVolume, placement: Placement
     ) -> Exchange:
-        """Return the exchange to run: itself, or its choice among the candidates.
-
-        Parameters
-        ----------
-        candidates : the exchanges that are compatible with the compressor's parts and the ranks
-        volume : the volume of a step
-        placement : the node of every rank
-        """
+        """Return the exchange to run: itself, or its choice among the candidates, which are
+        compatible with the compressor's parts and the ranks."""
         return self
 
     def is_dense_cheaper(self, density: float, entry_bytes: float, placement: Placement) -> bool:
-        """Return whether a dense ring allreduce moves no more bytes than this exchange.
+        """Return whether a dense ring allreduce moves no more bytes; the same on all ranks.
 
-        The arguments are the same on all ranks, so that all decide alike. For example, with an
-        allgather of 8 bytes an entry and one rank per node: density >= 1 / world_size.
+        For example, with an allgather of 8 bytes an entry and one rank per node: density >= 1 /
+        world_size.
         """
         if placement.world_size == 1:  # nothing is sent; compare the sizes of the payloads
             return density * entry_bytes >= 2 * DENSE_BYTES
@@ -140,10 +124,8 @@ class Exchange:
         return inbound >= dense_inbound(placement) * (1 - ROUNDING)
 
     def inbound(self, density: float, entry_bytes: float, placement: Placement) -> float:
-        """Return the bytes that a node of one or more ranks receives in a step, per tensor entry.
-
-        If ranks receive unequal amounts, this is the largest.
-        """
+        """Return the bytes that a node of one or more ranks receives in a step, per tensor entry;
+        the largest of all nodes."""
         raise NotImplementedError
 
     def inside(self, placement: Placement) -> float:
@@ -151,19 +133,16 @@ class Exchange:
         return 0.0
 
     def run(self, context: ExchangeContext) -> Conversation:
-        """Exchange one bucket: yield requests, receive their results, return the arrivals.
+        """Exchange one bucket: yield requests, receive their results, return each member's arrival.
 
-        The arrivals are keyed by position, one for each member of the context. Errors between two
-        phases are kept in the context and raised after the last phase.
+        Errors between two phases are kept in the context and raised after the last phase.
         """
         raise NotImplementedError
 
 
 def dense_inbound(placement: Placement) -> float:
-    """Return the bytes that a dense ring allreduce brings into a node, per tensor entry.
-
-    They are 2 * (N - 1) / N * 4 for N ranks on several nodes, and 0 on one node.
-    """
+    """Return the bytes that a dense ring allreduce brings into a node, per tensor entry: 2 * (N -
+    1) / N * 4 for N ranks on several nodes, and 0 on one node."""
     size = placement.world_size
     return 2 * DENSE_BYTES * (size - 1) / size if placement.node_count > 1 else 0.0
 

@@ -14,10 +14,9 @@ from hvd_sparse.exchanges._entries import merge, restrict, subtract
 from hvd_sparse.exchanges.context import ExchangeContext
 from hvd_sparse.exchanges.contract import Conversation, Exchange, ring
 from hvd_sparse.exchanges.members import BEYOND_RANGE, Arrival, Member
-from hvd_sparse.kernels.finite import is_finite
+from hvd_sparse.kernels.arrays import is_finite
 from hvd_sparse.registry import EXCHANGES
-from hvd_sparse.selectors._candidates import largest_of
-from hvd_sparse.selectors.contract import Selector
+from hvd_sparse.selectors.contract import Selector, largest_of
 from hvd_sparse.types import Selection
 
 
@@ -42,10 +41,9 @@ class GTopK(Exchange):
     Notes
     -----
     The result has at most k entries. It is the top k of the sum of all ranks' entries for N = 2,
-    and for any N if no two ranks selected the same index.
-
-    Every round is an alltoall in which each rank sends to at most one other. The result is sent by
-    an allgather in which only the root's message has entries.
+    and for any N if no two ranks selected the same index. Every round is an alltoall in which each
+    rank sends to at most one other. The result is sent by an allgather in which only the root's
+    message has entries.
 
     Paper: shi2019gtopk.  Departs: any number of ranks, not powers of two alone; ``conserving``.
     """
@@ -81,10 +79,8 @@ class GTopK(Exchange):
                 }
         for distance in _distances(context.world_size):
             place = context.rank % (2 * distance)
-            sends, receives = (
-                place == distance,
-                place == 0 and context.rank + distance < context.world_size,
-            )
+            sends = place == distance
+            receives = place == 0 and context.rank + distance < context.world_size
             # All ranks take part in every round, because a collective waits for all of them.
             frames: list[dict[int, np.ndarray] | None] = [None] * context.world_size
             if sends:
@@ -109,12 +105,10 @@ class GTopK(Exchange):
 
 
 def _distances(world_size: int) -> list[int]:
-    """Return the distance between the ranks of a merge, for each round."""
     return [2**j for j in range((world_size - 1).bit_length())]
 
 
 def _encode(context: ExchangeContext, tree: dict[int, _Branch]) -> dict[int, np.ndarray]:
-    """Return the frames to send, without tensors whose sum has overflowed."""
     frames: dict[int, np.ndarray] = {}
     with context.guarded():
         frames = {
@@ -126,8 +120,6 @@ def _encode(context: ExchangeContext, tree: dict[int, _Branch]) -> dict[int, np.
 class _Branch:
     """One tensor on one rank: the entries held after the merges so far, and those cut.
 
-    Attributes
-    ----------
     is_finite : False once a merge has overflowed; then no frame is sent
     """
 
@@ -146,12 +138,7 @@ class _Branch:
         self.is_finite = is_finite(self._cut.values)
 
     def take_in(self, frame: np.ndarray | None) -> None:
-        """Add the entries of a higher rank to those held.
-
-        Parameters
-        ----------
-        frame : the other rank's frame; None if its sum has overflowed
-        """
+        """Add a higher rank's entries; its frame is None if its sum has overflowed."""
         total = (
             merge(self._held, self._decode(frame)) if frame is not None and self.is_finite else None
         )
@@ -170,7 +157,6 @@ class _Branch:
         return frame
 
     def finish(self, frame: np.ndarray, conserving: bool) -> Arrival:
-        """Return the arrival of this tensor, given the root's frame."""
         applied = self._decode(frame)
         # At other indices the entries stay in their senders' residuals, so a cut entry must not be
         # kept here as well.

@@ -15,7 +15,7 @@ from hvd_sparse.exchanges._entries import read_values, write_values
 from hvd_sparse.exchanges.context import ExchangeContext
 from hvd_sparse.exchanges.contract import DENSE_BYTES, Conversation, Exchange
 from hvd_sparse.exchanges.members import BEYOND_RANGE, Arrival
-from hvd_sparse.kernels.finite import is_finite
+from hvd_sparse.kernels.arrays import is_finite
 from hvd_sparse.registry import EXCHANGES
 from hvd_sparse.selectors.contract import Selector
 
@@ -42,8 +42,8 @@ class Hierarchical(Exchange):
     Notes
     -----
     On one node all steps run dense (unless ``allow_dense=False``), with one warning. On a dense
-    step every rank also sends the residual of its part. Elastic runs are refused, because a
-    restart moves ranks away from the residuals of their parts.
+    step every rank also sends the residual of its part. Elastic runs are refused, because a restart
+    moves ranks away from the residuals of their parts.
 
     Departs from two-level schemes with a leader and process sets: all ranks of a node do equal
     work, and the collectives include all ranks, with empty messages between nodes in the alltoall.

@@ -22,10 +22,8 @@ Part = tuple[slice, Union[np.ndarray, Selection]]
 class Observed(NamedTuple):
     """Telemetry's measurements of one tensor in one step.
 
-    Attributes
-    ----------
-    kept_squared : squared L2 norm of the entries that were not sent
-    accumulated_squared : squared L2 norm of the accumulated vector
+    kept_squared, accumulated_squared : squared L2 norms of the entries that were not sent, and of
+        all
     waited : sum over the sent entries of the steps since each was last sent, or since the first
         step
     """
@@ -38,8 +36,6 @@ class Observed(NamedTuple):
 class Begun(NamedTuple):
     """A pass that was made, or launched on a device, and whose result was not read yet.
 
-    Attributes
-    ----------
     gradient : the gradient that the pass adds, unscaled
     accumulated : the result of the pass; reading its entries waits for the device
     """
@@ -51,12 +47,9 @@ class Begun(NamedTuple):
 class Waiting(NamedTuple):
     """One tensor's accumulated vector, until its group is selected from.
 
-    Attributes
-    ----------
-    accumulated : the vector to select from
-    moments : of it; None if its pass had an aim
-    aim, taken : the group's aim, and the entries that the pass took out of ``accumulated``; None
-        if it had no aim, or there were too many entries
+    moments : of the vector; None if its pass had an aim
+    aim, taken : the group's aim, and the entries that the pass took out of ``accumulated``; None if
+        it had no aim, or there were too many entries
     norm : L2 norm of the vector, 0 unless telemetry is on
     """
 
@@ -71,8 +64,6 @@ class Waiting(NamedTuple):
 class Outgoing:
     """One tensor's contribution to one step: an encoded selection, or the whole vector.
 
-    Attributes
-    ----------
     frame : uint8, the encoded selection; None on a dense step, and where the exchange encodes
     dense : the whole accumulated vector, flat; None on a sparse step
     entries : number of entries sent
@@ -84,8 +75,8 @@ class Outgoing:
     observed : telemetry's measurements; None without telemetry, and until the sent entries are
         known
     surplus : on a device, the residual and the entries that the pass took beyond the selection,
-        which are added back with the bucket's sums; None if there are none, or they were added
-        back at once
+        which are added back with the bucket's sums; None if there are none, or they were added back
+        at once
     """
 
     frame: np.ndarray | None = None
@@ -101,8 +92,6 @@ class Outgoing:
 class Arrival(NamedTuple):
     """The result of an exchange for one tensor.
 
-    Attributes
-    ----------
     parts : selections to add up in this order, which is the same on all ranks
     left : the entries of this rank to remove from its residual; None if they were removed when the
         selection was sent
@@ -130,14 +119,11 @@ That rank's message in the last phase has no frame for the tensor."""
 class Member:
     """One tensor of a bucket, in one step.
 
-    Attributes
-    ----------
     position : index among the registered tensors
     spec : size and dtypes of the whole tensor
     part : the range of entries whose residual this rank keeps
     steps : completed steps
-    selector, codec : the parts at the density of this step
-    density : the density of this step, or None
+    selector, codec, density : the parts and the density of this step
     outgoing : this rank's contribution
     memo : state left by the tensor's last exchange, the same on all ranks
     """
@@ -154,7 +140,6 @@ class Member:
 
     @property
     def selection(self) -> Selection:
-        """The entries that this rank selected."""
         assert self.outgoing.found is not None
         return self.outgoing.found.selection
 
@@ -165,10 +150,6 @@ class Member:
         return count_from_density(self.spec.numel, self.density)
 
     def decode(self, frame: np.ndarray, numel: int, kernels: Kernels) -> Selection:
-        """Decode a frame that a rank sent for ``numel`` entries of this tensor.
-
-        Raises
-        ------
-        CorruptPayload : the frame does not fit ``numel`` entries of this tensor
-        """
+        """Decode a frame that a rank sent for ``numel`` entries of this tensor; CorruptPayload if
+        it does not fit."""
         return decode_for(self.spec.key, numel, self.spec.accumulator, self.codec, frame, kernels)

@@ -16,10 +16,9 @@ from hvd_sparse.exchanges._entries import join, merge, region_of, restrict, subt
 from hvd_sparse.exchanges.context import ExchangeContext
 from hvd_sparse.exchanges.contract import Conversation, Exchange, ring
 from hvd_sparse.exchanges.members import BEYOND_RANGE, Arrival, Member
-from hvd_sparse.kernels.finite import is_finite
+from hvd_sparse.kernels.arrays import is_finite
 from hvd_sparse.registry import EXCHANGES
-from hvd_sparse.selectors._candidates import largest_of
-from hvd_sparse.selectors.contract import Selector
+from hvd_sparse.selectors.contract import Selector, largest_of
 from hvd_sparse.types import Selection
 from hvd_sparse.wire.message import Message
 
@@ -35,8 +34,8 @@ class OkTopK(Exchange):
         alltoall    every rank's entries go to the owners of their regions, which add them up in
                     rank order
         allgather   the owners' largest sums go to all ranks
-        received:   about k (N - 1) / N entries, then at most slack * k: less than 3 k entries,
-                    6 k words, for any N
+        received:   about k (N - 1) / N entries, then at most slack * k: less than 3 k entries, 6 k
+                    words, for any N
 
     A rank's entries leave its residual only at the indices that are applied.
 
@@ -53,10 +52,9 @@ class OkTopK(Exchange):
     Notes
     -----
     Regions have equal lengths on the first step. Afterwards each holds equally many of the entries
-    applied last; all ranks know these entries, so that no collective is needed to agree. The owner
-    of the first region depends on the tensor's position, which spreads the work over the ranks.
-
-    The threshold and the regions are the same on all ranks, and part of their state.
+    applied last, which all ranks know, so that no collective is needed to agree. The owner of the
+    first region depends on the tensor's position, which spreads the work over the ranks. The
+    threshold and the regions are the same on all ranks, and part of their state.
 
     Paper: li2022oktopk.  Departs: regions follow the applied entries instead of an allreduce of the
     ranks' own; ``slack`` replaces the paper's balancing; an exact step is exact if no owner has
@@ -120,8 +118,6 @@ class OkTopK(Exchange):
 class _Agreed(TypedDict):
     """The memo of a tensor: state after a step, the same on all ranks.
 
-    Attributes
-    ----------
     threshold : magnitude that a sum must reach to be sent
     count : k when the threshold was evaluated
     age : steps since the last exact evaluation
@@ -164,16 +160,13 @@ class _Plan:
         self._rounding = Selection.empty(numel, member.spec.accumulator)
 
     def owns(self, rank: int) -> bool:
-        """Return whether ``rank`` owns a region."""
         return rank in self._owners
 
     def region(self, rank: int) -> slice:
-        """Return the region that ``rank`` owns."""
         number = self._owners[rank]
         return slice(self.edges[number], self.edges[number + 1])
 
     def encode(self, rank: int) -> np.ndarray:
-        """Return this rank's entries in the region of ``rank``, as a frame."""
         return self._pass_on(
             region_of(self._member.selection, self.region(rank)), self.region(rank)
         )
@@ -189,10 +182,8 @@ class _Plan:
         return frame
 
     def reduce(self, messages: list[Message]) -> np.ndarray | None:
-        """Add up this rank's region in rank order, and return its largest sums as a frame.
-
-        None if a sum has overflowed.
-        """
+        """Add up this rank's region in rank order, and return its largest sums as a frame; None if
+        a sum has overflowed."""
         position, region = self._member.position, self.region(self._rank)
         total = np.zeros(region.stop - region.start, self._member.spec.accumulator)
         for message in messages:
@@ -209,7 +200,6 @@ class _Plan:
         return self._pass_on(kept, region)
 
     def finish(self, messages: list[Message]) -> Arrival:
-        """Return the arrival of this tensor, given the messages of the last phase."""
         numel, position = self._member.spec.numel, self._member.position
         if any(position not in messages[owner].framed for owner in self._owners):
             return BEYOND_RANGE

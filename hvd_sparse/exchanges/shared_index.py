@@ -47,8 +47,8 @@ class SharedIndex(Exchange):
 
     The indices are sent by an allgather in which only the leader's message has any, because the
     root of Horovod's broadcast is fixed in a TensorFlow graph. The other ranks' headers (36 bytes
-    and 4 a tensor) report failures. Values are summed by an allreduce in float32 or float64;
-    codecs are not used.
+    and 4 a tensor) report failures. Values are summed by an allreduce in float32 or float64; codecs
+    are not used.
 
     Paper: chen2020scalecom.
     """
@@ -105,7 +105,6 @@ class SharedIndex(Exchange):
 
 
 def _is_common(selector: Selector) -> bool:
-    """Return whether all ranks find the same indices without a leader."""
     return selector.has_shared_indices or selector.sums_statistics
 
 
@@ -118,8 +117,6 @@ def _joined(context: ExchangeContext, arrays: list[np.ndarray], lengths: list[in
 
     A rank that failed contributes zeros, so that the other ranks find a wrong mark in the sum.
 
-    Parameters
-    ----------
     lengths : lengths of the other ranks' arrays, as far as this rank can know them
     """
     # A PeerFailure is known to all ranks, so all contribute the same single entry. After a failure
@@ -154,7 +151,6 @@ def _check_step(context: ExchangeContext, summed: np.ndarray) -> None:
 
 
 def _statistics(context: ExchangeContext) -> np.ndarray:
-    """Return the statistics of all members, joined for a sum."""
     members, kernels = context.members.items(), context.kernels
     norms = (
         []
@@ -188,7 +184,6 @@ def _accumulated(context: ExchangeContext, position: int) -> np.ndarray:
 
 
 def _values(context: ExchangeContext, chosen: dict[int, np.ndarray]) -> np.ndarray:
-    """Return this rank's values at the chosen indices, joined for a sum."""
     values = (
         []
         if context.is_lost

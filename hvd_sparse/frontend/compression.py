@@ -1,9 +1,11 @@
-"""``Compression.auto``, of all frontends."""
+"""``Compression.auto`` and ``Compression.nothing``, and the options of local steps."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
+from hvd_sparse.checks import check_number, check_truth, check_whole
 from hvd_sparse.compatibility import PLANNED, refuse_hiding
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.density_rule import Density
@@ -15,9 +17,11 @@ from hvd_sparse.plan.trial import FP16, WAYS, Trial
 from hvd_sparse.selectors.ldte_bs import LdteBs
 from hvd_sparse.untyped import GradScaler, Optimizer, Option, Params, ProcessSet, Value
 
+logger = logging.getLogger("hvd_sparse")
+
 
 class AutoMethod(Builder[Value]):
-    """``Compression.auto``, of both frontends."""
+    """``Compression.auto``."""
 
     @classmethod
     def _create(
@@ -94,3 +98,39 @@ class AutoMethod(Builder[Value]):
             return cls._create(params, configuration, process_set, grad_scaler, policy)
 
         return cls._build(create, LdteBs(density), options, optimizer, steps, scheduler)
+
+
+class SendNothing:
+    """Base of the compressors that return every rank's own gradient.
+
+    Horovod reduces one number for each tensor, because it must reduce something. No compressor of
+    this package can be faster, because selection costs time. Ranks diverge, so the result is a time
+    and not a model.
+    """
+
+    def __init__(self) -> None:
+        logger.warning(
+            "Compression.nothing exchanges no gradients, and every rank trains alone: measure the "
+            "time of a step, then train with another compression"
+        )
+
+
+def check_local_steps(
+    compression: object, every: object, outer_lr: object, outer_momentum: object, nesterov: object
+) -> None:
+    """Raise InvalidOption for invalid options of local steps."""
+    if not callable(compression):
+        raise InvalidOption(
+            f"compression is {compression!r}: give a function that makes the compressor of the "
+            "anchors, for example functools.partial(Compression.topk, density=0.01)"
+        )
+    check_whole(every, "every of LocalSteps", 1)
+    check_number(outer_lr, "outer_lr of LocalSteps", 0)
+    check_truth(nesterov, "nesterov of LocalSteps")
+    if outer_momentum != 0:
+        check_number(outer_momentum, "outer_momentum of LocalSteps", 0, 1, "0, or below 1")
+    elif nesterov:
+        raise InvalidOption(
+            "nesterov of LocalSteps is True without outer_momentum: give one, for example "
+            "outer_momentum=0.9"
+        )

@@ -1,54 +1,77 @@
-"""The base of the compressors of both frontends: a name, a state, a report."""
+"""The compressor that all frontends build on."""
 
 from __future__ import annotations
 
-import gc
-import hashlib
-import itertools
 import logging
+import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
-import numpy as np
-
+from hvd_sparse.collectives.contract import Collective
 from hvd_sparse.collectives.topology import is_elastic
 from hvd_sparse.configuration import DEVICE_WIRE, Configuration
-from hvd_sparse.errors import InvalidOption, RankMismatch
-from hvd_sparse.frontend.footprint import footprint
-from hvd_sparse.memories._directions import DirectionState
+from hvd_sparse.errors import ExchangeTimeout, InvalidOption
+from hvd_sparse.frontend.naming import Naming
+from hvd_sparse.frontend.outlet import Outlet
+from hvd_sparse.frontend.recorder import Recorder
+from hvd_sparse.frontend.states import footprint, load_state, saved_state
+from hvd_sparse.frontend.summary import summary_of, summary_of_ranks
+from hvd_sparse.plan.group_plan import GroupPlan
+from hvd_sparse.plan.hiding import HiddenDensities
+from hvd_sparse.plan.policy import Policy
+from hvd_sparse.plan.trial import Verdict
 from hvd_sparse.registry import configuration as describe_part
-from hvd_sparse.state.state_check import (
-    STATE_VERSION,
-    IncompatibleKeys,
-    differences_of,
-    incompatible_keys,
-)
+from hvd_sparse.state.checkpoint_file import read
+from hvd_sparse.state.commits import Commits
+from hvd_sparse.state.gathering import Gatherer, gather_into_file
+from hvd_sparse.state.redistribution import redistribute
+from hvd_sparse.state.state_check import IncompatibleKeys, incompatible_keys, named_as
+from hvd_sparse.step.driver import Conversation
+from hvd_sparse.step.handshake import describe_rank, handshake
+from hvd_sparse.step.stats import BYTES
 from hvd_sparse.step.step import Step
+from hvd_sparse.telemetry.contract import Place
+from hvd_sparse.tracing.chrome_trace import TraceFile, follow
 from hvd_sparse.types import TensorSpec
-from hvd_sparse.untyped import ProcessSet, Report, State, Value
+from hvd_sparse.untyped import Option, ProcessSet, Report, State, Value
 from hvd_sparse.version import __version__
+from hvd_sparse.watch.peers import introduce
+from hvd_sparse.watch.watchdog import PatientCollective, Watchdog
 
 logger = logging.getLogger("hvd_sparse")
 
-_LIVE: weakref.WeakValueDictionary[str, Compressor] = weakref.WeakValueDictionary()
-_MET: dict[str, list[object]] = {}
-"""The compressors that have met in this world, by place and in that order."""
-_NUMBERS: dict[str, dict[int, object]] = {}
-"""The numbers of the compressors that were not closed, by place, and who has them."""
+HANDSHAKE = "the handshake before the first step"
+SAVE = "the states that save() gathers from all ranks"
+PATIENCE_IN_SAVE = 1.25
+"""Times the limit.  Ranks that go on training instead reach theirs first, and say so, too."""
 
 
 class Compressor:
-    """Base of all frontends' compressors; compares and hashes by identity.
+    """Base of all frontends' compressors: a name, a watchdog, a state, records and a policy.
+
+    Compares and hashes by identity.  A frontend calls ``_take_name``, sets ``step`` and
+    ``collective``, and calls ``_start``.
 
     Parameters
     ----------
     configuration : parts and options
     place : text that identifies process set and frontend in the handshake's name
     world_size : current number of ranks in the process set
+    policy : chooses each step's way; None to compress at every step
+
+    Attributes
+    ----------
+    collective : of the process set, with a time limit
+    messenger : the collective that messages travel by; all others are the host's
+    handshake_name : of the last handshake's collectives
     """
 
     step: Step
+    watchdog: Watchdog
+    collective: Collective
+    messenger: Collective
+    handshake_name = ""
     has_device_wire = False
     """Its framework gives Horovod tensors of an accelerator."""
     is_called_alone = False
@@ -56,9 +79,15 @@ class Compressor:
     clips_all_gradients = False
     """It has all gradients of a step before it sends the first, if it is to clip them."""
     is_forewarned = False
-    """It has been said what becomes of accuracy with the optimizer in use."""
+    """Nothing needs to be said of the optimizer's effect on accuracy."""
 
-    def __init__(self, configuration: Configuration, place: str, world_size: int) -> None:
+    def __init__(
+        self,
+        configuration: Configuration,
+        place: str,
+        world_size: int,
+        policy: Policy | None = None,
+    ) -> None:
         if world_size == 1 and not (self.is_called_alone or is_elastic()):
             say_alone()
         if configuration.wire == DEVICE_WIRE and not self.has_device_wire:
@@ -72,51 +101,134 @@ class Compressor:
                 "memory, as in memory={'id': 'momentum_correction', 'clip_norm': 1.0}"
             )
         self.configuration = configuration
-        self.name = configuration.name or ""
-        self._place, self._claim = place, object()
-        self._number = _take_number(place, self._claim)
-
-    def _meeting_place(self) -> str:
-        """Return the name of a handshake that begins now: its number in this world, the same on
-        every rank.
-
-        It is numbered by the order of first gradients. It does not use names, because they depend
-        on the model, whose differences the handshake must find; nor the order of creation, because
-        other ranks would wait for a compressor that only one rank made. A second handshake means
-        another world of an elastic run, where some ranks are new, so counting begins again.
-        """
-        met = _MET.setdefault(self._place, [])
-        if self._claim in met:
-            met.clear()
-        met.append(self._claim)
-        return f"hvd_sparse.handshake.{self._place}.{len(met) - 1}"
+        self._naming = Naming(place, configuration.name)
+        self.name = self._naming.name
+        self._policy = Policy() if policy is None else policy
+        self._commits = Commits()
+        self._world: tuple[int, int] | None = None  # rank and size since the last handshake
+        self._recorder: Recorder | None = None
+        self._trace_file: TraceFile | None = None
 
     def _take_name(self, specs: Sequence[TensorSpec]) -> None:
-        """Settle the name that every collective bears; two live compressors must not be given one
-        name.
+        self.name = self._naming.take(specs)
 
-        A name by default has the number of the compressor in it, by the order in which they are
-        made: the same on all ranks. It becomes free when the compressor is closed, and only then,
-        as ranks do not collect garbage at the same time.
+    def _start(self, rank: int, process_rank: Callable[[], int]) -> None:
+        """Start watchdog, timeline and telemetry; log the bytes before they are allocated.
+
+        rank : in the process set; -1 outside
+        process_rank : returns that among all processes
         """
-        self.name = self.configuration.name or f"{digest_of(specs)}{self._suffix()}"
-        if _LIVE.get(self.name) not in (None, self):
-            gc.collect()  # one that nothing refers to any more may still be there
-        other = _LIVE.get(self.name)
-        if other is not None and other is not self:
-            raise InvalidOption(
-                f"two compressors have the name {self.name!r}, which would mix up their "
-                "collectives: give one of them name=..., or close() the one that is no longer "
-                "needed"
-            )
-        _LIVE[self.name] = self
+        logger.info(
+            "compressor %s will keep %d bytes on every rank",
+            self.name,
+            footprint(self.configuration, self.step.specs, self._size_of_world())["state_bytes"],
+        )
+        self.watchdog = Watchdog(self.name, rank, self.configuration.timeout_s)
+        weakref.finalize(self, self.watchdog.close)
+        self.collective = self.messenger = PatientCollective(self.collective, self.watchdog)
+        self._trace_file = follow(self.step.spans, process_rank)
+        self._record()
 
-    def _suffix(self) -> str:
-        """Return a suffix that distinguishes equal models; empty for the first of the global
-        process set."""
-        process_set = self._place.partition(".")[2]
-        of_set = "" if process_set in ("", "0") else f".set{process_set}"
-        return of_set + (f".{self._number}" if self._number else "")
+    def _record(self) -> None:
+        """Open the writers that this rank is to have."""
+        configuration = self.configuration
+        self._writes_as = rank = self.watchdog.rank
+        if not isinstance(configuration.telemetry, tuple) or rank < 0:
+            return
+        place = Place(rank, self._size_of_world())
+        outlet = Outlet(configuration.telemetry, place)
+        if not outlet.is_open:
+            return
+        every = configuration.telemetry_every
+        self._recorder = Recorder(self.step, every, outlet, self.watchdog.lagging)
+        weakref.finalize(self, self._recorder.close)  # at the program's end, too
+        self._recorder.introduce(
+            {
+                "version": 1,
+                "library": __version__,
+                "name": self.name,
+                "rank": place.rank,
+                "world_size": place.world_size,
+                "telemetry_every": every,
+                "config": self.config(),
+                "shapes": {spec.key: list(spec.shape) for spec in self.step.specs},
+            }
+        )
+
+    # -- other ranks ------------------------------------------------------------------------------
+
+    @property
+    def limit_s(self) -> float | None:
+        """Seconds after which a wait is an error; None waits for ever."""
+        return self.configuration.timeout_s
+
+    def _place_in_world(self) -> tuple[int, int]:
+        """Rank and size as of the last handshake: an elastic restart changes Horovod's world before
+        the state."""
+        return self._world or (self.collective.rank, self.collective.world_size)
+
+    def _size_of_world(self) -> int:
+        """Ranks in the process set, even where this one is not in it."""
+        return self._world[1] if self._world else self.collective.world_size
+
+    def _meeting_place(self) -> str:
+        return self._naming.meeting_place()
+
+    def _meet(self) -> None:
+        """Compare all ranks' configurations, and let the ranks' watchdogs find each other.
+        Collective."""
+        collective, timeout_s = self.collective, self.configuration.timeout_s
+        ledger = self.watchdog.ledger
+        ledger.begin(HANDSHAKE)
+        shake = handshake(self._describe(self.step.specs), collective.world_size)
+        self.handshake_name = self._meeting_place()
+        try:
+            with ledger.waiting():
+                Conversation(shake, collective, self.handshake_name).finish(timeout_s)
+                meeting = introduce(self.watchdog.endpoint(collective.rank))
+                peers = f"{self.handshake_name}.peers"
+                self.watchdog.meet(Conversation(meeting, collective, peers).finish(timeout_s))
+                if is_elastic():
+                    self._share_state()
+        except ExchangeTimeout as error:
+            raise self.explain(error) from error
+        finally:
+            ledger.clear()
+        self._world = collective.rank, collective.world_size
+
+    def _describe(self, specs: Sequence[TensorSpec]) -> Report:
+        described = describe_rank(self.configuration, specs, self.name, self.step.placement)
+        return {**described, **self._policy.describe()}
+
+    def explain(self, error: ExchangeTimeout) -> ExchangeTimeout:
+        """Return a timeout that says which ranks are behind it."""
+        if not self.watchdog.ledger.pending():
+            return ExchangeTimeout(str(error))
+        return ExchangeTimeout(f"{error}; {self.watchdog.give_up()}")
+
+    def settle_densities(self, densities: Mapping[str, float]) -> None:
+        """Take densities that the run has measured, where a step begins; policies call it."""
+        self.configuration = self.configuration.with_measured(self.step.specs, densities)
+        self.step.reconfigure(self.configuration)
+
+    # -- what users read --------------------------------------------------------------------------
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Return the result of the last trial of ``Compression.auto``, or None before it."""
+        return self._policy.verdict
+
+    @property
+    def plan(self) -> GroupPlan | None:
+        """Return the plan of ``groups="planned"``, or None before it is made and without this
+        option."""
+        return self._policy.plan
+
+    @property
+    def hiding(self) -> HiddenDensities | None:
+        """Return the result of ``density="hiding"``, or None before it is measured and without this
+        option."""
+        return self._policy.hiding
 
     def stats(self) -> Report:
         """Return counts of everything sent so far, as JSON-able values.
@@ -126,35 +238,74 @@ class Compressor:
         measured yet.  If densities follow the learning rate, there is "along_rate": the mean
         "density" asked for, and the "codec".
         """
-        density, rule = (
-            getattr(self.configuration.selector, "density", None),
-            self.configuration.rule,
-        )
-        told = self.step.stats.report(density if rule is None else rule.mean)
-        for key, figures in told["tensors"].items():
-            figures["density_asked"] = density if rule is None else rule.table.get(key)
+        rule = self.configuration.rule
+        fixed = getattr(self.configuration.selector, "density", None)
+        mean = fixed if rule is None else rule.mean
+        counted = self.step.stats.report(mean)
+        for key, figures in counted["tensors"].items():
+            figures["density_asked"] = fixed if rule is None else rule.table.get(key)
         if rule is not None and rule.c_max is not None:
-            told["hiding"] = {"c_max": rule.c_max, "is_measured": rule.is_measured}
+            counted["hiding"] = {"c_max": rule.c_max, "is_measured": rule.is_measured}
         if self.configuration.follows_rate:
-            mean = density if rule is None else rule.mean
-            told["along_rate"] = {"density": mean, "codec": self.configuration.codec.id}
-        return {"name": self.name, "exchange": describe_part(self.step.exchange), **told}
+            counted["along_rate"] = {"density": mean, "codec": self.configuration.codec.id}
+        return {"name": self.name, "exchange": describe_part(self.step.exchange), **counted}
 
     def footprint(self) -> Report:
         """Return the bytes of the state and of a step's messages, from shapes alone:
-        ``frontend.footprint``."""
+        ``frontend.states.footprint``."""
         return footprint(self.configuration, self.step.specs, self._size_of_world())
 
     def config(self) -> Report:
-        """Return parts and options; ``Compression.from_config`` makes an equal compressor from
-        them.
-
-        Returns
-        -------
-        Report
-            JSON-able.
-        """
+        """Return parts and options, JSON-able; ``Compression.from_config`` makes an equal
+        compressor from them."""
         return self.configuration.describe()
+
+    def log(self, *, step: int | None = None, **metrics: Option) -> None:
+        """Pass metrics of the training, for example the loss, to the writers of ``telemetry=``.
+
+        Ranks that do not write ignore the call.
+
+        Parameters
+        ----------
+        step : completed steps; those of the compressor by default
+        metrics : numbers by name
+
+        Raises
+        ------
+        InvalidOption : a metric is no number
+
+        Examples
+        --------
+        At the end of a step, or of an epoch::
+
+            compression.log(loss=loss.item(), test_accuracy=accuracy)
+        """
+        if self._recorder is not None:
+            self._recorder.log(step, metrics)
+
+    def summary(self, *, all_ranks: bool = False) -> str:
+        """Print a table of all steps so far on rank 0, and return its text.
+
+        It is plain text and needs no package.  Contraction and staleness are of the steps that
+        telemetry measured.
+
+        Parameters
+        ----------
+        all_ranks : add a row for each rank.  Collective: every rank calls it, and gets the text
+        """
+        stats = self.stats()
+        entries = {spec.key: spec.numel for spec in self.step.specs}
+        counts = self.step.stats.tensors
+        text = summary_of(stats, entries, {key: counts[key][BYTES] for key in stats["tensors"]})
+        if all_ranks:
+            gatherer = Gatherer(self.collective, f"hvd_sparse.summary.{self.name}", self.limit_s)
+            mine = {name: value for name, value in stats.items() if name != "tensors"}
+            text += "\n\n" + summary_of_ranks(gatherer.tell_all(mine))
+        if self.watchdog.rank == 0:
+            print(text, flush=True)
+        return text
+
+    # -- checkpoints ------------------------------------------------------------------------------
 
     def state_dict(self) -> Report:
         """Return this rank's state of every tensor, as plain values and copies of arrays.
@@ -165,43 +316,7 @@ class Compressor:
         completed steps, threshold, the selector's memo and the vector it selected from, the
         memory's arrays and numbers; the density, if it was measured
         """
-        rule = self.configuration.rule
-        measured = rule.table if rule is not None and rule.is_measured else {}
-        states = self.step.transactions.settle_all()
-        tensors = {}
-        for position, state in sorted(states.items()):
-            spec = self.step.specs[position]
-            numbers = state.memory.numbers() if isinstance(state.memory, DirectionState) else {}
-            tensors[spec.key] = {
-                "steps": state.steps,
-                "threshold": None if state.threshold is None else float(state.threshold),
-                "memo": state.memo,
-                "is_sparse": self.configuration.is_sparse(spec.shape, spec.numel),
-                "selected_in": state.selected_in,
-                "exchange_memo": state.exchange_memo,
-                **({"density": measured[spec.key]} if spec.key in measured else {}),
-                **({"numbers": numbers} if numbers else {}),
-                "arrays": {name: array.copy() for name, array in state.memory.arrays().items()},
-            }
-        rank, world_size = self._place_in_world()
-        return {
-            "version": STATE_VERSION,
-            "library": __version__,
-            "config": self.config(),
-            "model": {spec.key: f"{list(spec.shape)} {spec.dtype}" for spec in self.step.specs},
-            "rank": rank,
-            "world_size": world_size,
-            "reduction": self.step.reduction,
-            "tensors": tensors,
-        }
-
-    def _place_in_world(self) -> tuple[int, int]:
-        """Rank and size, now."""
-        raise NotImplementedError
-
-    def _size_of_world(self) -> int:
-        """Ranks in the process set, which this one need not be in."""
-        return self._place_in_world()[1]
+        return saved_state(self.step, *self._place_in_world())
 
     def load_state_dict(self, state: State, strict: bool = True) -> IncompatibleKeys:
         """Load this rank's state.
@@ -222,42 +337,121 @@ class Compressor:
         RankMismatch : it belongs to another model, configuration or world; the message lists the
             differences
         """
-        kept = {spec.key: self.step.transactions.kept_of(spec) for spec in self.step.specs}
-        place = self._place_in_world()
-        differences = differences_of(
-            state, self.configuration, self.step.specs, place, kept, strict=strict
-        )
-        if differences:
-            raise RankMismatch("this state does not fit this compressor: " + "; ".join(differences))
-        self.step.transactions.reset()
-        self.step.replicas.forget()
-        self.step.reduction = state["reduction"]
-        for position, spec in enumerate(self.step.specs):
-            if spec.key in state["tensors"]:
-                saved, tensor = (
-                    state["tensors"][spec.key],
-                    self.step.transactions.state_of(position),
-                )
-                tensor.memory.load(
-                    {name: np.asarray(array) for name, array in saved["arrays"].items()}
-                )
-                if isinstance(tensor.memory, DirectionState):
-                    tensor.memory.recall(saved.get("numbers", {}))
-                tensor.restore(
-                    saved["steps"],
-                    saved["threshold"],
-                    saved["memo"],
-                    saved.get("exchange_memo"),
-                    saved.get("selected_in"),
-                )
+        state = named_as(state, self.step.specs)
+        load_state(self.step, self._place_in_world(), state, strict=strict)
+        self._policy.loaded(self, state["tensors"])
         return incompatible_keys(state, self.step.specs)
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the states of all ranks into one file.  Collective: every rank calls it, rank 0
+        writes.
+
+        Every rank receives all ranks' states of one tensor at a time: at most world_size * numel *
+        itemsize bytes.
+
+        Parameters
+        ----------
+        path : of the file, on rank 0
+
+        Raises
+        ------
+        PeerFailure : the file cannot be written; raised on all ranks, and the old file stays
+        ExchangeTimeout : another rank does not call it; the message names it
+        InvalidOption : exchange "hierarchical", whose residuals one file cannot hold
+        """
+        if self.step.exchange.sums_first:
+            raise InvalidOption(
+                "exchange 'hierarchical' divides the residual among the ranks of a node, so one "
+                "file for any number of ranks is not possible: save state_dict() on every rank, "
+                "and load it on the same ranks"
+            )
+        state, name = self.state_dict(), f"hvd_sparse.save.{self.name}"
+        limit_s = None if self.limit_s is None else PATIENCE_IN_SAVE * self.limit_s
+        ledger = self.watchdog.ledger
+        ledger.begin(SAVE)
+        try:
+            with ledger.waiting():
+                gather_into_file(state, path, self.collective, name, limit_s)
+        except ExchangeTimeout as error:
+            raise self.explain(error) from error
+        finally:
+            ledger.end(SAVE)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Load this rank's part of a file that ``save`` wrote; every rank reads the file.
+
+        If the number of ranks has changed, residuals are redistributed.
+
+        Parameters
+        ----------
+        path : of the file
+
+        Raises
+        ------
+        CorruptCheckpoint : the file is incomplete
+        RankMismatch : it belongs to another model or configuration
+        """
+        rank, world_size = self._place_in_world()
+        self.load_state_dict(redistribute(read(path), world_size)[rank])
+
+    # -- elastic runs -----------------------------------------------------------------------------
+
+    def commit(self) -> None:
+        """Remember the state, for ``go_back``; elastic states call it when they are saved."""
+        self._commits.commit(self.state_dict())
+
+    def go_back(self) -> None:
+        """Return to the last commit, after an error of Horovod's ended everything in progress."""
+        reached = self.state_dict()
+        self._forget_world()
+        state = self._commits.go_back(reached)
+        self._world = state["rank"], state["world_size"]
+        self.load_state_dict(state)
+
+    def rejoin(self) -> None:
+        """Go on in a new world of ranks.  Collective; elastic states call it when they are
+        synchronized.
+
+        Residuals belong to their rank, and are redistributed where workers came or went:
+        ``state.commits``.  The new rank 0 writes records.
+        """
+        self._forget_world()
+        self._meet()
+        if self._recorder is not None and self._writes_as != self.watchdog.rank:
+            self._recorder.close()
+            self._recorder = None
+        if self._recorder is None:
+            self._record()
+
+    @property
+    def is_in_another_world(self) -> bool:
+        """Tell whether Horovod was started anew since the handshake, with another rank or size."""
+        now = self.collective.rank, self.collective.world_size
+        return self._world is not None and self._world != now
+
+    def _forget_world(self) -> None:
+        """Drop the step and collectives in progress."""
+        self.watchdog.ledger.restart()
+        self._policy.forget_world(self)
+
+    def _share_state(self) -> None:
+        name = f"{self.handshake_name}.state"
+        shared = self._commits.rejoin(self.state_dict(), self.collective, name, self.limit_s)
+        self._world = shared["rank"], shared["world_size"]
+        self.load_state_dict(shared)
+
+    # -- the end ----------------------------------------------------------------------------------
+
     def close(self) -> None:
-        """Release the name; do not use the compressor afterwards."""
-        if _LIVE.get(self.name) is self:
-            del _LIVE[self.name]
-        if _NUMBERS[self._place].get(self._number) is self._claim:
-            del _NUMBERS[self._place][self._number]
+        """Release the name, write the last records, end telemetry and watchdog; do not use the
+        compressor afterwards."""
+        if self._recorder is not None:
+            self._recorder.close()
+        self._naming.release()
+        if hasattr(self, "watchdog"):  # TensorFlow's is there when the variables are
+            self.watchdog.close()
+        if self._trace_file is not None:
+            self._trace_file.flush()
 
     def __reduce__(self) -> Value:
         raise InvalidOption(
@@ -270,31 +464,17 @@ class Compressor:
         return f"{type(self).__name__}({self.configuration}, collectives={self.name!r})"
 
 
-def _take_number(place: str, claim: object) -> int:
-    """Return the lowest number that no compressor has, and note whose it is now."""
-    taken = _NUMBERS.setdefault(place, {})
-    number = next(n for n in itertools.count() if n not in taken)
-    taken[number] = claim
-    return number
-
-
 @lru_cache(maxsize=1)  # once a process
 def say_alone() -> None:
-    """A single process that waits for compression to show would wait in vain."""
+    """Warn that a single process compresses nothing."""
     logger.warning(
         "world size 1: Horovod exchanges nothing and calls no compressor; start more ranks, for "
         "example horovodrun -np"
     )
 
 
-def digest_of(specs: Sequence[TensorSpec]) -> str:
-    """A short name made from the tensors' names and shapes."""
-    text = "\n".join(f"{spec.key} {spec.shape} {spec.dtype}" for spec in specs)
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
-
-
 def check_process_set(process_set: ProcessSet) -> None:
-    """It is one of Horovod's, and registered with it."""
+    """Raise InvalidOption unless Horovod knows the process set."""
     if is_elastic() and getattr(process_set, "process_set_id", None):
         raise InvalidOption(
             f"process_set is {process_set!r} in an elastic run: when a worker dies, Horovod aborts "
@@ -307,19 +487,3 @@ def check_process_set(process_set: ProcessSet) -> None:
             "hvd.init(process_sets=[...]) or "
             "hvd.add_process_set, or leave it out for all ranks"
         )
-
-
-def check_keys(keys: Sequence[str]) -> None:
-    """Every tensor has a name, and its own."""
-    seen: set[str] = set()
-    for position, key in enumerate(keys):
-        if not isinstance(key, str) or not key:
-            raise InvalidOption(
-                f"tensor number {position} has the name {key!r}: give every tensor a name, a text "
-                "of its own"
-            )
-        if key in seen:
-            raise InvalidOption(
-                f"two tensors are called {key!r}: give every tensor a name of its own"
-            )
-        seen.add(key)

@@ -1,4 +1,4 @@
-"""Outlet: hands records to the writers in a thread of its own, so that none holds training up."""
+"""Hands records to the writers in a thread of its own, so that none holds training up."""
 
 from __future__ import annotations
 

@@ -6,18 +6,28 @@ Between those steps it only counts steps and notes the sent entries, which stale
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
 
 from hvd_sparse.frontend.outlet import Outlet
-from hvd_sparse.frontend.record_values import SPANS, Span, of_all, of_tensor, seconds_of, union
 from hvd_sparse.step.records import StepRun, TensorStep
+from hvd_sparse.step.stats import BYTES
 from hvd_sparse.step.step import Step
 from hvd_sparse.telemetry.contract import numbers_of, stamped
 from hvd_sparse.untyped import Option, Report
 
 logger = logging.getLogger("hvd_sparse")
+
+COUNTS = ("sparse_steps", "dense_steps", "passes", "one_pass", "fallbacks")
+SPANS = ("select", "encode", "exchange", "decode")
+
+Span = tuple[str, str, float, float]
+"""Kind, tensor or bucket, start and end in seconds."""
 
 
 class Recorder:
@@ -28,8 +38,7 @@ class Recorder:
     step : the tensors
     every : steps from one record to the next; the first step has one too
     outlet : the writers
-    find_lagging : returns the ranks that have not handed over all that this one has; called in a
-        thread of its own
+    find_lagging : returns the ranks that are behind this one; called in a thread of its own
     """
 
     def __init__(
@@ -49,14 +58,14 @@ class Recorder:
         self._spans: list[Span] = []
         self._lagging: list[int] | None = None
         self._has_asked = False
-        self._told: dict[str, dict[str, int]] = {}
+        self._counted: dict[str, dict[str, int]] = {}
         self._bytes: dict[str, int] = {}
         step.transactions.on_begin = self.begin
 
     # -- called by the step -----------------------------------------------------------------------
 
     def begin(self, run: StepRun) -> None:
-        """Note that a step begins, and so that the last one is over; under the step's lock."""
+        """Note that a step begins, so that the last one is over; under the step's lock."""
         try:
             if self._run is not None:
                 self._finish(self._run)
@@ -80,8 +89,7 @@ class Recorder:
         self._spans.append((what, whose, start_s, end_s))
 
     def submitted(self, run: StepRun) -> None:
-        """Note that this rank has submitted all tensors of a step, and look for ranks that have
-        not."""
+        """Look for ranks that are behind: this one has submitted all tensors of a step."""
         if run is not self._run or self._has_asked or self._find_lagging is None:
             return
         self._has_asked, find = True, self._find_lagging
@@ -132,36 +140,127 @@ class Recorder:
             "failed": None if run.failure is None else type(run.failure).__name__,
             "is_finite": run.is_finite,
             "lagging_ranks": self._lagging,
-            **self._tell(run, steps),
+            **self._values(run, steps),
         }
         self._last_count = self._count
         self._outlet.put(stamped("step", self.steps(), self._began_s, record))
 
-    def _tell(self, run: StepRun, steps: int) -> Report:
-        """Return the total and the tensors of a record."""
+    def _values(self, run: StepRun, steps: int) -> Report:
         stats = self._step.stats
-        seconds = seconds_of(self._spans)
+        seconds = _seconds_of(self._spans)
         tickets: dict[str, TensorStep] = {}
         for bucket in run.buckets.values():
             tickets |= {ticket.key: ticket for ticket in bucket.sending.values()}
         counts: dict[str, dict[str, int]] = {}
-        for key, told in list(stats.tensors.items()):
+        for key, counter in list(stats.tensors.items()):
             # Plain mappings: a Counter takes several times as long, for every tensor.
-            before, now = self._told.get(key, {}), dict(told)
+            before, now = self._counted.get(key, {}), dict(counter)
             counts[key] = {name: now[name] - before.get(name, 0) for name in now}
-            self._told[key] = now
+            self._counted[key] = now
         sent = stats.all_bytes()
         of_interval = {way: sent[way] - self._bytes.get(way, 0) for way in sent}
         self._bytes = sent
         has_frames = not (self._step.exchange.settles_later or self._step.exchange.sums_first)
         tensors = {}
         for key, counted in counts.items():
-            mine = of_tensor(counted, tickets.get(key), steps, has_frames=has_frames)
+            mine = _of_tensor(counted, tickets.get(key), steps, has_frames=has_frames)
             tensors[key] = {**mine, **{f"{kind}_s": seconds[kind].get(key) for kind in SPANS}}
-        total = of_all(counts.values(), tickets.values(), tensors.values())
+        total = _of_all(counts.values(), tickets.values(), tensors.values())
         total["bytes_sent"] = of_interval["sent"] / steps
         total["bytes_received"] = of_interval["received"] / steps
         for kind in SPANS:
             total[f"{kind}_s"] = sum(seconds[kind].values()) if seconds[kind] else None
         total["exchange_s"] = union(self._spans)
         return {"total": total, "tensors": tensors}
+
+
+def _of_tensor(
+    counted: Mapping[str, int], ticket: TensorStep | None, steps: int, *, has_frames: bool
+) -> Report:
+    """Return a record's values of one tensor, without times; ``ticket`` is None on a dense step."""
+    entries = counted.get("entries_total", 0)
+    values: Report = {name: counted.get(name, 0) for name in COUNTS}
+    values["density_asked"] = None
+    values["density_achieved"] = counted["entries_sent"] / entries if entries else None
+    values["bytes_sent"] = counted.get(BYTES, 0) / steps if has_frames else None
+    for name in ("bytes_received", "threshold", "residual_norm", "contraction", "staleness"):
+        values[name] = None
+    if ticket is None or ticket.outgoing is None:
+        return values
+    sent = ticket.outgoing
+    values["density_asked"] = ticket.parts.density
+    if has_frames:
+        values["bytes_received"] = _received(ticket)
+    if sent.found is not None and sent.found.threshold is not None:
+        values["threshold"] = _finite(sent.found.threshold)
+    if sent.observed is not None:
+        kept, there, waited = sent.observed
+        values["residual_norm"] = _finite(sent.norm)
+        values["contraction"] = kept / there if there else None
+        values["staleness"] = waited / sent.entries if sent.entries else None
+    return values
+
+
+def _of_all(
+    counts: Iterable[Mapping[str, int]], tickets: Iterable[TensorStep], tensors: Iterable[Report]
+) -> Report:
+    sums = dict.fromkeys((*COUNTS, "entries_sent", "entries_total"), 0)
+    for counted in counts:
+        for name in sums:
+            sums[name] += counted.get(name, 0)
+    observed, asked = [], []
+    for ticket in tickets:
+        sent = ticket.outgoing
+        if sent is not None and sent.observed is not None:
+            observed.append((*sent.observed, sent.entries))
+        if ticket.parts.density is not None:
+            asked.append(ticket.parts.density)
+    kept, there, waited, entries = (sum(values) for values in zip([0.0] * 4, *observed))
+    norms = [each["residual_norm"] for each in tensors if each["residual_norm"] is not None]
+    total = sums["entries_total"]
+    return {
+        **{name: sums[name] for name in COUNTS},
+        # Where each tensor has a density of its own, theirs tell.
+        "density_asked": asked[0] if len(set(asked)) == 1 else None,
+        "density_achieved": sums["entries_sent"] / total if total else None,
+        "threshold": None,
+        "residual_norm": math.hypot(*norms) if norms else None,
+        "contraction": kept / there if there else None,
+        "staleness": waited / entries if entries else None,
+    }
+
+
+def _received(ticket: TensorStep) -> int | None:
+    """Return the bytes of all ranks' frames of a tensor; None if no frames arrived."""
+    if ticket.position not in ticket.bucket.arrivals:
+        return None
+    parts = [part for _, part in ticket.bucket.arrivals[ticket.position].parts]
+    frames = [part for part in parts if isinstance(part, np.ndarray) and part.dtype == np.uint8]
+    return sum(frame.nbytes for frame in frames) if len(frames) == len(parts) else None
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _seconds_of(spans: Iterable[Span]) -> dict[str, dict[str, float]]:
+    """Return the seconds of each kind of span, by tensor; those of a message are its members'."""
+    found: dict[str, dict[str, float]] = {kind: defaultdict(float) for kind in SPANS}
+    for kind, whose, start_s, end_s in list(spans):
+        # "hvd_sparse.NAME.INDEX: KEY, KEY"
+        keys = whose.partition(": ")[2].split(", ") if kind == "exchange" else [whose]
+        for key in keys:
+            found[kind][key] += end_s - start_s
+    return found
+
+
+def union(spans: Iterable[Span]) -> float | None:
+    """Return the seconds in which at least one exchange was under way."""
+    under_way = sorted((start, end) for kind, _, start, end in spans if kind == "exchange")
+    if not under_way:
+        return None
+    total, reached = 0.0, under_way[0][0]
+    for start_s, end_s in under_way:
+        total += max(0.0, end_s - max(start_s, reached))
+        reached = max(reached, end_s)
+    return total

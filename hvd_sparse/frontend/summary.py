@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hvd_sparse.frontend.table import table
 from hvd_sparse.untyped import Report
 
 HEADINGS = (
@@ -30,18 +29,15 @@ RANK_HEADINGS = (
     "non-finite",
 )
 MOST_ROWS = 40
-"""Tensors that are told one by one; those that send least are told together."""
+"""Rows of single tensors; those that send least share one."""
 UNKNOWN = "-"
 
 
 def summary_of(stats: Report, entries: dict[str, int], frame_bytes: dict[str, int]) -> str:
-    """Return one rank's summary.
+    """Return one rank's table.
 
-    Parameters
-    ----------
-    stats : as ``Compressor.stats`` gives them
-    entries : of every tensor
-    frame_bytes : that each has sent
+    stats : of ``Compressor.stats``
+    entries, frame_bytes : by tensor
     """
     steps = max(1, stats["steps"])
     told = sorted(stats["tensors"].items(), key=lambda item: -frame_bytes[item[0]])
@@ -65,7 +61,6 @@ def summary_of(stats: Report, entries: dict[str, int], frame_bytes: dict[str, in
 
 
 def _hiding(stats: Report) -> str:
-    """Return in words which densities hide behind the backward pass, where they are measured."""
     told = stats.get("hiding")
     if told is None:
         return ""
@@ -77,8 +72,6 @@ def _hiding(stats: Report) -> str:
 
 
 def _along_rate(stats: Report) -> str:
-    """Return a sentence on the density and codec of a run whose density follows the
-    learning rate."""
     told = stats.get("along_rate")
     if told is None:
         return ""
@@ -89,12 +82,7 @@ def _along_rate(stats: Report) -> str:
 
 
 def summary_of_ranks(all_stats: Sequence[Report]) -> str:
-    """Return a table with a row a rank.
-
-    Parameters
-    ----------
-    all_stats : as ``Compressor.stats`` gives them, in rank order
-    """
+    """Return a table with a row for each rank's ``Compressor.stats``."""
     rows = [
         (
             str(rank),
@@ -126,3 +114,25 @@ def _row(whose: str, values: Report, entries: int, nbytes: int) -> tuple[str, ..
 
 def _number(value: float | None, form: str) -> str:
     return UNKNOWN if value is None else format(value, form)
+
+
+def table(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    left: Sequence[str] = (),
+    title: str = "",
+) -> str:
+    """Return lines of columns that are as wide as their widest cell.
+
+    left : headings of columns that are flush left; the others are flush right
+    """
+    widths = [max(map(len, cells)) for cells in zip(headings, *rows)]
+    rule = ["-" * width for width in widths]
+    lines = [title] if title else []
+    for cells in (headings, rule, *rows):
+        put = [
+            cell.ljust(width) if heading in left else cell.rjust(width)
+            for heading, cell, width in zip(headings, cells, widths)
+        ]
+        lines.append("  ".join(put).rstrip())
+    return "\n".join(lines)

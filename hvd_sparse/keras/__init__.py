@@ -1,4 +1,4 @@
-"""Keras 3 on TensorFlow, through Horovod, whose own wrapper supports only Keras 2.
+"""Keras 3 on TensorFlow.  Horovod's own wrapper supports only Keras 2.
 
 import horovod.tensorflow as hvd
 from hvd_sparse.keras import Compression, DistributedOptimizer
@@ -8,8 +8,7 @@ model.compile(DistributedOptimizer(optimizer, compression=compression), loss)
 """
 
 from hvd_sparse.keras import callbacks
-from hvd_sparse.keras.optimizer import DistributedOptimizer
-from hvd_sparse.keras.tape import DistributedGradientTape
+from hvd_sparse.keras.optimizer import DistributedGradientTape, DistributedOptimizer
 from hvd_sparse.tensorflow.api import Compression
 
 __all__ = ["Compression", "DistributedGradientTape", "DistributedOptimizer", "callbacks"]

@@ -1,4 +1,4 @@
-"""Callbacks for ``fit`` with Keras 3, because Horovod's use functions that only Keras 2 has."""
+"""Callbacks for ``fit`` with Keras 3, because those of Horovod use functions of Keras 2."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Logs = dict[str, float]
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignore[misc]
     """Give all ranks the model and optimizer of one rank, after the first batch has built them.
 
-    Metrics and the states of random generators stay each rank's own.
+    Every rank keeps its own metrics and states of random generators.
 
     Parameters
     ----------
@@ -129,6 +129,6 @@ class PlanGroupsCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._compression = compression
 
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
-        """Begin a step.  Collective where groups are decided."""
+        """Begin a step.  Collective at the step that decides the groups."""
         if self._compression.replan():
             self.model.make_train_function(force=True)

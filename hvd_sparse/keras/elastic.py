@@ -28,32 +28,11 @@ from hvd_sparse.tensorflow.keras3 import is_optimizer_of_keras_3, values_of
 from hvd_sparse.untyped import Optimizer, Value
 
 
-class _Keras3State(elastic.TensorFlowKerasState):  # type: ignore[misc]
-    """Commits, restores and broadcasts weights and optimizer, as numpy arrays.
-
-    States of random generators stay each rank's own, and so do metrics.
-    """
-
-    def __init__(self, model: Value, optimizer: Optimizer, **options: Any) -> None:
-        super().__init__(model, optimizer, **options)
-        self._bcast_model = self._broadcast  # where Horovod keeps its own
-
-    def _variables(self) -> list[Value]:
-        return [*self.model.weights, *self.optimizer.variables]
-
-    def _save_model(self) -> None:
-        self._saved = [np.array(variable) for variable in self._variables()]
-
-    def _load_model(self) -> None:
-        for variable, saved in zip(self._variables(), self._saved, strict=True):
-            variable.assign(saved)
-
-    def _broadcast(self) -> None:
-        hvd.broadcast_variables(values_of(self._variables()), 0)
-
-
-class KerasState(WithCompressor, _Keras3State):
+class KerasState(WithCompressor, elastic.TensorFlowKerasState):  # type: ignore[misc]
     """Elastic state of a Keras 3 model, its optimizer, and their compressor.
+
+    It commits, restores and broadcasts weights and optimizer, as numpy arrays.  States of random
+    generators stay each rank's own, and so do metrics.
 
     The optimizer is built here if the first step has not done so, because a worker that joins needs
     as many variables as the others.
@@ -62,12 +41,12 @@ class KerasState(WithCompressor, _Keras3State):
     ----------
     model : built
     optimizer : None for the one that the model is compiled with
-    compressor : of this rank; its residuals are redistributed if workers come or go
+    compressor : of this rank; residuals are redistributed if the number of workers changes
     options : further attributes of the state, which all ranks get from rank 0
 
     Raises
     ------
-    InvalidOption : there is no optimizer, or it is not one of Keras 3; the model is not built
+    InvalidOption : the model is not built, or has no optimizer of Keras 3
     """
 
     def __init__(
@@ -91,3 +70,19 @@ class KerasState(WithCompressor, _Keras3State):
         if not optimizer.built:
             optimizer.build(model.trainable_variables)
         super().__init__(model, optimizer, compressor=compressor, **options)
+        self._bcast_model = self._broadcast  # where Horovod keeps its own
+
+    def _variables(self) -> list[Value]:
+        return [*self.model.weights, *self.optimizer.variables]
+
+    def _save_model(self) -> None:
+        self.compressor.commit()
+        self._saved = [np.array(variable) for variable in self._variables()]
+
+    def _load_model(self) -> None:
+        self.compressor.go_back()
+        for variable, saved in zip(self._variables(), self._saved, strict=True):
+            variable.assign(saved)
+
+    def _broadcast(self) -> None:
+        hvd.broadcast_variables(values_of(self._variables()), 0)

@@ -1,4 +1,4 @@
-"""``DistributedOptimizer``, for the optimizers of Keras 3."""
+"""Horovod's tape and optimizer wrapper, for Keras 3."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import tensorflow as tf
 
 from hvd_sparse.collectives.horovod_tensorflow import hvd
 from hvd_sparse.errors import InvalidOption, UnsupportedInput
-from hvd_sparse.keras.tape import DistributedGradientTape
-from hvd_sparse.tensorflow.call_checks import check_names, refuse_xla
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
+from hvd_sparse.tensorflow.identity import check_names, refuse_xla
 from hvd_sparse.tensorflow.keras3 import (
     derive,
     inner_of,
     is_optimizer_of_keras_3,
+    value_of,
     values_of,
 )
 from hvd_sparse.untyped import Optimizer, Option, ProcessSet, Report, Value
@@ -30,12 +30,36 @@ AROUND = (
 )
 
 
+def DistributedGradientTape(gradtape: tf.GradientTape, **options: Option) -> Value:
+    """Return ``horovod.tensorflow.DistributedGradientTape``, extended to Keras 3 variables.
+
+    Horovod's own calls ``ref()`` on its sources, which Keras 3's variables do not have.
+
+    Parameters
+    ----------
+    gradtape : the tape to wrap
+    options : Horovod's: ``compression``, ``op``, ``groups``, ``process_set`` and the others
+    """
+    if isinstance(options.get("groups"), list):
+        options["groups"] = values_of(options["groups"])
+    tape = hvd.DistributedGradientTape(gradtape, **options)
+    gradient, register = tape.gradient, tape.register_local_source
+
+    def gradient_of_values(target: Value, sources: Value, *others: Value, **named: Value) -> Value:
+        return gradient(target, values_of(sources), *others, **named)
+
+    # On the object, as Horovod's class calls the next one by ``super(self.__class__, self)``.
+    tape.gradient = gradient_of_values
+    tape.register_local_source = lambda source: register(value_of(source))
+    return tape
+
+
 def DistributedOptimizer(
     optimizer: Optimizer, *, backward_passes_per_step: int = 1, **options: Option
 ) -> Optimizer:
     """Make a Keras 3 optimizer average its gradients over all ranks before it applies them.
 
-    It stays the same object, of a derived class, with its variables, learning rate and schedule; a
+    The optimizer stays the same object, of a derived class, and keeps variables and schedule; a
     model saved with it loads without hvd_sparse.  Clipping and weight decay follow the averaging.
     With ``gradient_accumulation_steps``, ranks exchange gradients once for all accumulated batches;
     with a ``LossScaleOptimizer``, they also agree at every batch whether all gradients are finite.
@@ -50,7 +74,7 @@ def DistributedOptimizer(
 
     Raises
     ------
-    InvalidOption : it is no optimizer of Keras 3, or already distributed, or ``groups`` is given
+    InvalidOption : the optimizer is not of Keras 3 or already distributed, or ``groups`` is given
         besides planned groups
     UnsupportedInput : Keras runs on another backend than TensorFlow
 
@@ -162,7 +186,7 @@ class _ReducingScaled(_Distributed):
     the same batches on all ranks."""
 
     def apply(self, grads: Sequence[Value], trainable_variables: Value = None) -> None:
-        """Reduce the scaled gradients, and apply them where they are finite."""
+        """Reduce the scaled gradients, and apply them if all are finite."""
         own: Optimizer = self
         if trainable_variables is None:
             trainable_variables = own._trainable_variables
@@ -181,7 +205,7 @@ class _Agreeing(_Distributed):
     _hvd_sparse_process_set: ProcessSet
 
     def check_finite(self, grads: Sequence[Value]) -> Value:
-        """Tell whether the gradients of this batch are finite on all ranks."""
+        """Return whether the gradients of this batch are finite on all ranks."""
         is_finite = super().check_finite(grads)  # type: ignore[misc]
         members = self._hvd_sparse_process_set or hvd.global_process_set
         if not members.included():

@@ -20,8 +20,7 @@ from typing import ClassVar, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import DTypeLike
 
-from hvd_sparse.kernels.adam import AdamStep
-from hvd_sparse.kernels.newton_schulz import NewtonSchulz
+from hvd_sparse.kernels.optimizers import AdamStep, NewtonSchulz
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.types import Selection
 
@@ -30,12 +29,9 @@ from hvd_sparse.types import Selection
 class Moments:
     """Sums over a vector, found in one pass.
 
-    Attributes
-    ----------
     abs_sum : sum of magnitudes, accumulated in float64; NaN or Inf if any entry is
     abs_max : largest magnitude; NaN if any entry is NaN
-    nonzeros : entries that are not exactly zero
-    numel : all entries
+    nonzeros, numel : entries that are not exactly zero, and all entries
     """
 
     abs_sum: float
@@ -45,23 +41,20 @@ class Moments:
 
     @property
     def abs_mean(self) -> float:
-        """Return the mean magnitude; 0 for an empty vector."""
+        """The mean magnitude; 0 for an empty vector."""
         return self.abs_sum / self.numel if self.numel else 0.0
 
     @property
     def is_finite(self) -> bool:
-        """Tell whether no entry is NaN or Inf."""
+        """Whether no entry is NaN or Inf."""
         return bool(np.isfinite(self.abs_sum) and np.isfinite(self.abs_max))
 
 
 @dataclass(frozen=True)
 class Tail:
-    """The magnitudes above a threshold, as excesses over it.
+    """Statistics of the magnitudes above a threshold, as excesses over it.
 
-    Attributes
-    ----------
-    count : how many there are
-    mean, variance : of |x| - threshold
+    count, mean, variance : of |x| - threshold
     mean_log : mean of ln(|x| - threshold), over excesses above 0
     """
 
@@ -72,16 +65,13 @@ class Tail:
 
 
 class Aim(NamedTuple):
-    """An order to the pass that adds the gradient: take these entries along, and save a further
-    pass.
+    """An order to the pass that adds the gradient: take these entries, which saves another pass.
 
-    Attributes
-    ----------
-    threshold : entries that reach it are taken; above 0, and where the data's dtype rounds it to 0
-        all non-zeros do
-    capacity : more entries than this are not worth it: none is taken
-    brings : what else the aim is for: names of ``Brought``. Engines of devices bring it; those of
-        the host need not, and are given no aim that is worth nothing without
+    threshold : entries that reach it are taken; above 0. If the dtype rounds it to 0, all non-zeros
+        are
+    capacity : if more entries than this reach it, none is taken
+    brings : names of the ``Brought`` statistics that the aim also asks for; engines of the host may
+        leave them out
     """
 
     threshold: float
@@ -90,11 +80,8 @@ class Aim(NamedTuple):
 
 
 class Brought(NamedTuple):
-    """Statistics of the whole vector that a pass found, as the kernels of these names find them.
+    """Statistics of the whole vector that a pass found; None if the aim did not ask for them.
 
-    Attributes
-    ----------
-    moments, mean_and_std : None where the aim did not ask
     tail : above a threshold of 0
     """
 
@@ -109,12 +96,10 @@ NOTHING = Brought()
 class Taking(NamedTuple):
     """The result of the fused pass.
 
-    Attributes
-    ----------
     abs_sum : sum of all magnitudes, to about six digits; may be Inf where it leaves the dtype
     nonfinite : how many sums are NaN or Inf
-    taken : the entries that reached the aim; None if they were more than its capacity
-    brought : what the aim asked for, where the engine has it
+    taken : the entries that reached the aim; None if they exceed its capacity
+    brought : the statistics that the aim asked for, as far as the engine has them
     """
 
     abs_sum: float
@@ -139,18 +124,16 @@ class Kernels(Packers, Protocol):
         """Return mean and standard deviation (n - 1) of the signed entries, in float64."""
 
     def tail(self, x: np.ndarray, threshold: float) -> Tail:
-        """Return the statistics of the magnitudes above a threshold; of all non-zeros, for 0."""
+        """Return the statistics of the magnitudes above a threshold; of all non-zeros for 0."""
 
     def digit_counts(self, x: np.ndarray, shift: int, prefix: int) -> np.ndarray:
-        """Count the bytes that stand at bit ``shift`` of the magnitudes.
-
-        Only magnitudes whose higher bits are ``prefix`` count. Returns int64 [256].
-        """
+        """Count the bytes at bit ``shift`` of the magnitudes whose higher bits are ``prefix``:
+        int64 [256]."""
 
     def chunk_norms(self, x: np.ndarray, length: int) -> np.ndarray:
         """Return the sums of magnitudes of chunks of ``length`` entries, the last one shorter.
 
-        They are accumulated in float64, and returned in x's dtype.
+        They are accumulated in float64 and returned in x's dtype.
         """
 
     def sample_magnitudes(self, x: np.ndarray, start: int, stride: int) -> np.ndarray:
@@ -165,20 +148,16 @@ class Kernels(Packers, Protocol):
     def count_and_take(
         self, x: np.ndarray, threshold: float, capacity: int
     ) -> tuple[int, Selection | None]:
-        """Return ``count_at_least``, and ``take_at_least`` of the same pass.
+        """Return ``count_at_least`` and ``take_at_least`` of a threshold above 0, in one pass.
 
-        The second is None where it would have more than ``capacity`` entries.
-
-        Parameters
-        ----------
-        threshold : above 0
+        The selection is None if it would have more than ``capacity`` entries.
         """
 
     def take_at_most(self, x: np.ndarray, threshold: float, most: int) -> tuple[int, Selection]:
         """Return the count of non-zeros that reach the threshold, and these entries.
 
-        Where they are more than ``most``, the largest of them are returned, and the count may be
-        any number above ``most``. Time and memory are bounded, however many reach it.
+        If they are more than ``most``, the largest of them are returned, and the count may be any
+        number above ``most``. Time and memory are bounded, however many reach it.
         """
 
     def take_largest(self, x: np.ndarray, count: int) -> Selection:
@@ -190,11 +169,10 @@ class Kernels(Packers, Protocol):
     def take_bins(
         self, accumulated: np.ndarray, gradient: np.ndarray, length: int
     ) -> tuple[np.ndarray, Selection]:
-        """Return every bin's largest |accumulated|, and the entries that reach it with the
-        gradient.
+        """Return every bin's largest |accumulated|, and the entries with |accumulated + gradient|
+        at least that of their bin.
 
-        These are the entries whose |accumulated + gradient| reaches their bin's maximum. Bins are
-        of ``length`` entries, the last one shorter; zeros are never taken.
+        Bins have ``length`` entries, the last one fewer; zeros are never taken.
         """
 
     def accumulate(self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray) -> Moments:
@@ -209,21 +187,20 @@ class Kernels(Packers, Protocol):
     ) -> Taking:
         """Accumulate, and take the entries that reach the aim: they are +0.0 in ``out``.
 
-        This is the fused pass. Beyond the aim's capacity, and where the sum is not finite, nothing
-        is taken.
+        Nothing is taken beyond the aim's capacity, and no entry whose sum is not finite.
         """
 
     def trim(self, taken: Selection, count: int, out: np.ndarray | None) -> tuple[Selection, float]:
         """Return the ``count`` largest of the taken entries, and the smallest magnitude among them.
 
-        The rest go back to ``out``. Where there are fewer, all that are neither zero nor NaN are
-        returned; the magnitude is 0 where there is none.
+        If there are fewer, all that are neither zero nor NaN are returned; the magnitude of none is
+        0.
 
         Parameters
         ----------
-        taken : any entries; the indices ascend
-        count : at least 0
-        out : the vector they were taken from; None if they were only copied
+        taken : any entries, with ascending indices
+        out : the vector they were taken from, to which the others go back; None if they were only
+            copied
         """
 
     def restore(self, out: np.ndarray, selection: Selection) -> None:
@@ -249,11 +226,11 @@ class Kernels(Packers, Protocol):
         nesterov: bool,
         aim: Aim,
     ) -> Taking:
-        """Push the velocity, and accumulate where it goes, taking the entries that reach the aim.
+        """Push the velocity, accumulate it, and take the entries that reach the aim.
 
-        That is ``push_momentum`` to ``out_velocity``, and ``accumulate_and_take`` of the result;
-        with Nesterov's form, of gradient + momentum * the result.  Every new vector may be the old
-        one.
+        This is ``push_momentum`` to ``out_velocity``, then ``accumulate_and_take`` of the result,
+        or with Nesterov's form of gradient + momentum * the result.  Every new vector may be the
+        old one.
         """
 
     def push_adam_and_take(
@@ -268,9 +245,8 @@ class Kernels(Packers, Protocol):
         step: AdamStep,
         aim: Aim,
     ) -> Taking:
-        """Move Adam's moments, and accumulate the direction, taking the entries that reach the aim.
+        """Do ``push_adam``, then ``accumulate_and_take`` of the direction, which is not kept.
 
-        That is ``push_adam``, and ``accumulate_and_take`` of the direction, which is not kept.
         Every new vector may be the old one.
         """
 
@@ -284,7 +260,7 @@ class Kernels(Packers, Protocol):
         out: np.ndarray,
         step: AdamStep,
     ) -> None:
-        """Write Adam's moments with this gradient in them, and the direction that it points to.
+        """Write Adam's moments with this gradient in them, and their direction.
 
             out_mean = beta1 * mean + (1 - beta1) * gradient
             out_square = beta2 * square + (1 - beta2) * gradient**2
@@ -293,18 +269,13 @@ class Kernels(Packers, Protocol):
             out = (gradient / (sqrt(average) + epsilon) + 0 * average) * scale
 
         Every operation is rounded to the dtype, in this order. The last sum is NaN where a square
-        leaves the dtype, which the division would hide.
-
-        Parameters
-        ----------
-        mean, square : may be ``out_mean`` and ``out_square`` themselves
-        out : another vector than all others
-        step : the numbers; with ``is_of_mean`` m is divided instead of the gradient
+        leaves the dtype, which the division would hide. With ``step.is_of_mean`` m is divided
+        instead of the gradient. The new moments may be the old vectors; ``out`` is another vector
+        than all others.
         """
 
     def orthogonalized(self, x: np.ndarray, step: NewtonSchulz) -> np.ndarray:
-        """Return the vector of the matrices in x after Newton and Schulz's iteration: as long as x,
-        in memory of its own.
+        """Return the matrices in x after the iteration of Newton and Schulz, in a new vector.
 
             x = x / (norm of the matrix + epsilon)
             step.steps times: x = a * x + (b * (x @ x.T) + c * (x @ x.T) @ (x @ x.T)) @ x
@@ -320,17 +291,12 @@ class Kernels(Packers, Protocol):
         """Write out = the sum of factor * the selections, each entry added up in their order; 0
         elsewhere.
 
-        Parameters
-        ----------
-        out : written, float32 or float64 [numel]
-        parts : of the same length and dtype
-        factor : rounded to the dtype; each value is multiplied by it, and rounded, before it is
-            added
+        The factor is rounded to the dtype, and each product is rounded before it is added.
         """
 
     def assemble_together(self, sums: Sums, surplus: Surplus = ()) -> None:
-        """Do as ``assemble`` for a bucket's tensors, and as ``restore`` for what is surplus, on a
-        device by as few launches as the engine can."""
+        """Do ``assemble`` for all sums of a bucket and ``restore`` for its surplus; on a device in
+        few launches."""
 
     def scatter_add(self, out: np.ndarray, indices: np.ndarray, values: np.ndarray) -> None:
         """Write out[indices] += values, for indices that are unique."""

@@ -27,7 +27,6 @@ class NumpyEngine:
 
     @property
     def kernels(self) -> Kernels:
-        """Return ``kernels.reference``."""
         return reference
 
 
@@ -36,11 +35,11 @@ class NumpyEngine:
 class NumbaEngine:
     """Compiled kernels, on the CPU: one pass to add the gradient, look at it and choose.
 
+    Compiled when the compressor is made, once for a machine: numba keeps the code on disk.
+
     Parameters
     ----------
     threads : how many work on one tensor
-
-    Compiled when the compressor is made, once for a machine: numba keeps the code on disk.
     """
 
     threads: int = 1
@@ -54,7 +53,6 @@ class NumbaEngine:
 
     @property
     def kernels(self) -> Kernels:
-        """Return the kernels of ``kernels.numba``, compiled when they are first asked for."""
         return _compiled(self.threads)
 
 
@@ -75,7 +73,6 @@ class TorchEngine:
 
     @property
     def kernels(self) -> Kernels:
-        """Return the kernels of ``kernels.torch``."""
         return _of_torch()
 
 
@@ -99,17 +96,16 @@ class TritonEngine:
 
     @property
     def kernels(self) -> Kernels:
-        """Return the kernels of ``kernels.triton``."""
         return _of_triton()
 
 
 def works_on_devices(engine: object) -> bool:
-    """Tell whether an engine has kernels for vectors on a device; None has: torch's."""
+    """Return whether an engine has kernels for vectors on a device; None stands for torch's."""
     return engine is None or isinstance(ENGINES.resolve(engine), (TorchEngine, TritonEngine))
 
 
 def is_fast_installed() -> bool:
-    """Tell whether numba is installed."""
+    """Return whether numba is installed."""
     return importlib.util.find_spec("numba") is not None
 
 
@@ -126,7 +122,7 @@ def _of_torch() -> Kernels:
     # Not at the top: this loads torch, which TensorFlow's programs do without.
     from hvd_sparse.kernels.torch import TorchKernels
 
-    return TorchKernels(_of_host())
+    return cast(Kernels, TorchKernels(_of_host()))
 
 
 @cache
@@ -139,23 +135,20 @@ def _of_triton() -> Kernels:
             "engine 'triton' needs a GPU, and torch finds none here: leave engine out, or say "
             "engine='torch'"
         )
-    return TritonKernels(_of_host())
+    return cast(Kernels, TritonKernels(_of_host()))
 
 
 def _of_host() -> Kernels:
-    """Return the kernels for what lies on the host whatever the engine."""
     return _compiled(1) if is_fast_installed() else reference
 
 
 def resolve_engine_by_place(engine: object) -> Kernels:
     """Return kernels that work on vectors where they lie, on a device or on the host.
 
-    Parameters
-    ----------
-    engine : one that ``works_on_devices``; None is torch's there, and the best there is here
+    engine : one that ``works_on_devices``; None is torch's there, and the fastest on the host
     """
     # Not at the top: this loads torch.
-    from hvd_sparse.kernels.torch.by_place import KernelsByPlace
+    from hvd_sparse.kernels.torch import KernelsByPlace
 
     is_triton = isinstance(None if engine is None else ENGINES.resolve(engine), TritonEngine)
     device = _of_triton() if is_triton else _of_torch()

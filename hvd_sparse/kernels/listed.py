@@ -13,23 +13,23 @@ Kernel = Callable[..., object]
 
 
 class ListedKernels:
-    """An engine's kernels, whose answers about one vector come from a list where that tells them.
+    """An engine's kernels, which answer questions about one vector from a list if they can.
 
-    The list has every entry that reaches an aim, so it tells whatever is asked of thresholds that
-    are not below it, and of the largest entries.  For the rest the entries go back to the vector,
-    and the engine is asked.  Answers are the same either way, bit for bit.
+    The list has every entry that reaches an aim, which suffices for all thresholds that are not
+    below it, and for the largest entries.  Otherwise the entries go back to the vector, and the
+    engine is asked.  Answers are the same either way, bit for bit.
 
     Parameters
     ----------
     kernels : of the engine
-    vector : without the entries that were taken out of it, which are +0.0
+    vector : the vector, with +0.0 for the entries that were taken out of it
     taken : these entries
-    aim : which they reach
-    brought : what the pass found besides
+    aim : the aim that they reach
+    brought : statistics that the pass found
 
     Attributes
     ----------
-    is_whole : the vector has its entries again, as something was asked that the list did not tell
+    is_whole : the vector has its entries again, because the list did not suffice
     """
 
     def __init__(
@@ -50,13 +50,12 @@ class ListedKernels:
         return kernel
 
     def make_whole(self) -> None:
-        """Give the vector back what was taken out of it."""
         if not self.is_whole:
             self._kernels.restore(self._vector, self.taken)
             self.is_whole = True
 
     def tells(self, x: np.ndarray, threshold: float) -> bool:
-        """Tell whether the list has all entries of a vector that reach a threshold."""
+        """Return whether the list has all entries of a vector that reach a threshold."""
         cut = self._rounded(threshold)
         return x is self._vector and bool(cut > 0) and bool(cut >= self._least)
 
@@ -66,7 +65,7 @@ class ListedKernels:
         return rounded
 
     def _look_at(self, x: np.ndarray) -> np.ndarray:
-        """Return a vector that the engine is asked about: the one that was taken from is whole."""
+        """Return a vector for the engine, whole again if entries were taken from it."""
         if x is self._vector:
             self.make_whole()
         return x
@@ -95,7 +94,6 @@ class ListedKernels:
         return self._kernels.count_at_least(self.taken.values, threshold)
 
     def count_to(self, x: np.ndarray, threshold: float, most: int) -> int:
-        """Count as ``count_at_least``, up to a number above ``most``."""
         if x is self._vector and self.taken.count > most and not self.tells(x, threshold):
             return self.taken.count  # and so do these, and maybe more
         return self.count_at_least(x, threshold)
@@ -132,8 +130,7 @@ class ListedKernels:
 
 
 def count_to(x: np.ndarray, threshold: float, most: int, kernels: Kernels) -> int:
-    """Count the magnitudes that are at least a threshold; where they are more than ``most``, any
-    number above it may be returned."""
+    """Count the magnitudes that reach a threshold; any number above ``most`` if they are more."""
     if isinstance(kernels, ListedKernels):
         return kernels.count_to(x, threshold, most)
     return kernels.count_at_least(x, threshold)

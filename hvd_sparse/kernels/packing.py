@@ -11,120 +11,60 @@ from typing import Protocol
 
 import numpy as np
 
-from hvd_sparse.kernels.float16 import brain_codes, brain_values, half_codes, half_values
-from hvd_sparse.kernels.gaps import (
-    bytes_from,
-    join_gaps,
-    join_thirds,
-    pack_unary,
-    put_bytes,
-    split_gaps,
-    split_thirds,
-    unpack_unary,
-)
-from hvd_sparse.kernels.levels import (
-    largest_magnitude,
-    level_codes,
-    level_values,
-    multiples,
-    pack_few,
-    sum_on_grid,
-    unpack_few,
-)
-
-__all__ = [
-    "Packers",
-    "brain_codes",
-    "brain_values",
-    "bytes_from",
-    "count_blocks",
-    "half_codes",
-    "half_values",
-    "join_blocks",
-    "join_gaps",
-    "join_thirds",
-    "largest_magnitude",
-    "level_codes",
-    "level_values",
-    "multiples",
-    "pack_few",
-    "pack_unary",
-    "put_bytes",
-    "split_gaps",
-    "split_thirds",
-    "sum_on_grid",
-    "unpack_few",
-    "unpack_unary",
-]
-
 BLOCK_BITS = 16
 BLOCK = 1 << BLOCK_BITS
 """Entries in a block."""
+
+GRID_BITS = 26
+UPPER = np.uint8(2)
+"""The bit of a level's code that stands for the higher one; bit 0 is the sign."""
+
+LARGEST_HALF, LARGEST_FLOAT = 65504.0, float(np.finfo(np.float32).max)
+HALF_EXPONENT, BRAIN_EXPONENT = np.uint16(0x7C00), np.uint16(0x7F80)
+"""The bits of the exponent in float16 and in bfloat16; all of them set is Inf or NaN."""
+
+SIGN = np.uint16(0x8000)
 
 
 class Packers(Protocol):
     """The functions of an engine for codecs."""
 
     def count_blocks(self, indices: np.ndarray, numel: int, bits: int = BLOCK_BITS) -> np.ndarray:
-        """Return the count of indices of every block of 2^bits entries, int64 [blocks].
-
-        Parameters
-        ----------
-        indices : uint32 [count], ascending
-        numel : entries of the tensor
-        bits : at most 16
-        """
+        """Return the count of indices of every block of 2^bits entries, bits <= 16: int64
+        [blocks]."""
 
     def join_blocks(
         self, counts: np.ndarray, positions: np.ndarray, bits: int = BLOCK_BITS
     ) -> np.ndarray | None:
         """Return the indices again, uint32 [count]; None unless they ascend.
 
-        Parameters
-        ----------
         counts : uint16 or uint32 [blocks], with the sum [count]
         positions : uint16 [count], within their blocks
-        bits : as above
         """
 
     def half_codes(self, values: np.ndarray, out: np.ndarray) -> None:
-        """Write float32 or float64 values as float16, ties to even; beyond 65504 the largest of
-        that sign.
-
-        Parameters
-        ----------
-        out : uint16 [count], written
-        """
+        """Write float32 or float64 values as float16 to ``out``, uint16 [count]: ties to even,
+        beyond 65504 the largest of that sign."""
 
     def half_values(self, codes: np.ndarray) -> np.ndarray | None:
         """Return the values of float16 bit patterns, float32 [count]; None if one is NaN or Inf."""
 
     def brain_codes(self, values: np.ndarray, out: np.ndarray) -> None:
-        """Write float32 or float64 values as bfloat16, ties away from zero, never to infinity.
-
-        Values below 2^-126 become zero.
-
-        Parameters
-        ----------
-        out : uint16 [count], written
-        """
+        """Write float32 or float64 values as bfloat16 to ``out``, uint16 [count]: ties away from
+        zero, never to infinity, below 2^-126 zero."""
 
     def brain_values(self, codes: np.ndarray) -> np.ndarray | None:
-        """Return the values of bfloat16 bit patterns, float32 [count].
-
-        None if one is NaN, Inf or subnormal.
-        """
+        """Return the values of bfloat16 bit patterns, float32 [count]; None if one is NaN, Inf or
+        subnormal."""
 
     def largest_magnitude(self, values: np.ndarray) -> float:
         """Return the largest magnitude; 0 of no values."""
 
     def multiples(self, values: np.ndarray, step: float, most: int) -> np.ndarray:
-        """Return float32 or float64 values in multiples of a step, ties to even, int8 [count].
+        """Return values in multiples of a step, ties to even, int8 [count].
 
-        Parameters
-        ----------
         step : above 0, exact in float32
-        most : the largest multiple that is written, at most 127
+        most : the largest multiple, at most 127
         """
 
     def sum_on_grid(self, values: np.ndarray, scale: float, above: int) -> tuple[int, int]:
@@ -132,9 +72,7 @@ class Packers(Protocol):
 
         Multiples are rounded down, and are 1 to 2^26 - 1, or 2^26 where float32 rounds to it.
 
-        Parameters
-        ----------
-        values : float32 or float64, without zeros
+        values : without zeros
         scale : a power of two
         above : a multiple; 0 for all
         """
@@ -146,28 +84,17 @@ class Packers(Protocol):
     def level_values(
         self, codes: np.ndarray, low: float, high: float, dtype: np.dtype
     ) -> np.ndarray:
-        """Return low, -low, high or -high for codes 0 to 3.
+        """Return low, -low, high or -high for codes 0 to 3, uint8 [count].
 
-        Parameters
-        ----------
-        codes : uint8 [count], below 4
         low, high : exact in float32
-        dtype : of the values, float32 or float64
         """
 
     def pack_few(self, numbers: np.ndarray, width: int) -> np.ndarray:
-        """Return the low 2 or 4 bits of uint8 numbers in bytes, the first in the lowest bits; the
-        last byte is filled up with zeros."""
+        """Return the low 2 or 4 bits of uint8 numbers in bytes, the first in the lowest bits,
+        padded with zeros."""
 
     def unpack_few(self, packed: np.ndarray, width: int, count: int) -> np.ndarray | None:
-        """Return numbers of 2 or 4 bits again, uint8 [count].
-
-        None if the bits that fill up the last byte are not zero.
-
-        Parameters
-        ----------
-        packed : uint8, as many as ``count`` numbers take
-        """
+        """Return numbers of 2 or 4 bits again, uint8 [count]; None if the padding is not zero."""
 
     def split_gaps(
         self, indices: np.ndarray, shift: int, has_thirds: bool
@@ -175,8 +102,6 @@ class Packers(Protocol):
         """Return the entries between each index and the one before it, modulo a number and divided
         by it, uint32 [count] each.
 
-        Parameters
-        ----------
         indices : uint32 [count], ascending
         shift, has_thirds : the number is 2^shift, or 3 * 2^shift, below 2^32
         """
@@ -186,8 +111,6 @@ class Packers(Protocol):
     ) -> np.ndarray | None:
         """Return the indices again, uint32 [count]; None if the last is not below ``numel``.
 
-        Parameters
-        ----------
         rests, quotients : uint32 [count]; any, if the indices stay below 2^63; the rests may be
             overwritten
         """
@@ -201,7 +124,7 @@ class Packers(Protocol):
     def pack_unary(self, numbers: np.ndarray) -> np.ndarray:
         """Return a bit string, uint8: for every number, uint32, as many zeros and then a one.
 
-        The first bit is the lowest; the last byte is filled up with zeros.
+        The first bit is the lowest; the last byte is padded with zeros.
         """
 
     def unpack_unary(self, packed: np.ndarray, count: int) -> np.ndarray | None:
@@ -211,22 +134,15 @@ class Packers(Protocol):
         """
 
     def split_thirds(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return whether numbers are above 0, [count], and of those that are, whether they are 2:
-        uint8, 0 or 1.
-
-        Parameters
-        ----------
-        numbers : uint8 [count], of 0, 1 and 2
-        """
+        """Return whether numbers, uint8 of 0, 1 and 2, are above 0, [count], and of those whether
+        they are 2: uint8, 0 or 1."""
 
     def join_thirds(self, is_more: np.ndarray, is_two: np.ndarray) -> np.ndarray:
-        """Return the numbers again, uint8 [count].
+        """Return the numbers of ``split_thirds`` again, uint8 [count]."""
 
-        Parameters
-        ----------
-        is_more : uint8 [count], 0 or 1
-        is_two : uint8, 0 or 1, as many as the ones of ``is_more``
-        """
+
+PACKERS = [name for name in vars(Packers) if not name.startswith("_")]
+"""Names of the functions."""
 
 
 def blocks_of(numel: int, bits: int = BLOCK_BITS) -> int:
@@ -235,7 +151,6 @@ def blocks_of(numel: int, bits: int = BLOCK_BITS) -> int:
 
 
 def count_blocks(indices: np.ndarray, numel: int, bits: int = BLOCK_BITS) -> np.ndarray:
-    """Return the count of indices of every block, as ``Packers`` says."""
     counts = np.full(blocks_of(numel, bits), indices.size)
     starts = np.searchsorted(indices, _starts(counts.size, bits))
     counts[:-1] = starts[1:]
@@ -246,7 +161,6 @@ def count_blocks(indices: np.ndarray, numel: int, bits: int = BLOCK_BITS) -> np.
 def join_blocks(
     counts: np.ndarray, positions: np.ndarray, bits: int = BLOCK_BITS
 ) -> np.ndarray | None:
-    """Return the indices of counts and positions, as ``Packers`` says."""
     indices = np.repeat(_starts(counts.size, bits), counts)
     indices += positions
     return indices if bool(np.all(indices[1:] > indices[:-1])) else None
@@ -257,3 +171,192 @@ def _starts(blocks: int, bits: int) -> np.ndarray:
     starts = np.arange(blocks, dtype=np.uint32)
     starts <<= np.uint32(bits)
     return starts
+
+
+def as_float32(values: np.ndarray) -> np.ndarray:
+    """Return the values as float32; those too large for it become its largest."""
+    if values.dtype == np.float32:
+        return np.ascontiguousarray(values)
+    return np.clip(values, -LARGEST_FLOAT, LARGEST_FLOAT).astype(np.float32)
+
+
+def half_codes(values: np.ndarray, out: np.ndarray) -> None:
+    halves = np.clip(as_float32(values), -LARGEST_HALF, LARGEST_HALF).astype(np.float16)
+    out[:] = halves.view(np.uint16)
+
+
+def half_values(codes: np.ndarray) -> np.ndarray | None:
+    if (codes & HALF_EXPONENT).max(initial=0) == HALF_EXPONENT:
+        return None
+    return codes.astype(np.uint16, copy=False).view(np.float16).astype(np.float32)
+
+
+def brain_codes(values: np.ndarray, out: np.ndarray) -> None:
+    rounded = as_float32(values).view(np.uint32) + np.uint32(0x8000)
+    rounded >>= np.uint32(16)
+    out[:] = rounded
+    # A carry may have reached infinity: one less is the largest number of that sign.
+    exponents = out & BRAIN_EXPONENT
+    out[exponents == BRAIN_EXPONENT] -= np.uint16(1)
+    out[exponents == 0] &= SIGN  # some threads take subnormal numbers for zero, others do not
+
+
+def brain_values(codes: np.ndarray) -> np.ndarray | None:
+    exponents = codes & BRAIN_EXPONENT
+    if exponents.max(initial=0) == BRAIN_EXPONENT or (codes[exponents == 0] & ~SIGN).any():
+        return None
+    bits = codes.astype(np.uint32)
+    bits <<= np.uint32(16)
+    return bits.view(np.float32)
+
+
+def largest_magnitude(values: np.ndarray) -> float:
+    return float(np.abs(values).max(initial=0))
+
+
+def multiples(values: np.ndarray, step: float, most: int) -> np.ndarray:
+    quotients = np.rint(values / values.dtype.type(step))
+    found: np.ndarray = np.clip(quotients, -most, most).astype(np.int8)
+    return found
+
+
+def sum_on_grid(values: np.ndarray, scale: float, above: int) -> tuple[int, int]:
+    found = _on_grid(values, scale)
+    found = found[found > above]
+    return found.size, int(found.sum(dtype=np.int64))
+
+
+def level_codes(values: np.ndarray, scale: float, above: int) -> np.ndarray:
+    codes: np.ndarray = np.signbit(values).view(np.uint8)
+    codes |= (_on_grid(values, scale) > above).view(np.uint8) * UPPER
+    return codes
+
+
+def _on_grid(values: np.ndarray, scale: float) -> np.ndarray:
+    # A power of two: exact in the values' own dtype.
+    scaled = np.abs(values) * values.dtype.type(scale)
+    found: np.ndarray = np.minimum(scaled, (1 << GRID_BITS) - 1, out=scaled).astype(np.int32)
+    np.maximum(found, 1, out=found)
+    return found
+
+
+def level_values(codes: np.ndarray, low: float, high: float, dtype: np.dtype) -> np.ndarray:
+    values: np.ndarray = np.array([low, -low, high, -high], dtype)[codes]
+    return values
+
+
+def pack_few(numbers: np.ndarray, width: int) -> np.ndarray:
+    per_byte = 8 // width
+    # Every per_byte-th number at a time: strides, where packbits knows one bit alone.
+    padded = np.zeros(-(-numbers.size // per_byte) * per_byte, np.uint8)
+    padded[: numbers.size] = numbers
+    padded &= np.uint8((1 << width) - 1)
+    packed = padded[::per_byte].copy()
+    for place in range(1, per_byte):
+        packed |= padded[place::per_byte] << np.uint8(width * place)
+    return packed
+
+
+def unpack_few(packed: np.ndarray, width: int, count: int) -> np.ndarray | None:
+    per_byte = 8 // width
+    numbers = np.empty(packed.size * per_byte, np.uint8)
+    for place in range(per_byte):
+        np.right_shift(packed, width * place, out=numbers[place::per_byte])
+    numbers &= np.uint8((1 << width) - 1)
+    return None if numbers[count:].any() else numbers[:count]
+
+
+_HALF = 31
+_ONE = 1 << 2 * _HALF
+"""Fixed point, because floats may differ in the last bit between machines."""
+_ONE_BEATS_TWO, _TWO_BEATS_THREE, _THREE_BEATS_FOUR = (
+    n * _ONE // 10**6 for n in (618_034, 754_878, 819_173)
+)
+
+
+def modulus_of(count: int, numel: int) -> tuple[int, int]:
+    """Return shift and parts of the modulus ``parts << shift`` with the shortest code of the gaps
+    between ``count`` random indices.
+
+    The moduli are 1, 2, 3, 4, 6, 8, 12, ... With y = (1 - count / numel)^u, modulus u is shorter
+    than 2u for y < 0.618034, 2u than 3u for y < 0.754878, and 3u than 4u for y < 0.819173.
+
+    Integers make the modulus the same on every machine. They stay below 2^63, because the compiled
+    engine compiles this function too.
+
+    Parameters
+    ----------
+    count : above 0
+    numel : below 2^32
+    """
+    high, rest = divmod((numel - count) << _HALF, numel)
+    chance, shift = (high << _HALF) + (rest << _HALF) // numel, 0
+    if chance < _ONE_BEATS_TWO:
+        return 0, 1
+    while chance >= _THREE_BEATS_FOUR:  # doubling u squares y
+        high, low = chance >> _HALF, chance & ((1 << _HALF) - 1)
+        chance = high * high + ((2 * high * low + (low * low >> _HALF)) >> _HALF)
+        shift += 1
+    return (shift + 1, 1) if chance < _TWO_BEATS_THREE else (shift, 3)
+
+
+def split_gaps(indices: np.ndarray, shift: int, has_thirds: bool) -> tuple[np.ndarray, np.ndarray]:
+    # Into one array, without the copies of numpy.diff with a prefix.
+    gaps: np.ndarray = np.empty(indices.size, np.uint32)
+    gaps[:1] = indices[:1]
+    np.subtract(indices[1:], indices[:-1], out=gaps[1:])
+    gaps[1:] -= np.uint32(1)
+    quotients = gaps >> np.uint32(shift)
+    if has_thirds:
+        quotients //= np.uint32(3)
+    gaps -= quotients * np.uint32((3 if has_thirds else 1) << shift)
+    return gaps, quotients
+
+
+def join_gaps(
+    rests: np.ndarray, quotients: np.ndarray, modulus: int, numel: int
+) -> np.ndarray | None:
+    indices = np.cumsum(quotients, dtype=np.int64)
+    indices *= modulus
+    indices += np.cumsum(rests, dtype=np.int64)
+    indices += np.arange(indices.size)
+    # Gaps are not negative, so the last index is the largest: in 64 bits nothing wraps around.
+    is_within = indices.size == 0 or int(indices[-1]) < numel
+    return indices.astype(np.uint32) if is_within else None
+
+
+def bytes_from(numbers: np.ndarray, shift: int) -> np.ndarray:
+    return (numbers >> np.uint32(shift)).astype(np.uint8)
+
+
+def put_bytes(numbers: np.ndarray, bits: np.ndarray, shift: int) -> None:
+    numbers |= bits.astype(np.uint32) << np.uint32(shift)
+
+
+def pack_unary(numbers: np.ndarray) -> np.ndarray:
+    # The place of a one is the sum of the numbers and the ones before it.
+    ones = np.cumsum(numbers, dtype=np.int64)
+    ones += np.arange(ones.size)
+    unary = np.zeros(int(ones[-1]) + 1 if ones.size else 0, np.uint8)
+    unary[ones] = 1
+    return np.packbits(unary, bitorder="little")
+
+
+def unpack_unary(packed: np.ndarray, count: int) -> np.ndarray | None:
+    ones = np.flatnonzero(np.unpackbits(packed, bitorder="little").view(np.bool_))
+    if ones.size != count:
+        return None
+    numbers = ones.astype(np.uint32)
+    numbers[1:] = ones[1:] - ones[:-1] - 1
+    return numbers
+
+
+def split_thirds(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    is_more = numbers != 0
+    return is_more.view(np.uint8), (numbers[np.flatnonzero(is_more)] == 2).view(np.uint8)
+
+
+def join_thirds(is_more: np.ndarray, is_two: np.ndarray) -> np.ndarray:
+    numbers: np.ndarray = is_more.copy()
+    numbers[np.flatnonzero(is_more)] += is_two
+    return numbers

@@ -14,8 +14,6 @@ import numpy as np
 def generator(seed: int, key: str, step: int, rank: int | None = None) -> np.random.Generator:
     """Return the generator of one tensor's step; with a rank, of that rank's.
 
-    Parameters
-    ----------
     seed : of the selector
     key : name of the tensor
     step : completed steps of the tensor

@@ -6,23 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hvd_sparse.kernels import newton_schulz, packing
-from hvd_sparse.kernels.adam import AdamStep
+from hvd_sparse.kernels import optimizers
 from hvd_sparse.kernels.contract import Aim, Moments, Sums, Surplus, Tail, Taking
-from hvd_sparse.kernels.newton_schulz import NewtonSchulz
+from hvd_sparse.kernels.optimizers import AdamStep, NewtonSchulz
+from hvd_sparse.kernels.packing import *  # noqa: F403  (which an engine has too)
 from hvd_sparse.types import Selection
-
-count_blocks, join_blocks = packing.count_blocks, packing.join_blocks
-half_codes, half_values = packing.half_codes, packing.half_values
-brain_codes, brain_values = packing.brain_codes, packing.brain_values
-largest_magnitude, multiples = packing.largest_magnitude, packing.multiples
-sum_on_grid, level_codes = packing.sum_on_grid, packing.level_codes
-level_values = packing.level_values
-pack_few, unpack_few = packing.pack_few, packing.unpack_few
-split_gaps, join_gaps = packing.split_gaps, packing.join_gaps
-bytes_from, put_bytes = packing.bytes_from, packing.put_bytes
-pack_unary, unpack_unary = packing.pack_unary, packing.unpack_unary
-split_thirds, join_thirds = packing.split_thirds, packing.join_thirds
 
 
 def moments(x: np.ndarray) -> Moments:
@@ -250,7 +238,7 @@ def orthogonalized(x: np.ndarray, step: NewtonSchulz) -> np.ndarray:
         matrices = matrices / np.where(largest == 0, x.dtype.type(1), largest)
         norm = np.sqrt((matrices * matrices).sum(axis=axes, keepdims=True))
         epsilon = x.dtype.type(step.epsilon) / largest
-        result: np.ndarray = newton_schulz.iterated(matrices / (norm + epsilon), step)
+        result: np.ndarray = optimizers.iterated(matrices / (norm + epsilon), step)
     return np.ascontiguousarray(result).reshape(-1)
 
 

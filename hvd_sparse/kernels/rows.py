@@ -9,6 +9,7 @@ goes on from what was found.  Engines without it leave all rows to the walk.
 from __future__ import annotations
 
 import math
+import struct
 import sys
 from ctypes import addressof, c_char
 from types import ModuleType
@@ -32,11 +33,17 @@ SCATTER = 8.0
 PLENTY = 4.0
 """Candidates over those needed, above which the margin narrows faster."""
 
+GRADIENT, MOMENTUM, ADAM = range(3)
+"""Passes of a row: ``accumulate_and_take``, ``push_momentum_and_take``, ``push_adam_and_take``."""
+
+PLAIN, SIGNS = 1, 2
+"""Bodies of frames: indices and values as they lie in memory; and those of codec ``sign_mean``."""
+
 SENT = np.dtype(
     [
-        ("gradient", "u8"),
-        ("old", "u8"),
-        ("new", "u8"),
+        ("move", "i8"),
+        ("vectors", "u8", 7),
+        ("numbers", "f8", 11),
         ("numel", "i8"),
         ("aim", "f8"),
         ("capacity", "i8"),
@@ -45,6 +52,7 @@ SENT = np.dtype(
         ("most", "i8"),
         ("margin", "f8"),
         ("start", "i8"),
+        ("nbytes", "i8"),
         ("taken", "i8"),
         ("sent", "i8"),
         ("nonfinite", "i8"),
@@ -54,17 +62,25 @@ SENT = np.dtype(
 )
 """A tensor that is sent.
 
-gradient, old, new : addresses of the gradient, of the residual, and of where their sum goes
-numel : entries of each
+move : the pass
+vectors : addresses of gradient, residual and the new residual; for momentum, of the old and the
+    new velocity; for Adam, of mean and square, and of the new ones
+numbers : for momentum, the factor and whether the form is Nesterov's; for Adam
+    ``AdamStep.factors``, and whether the direction is the mean's
+numel : entries of each vector
 aim, capacity : of the pass, as ``Aim``
 least, wanted, most : the band of entries that may be sent: of more the ``wanted`` largest are
 margin : below the last threshold, which the aim has; read, and written for the next step
 start : byte of the frames at which this one's goes
+nbytes : written: bytes of the frame
 taken, nonfinite, abs_sum : written: entries that the pass took, -1 where they were too many; and as
     ``Taking`` has them
 sent, threshold : written: entries that are sent, -1 where the row is left to the walk, and what
     chose them
 """
+
+SENT_ROW = struct.Struct("=q7Q11dqd4qd5q2d")
+"""A row of ``SENT`` as bytes: several times as fast as what numpy makes of a tuple."""
 
 ARRIVED = np.dtype(
     [
@@ -93,7 +109,14 @@ class RowKernels(Protocol):
     """What an engine can do with all rows of a bucket in one call."""
 
     def send_rows(
-        self, rows: np.ndarray, first: int, head: int, frames: np.ndarray, dtype: np.dtype
+        self,
+        rows: np.ndarray,
+        first: int,
+        head: int,
+        frames: np.ndarray,
+        lists: np.ndarray,
+        body: int,
+        dtype: np.dtype,
     ) -> tuple[int, np.ndarray, np.ndarray]:
         """Walk rows to their frames, up to the first one that is left to the walk.
 
@@ -103,6 +126,9 @@ class RowKernels(Protocol):
         first : row to begin at
         head : the first 8 bytes of every frame, as an integer
         frames : uint8, written, at a multiple of 8 bytes
+        lists : uint8, written, as long: the entries as other ranks decode them, where a plain
+            frame has them; for a plain body ``frames`` itself, for signs the frames begin as zeros
+        body : of the frames, ``PLAIN`` or ``SIGNS``
         dtype : of the vectors
 
         Returns
@@ -111,14 +137,16 @@ class RowKernels(Protocol):
         not in its vector.
         """
 
-    def sum_rows(self, rows: np.ndarray, frames: np.ndarray, head: int, dtype: np.dtype) -> None:
+    def sum_rows(
+        self, rows: np.ndarray, frames: np.ndarray, head: int, body: int, dtype: np.dtype
+    ) -> None:
         """Check the frames of every row, and write its factor * their sum, in their order.
 
         Parameters
         ----------
         rows, frames : ``ARRIVED`` and ``FRAME``
         head : the first 8 bytes that every frame must have, as an integer
-        dtype : of the vectors
+        body, dtype : of the frames, and of the vectors
         """
 
 

@@ -2,34 +2,67 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from hvd_sparse.checks import check_number, is_number
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.kernels.aligned import aligned_zeros
+from hvd_sparse.kernels.arrays import aligned_zeros
 from hvd_sparse.kernels.contract import Aim, Kernels, Taking, Zeros
-from hvd_sparse.memories.contract import Accumulated, clip_limit, limited
-from hvd_sparse.memories.double_buffer import DoubleBuffer, accumulate
+from hvd_sparse.memories.contract import Accumulated
+from hvd_sparse.memories.double_buffer import DoubleBuffer, ResidualState, accumulate
 from hvd_sparse.types import Selection, TensorSpec
 
 
-class CommonOptions(Protocol):
-    """The options that every such memory has."""
+class DirectionMemory:
+    """Base class of the memories whose states accumulate an optimizer's directions.
+
+    Attributes
+    ----------
+    weight_decay : the L2 penalty
+    clip_norm : bound on the norm of a tensor's gradient; None for no bound
+    """
+
+    weight_decay: float
+    clip_norm: float | None
+
+    conserves: ClassVar[bool] = True
+    keeps_rounding: ClassVar[bool] = True
+    adds_gradient: ClassVar[bool] = False
+    finishes: ClassVar[bool] = True
+    counts_votes: ClassVar[bool] = False
 
     @property
-    def weight_decay(self) -> float:
-        """Return the L2 penalty."""
+    def needs_host(self) -> str:
+        """Return why gradients are copied to the host; nothing where they need not be."""
+        limit = self.clip_norm
+        return "" if limit is None else f"with clip_norm {limit!r} takes norms on the host"
 
-    @property
-    def clip_norm(self) -> float | None:
-        """Return the bound on the norm of a tensor's gradient; None for no bound."""
+    def _check(self, *fractions: str) -> None:
+        """Raise InvalidOption where a shared option is wrong.
+
+        Parameters
+        ----------
+        fractions : names of options that are numbers in [0, 1)
+        """
+        owner = type(self).__name__
+        for name in fractions:
+            value = getattr(self, name)
+            if not is_number(value) or not 0 <= value < 1:
+                raise InvalidOption(f"{name} of {owner} is {value!r}: a number in [0, 1)")
+        if not is_number(self.weight_decay) or self.weight_decay < 0:
+            raise InvalidOption(
+                f"weight_decay of {owner} is {self.weight_decay!r}: a number, 0 or more"
+            )
+        if self.clip_norm is not None:
+            check_number(self.clip_norm, f"clip_norm of {owner}", 0)
 
 
-Options = TypeVar("Options", bound=CommonOptions)
+Options = TypeVar("Options", bound=DirectionMemory)
 
 
 class Moments(NamedTuple):
@@ -47,34 +80,7 @@ class Moments(NamedTuple):
     ranks: int
 
 
-def check_common(options: CommonOptions, *fractions: str) -> None:
-    """Raise InvalidOption where an option that such memories share is wrong.
-
-    Parameters
-    ----------
-    options : the memory
-    fractions : names of its options that are numbers in [0, 1)
-    """
-    owner = type(options).__name__
-    for name in fractions:
-        value = getattr(options, name)
-        if not is_number(value) or not 0 <= value < 1:
-            raise InvalidOption(f"{name} of {owner} is {value!r}: a number in [0, 1)")
-    if not is_number(options.weight_decay) or options.weight_decay < 0:
-        raise InvalidOption(
-            f"weight_decay of {owner} is {options.weight_decay!r}: a number, 0 or more"
-        )
-    if options.clip_norm is not None:
-        check_number(options.clip_norm, f"clip_norm of {owner}", 0)
-
-
-def host_for_norms(options: CommonOptions) -> str:
-    """Return why such a memory needs the host; nothing where it does not."""
-    clip_norm = options.clip_norm
-    return "" if clip_norm is None else f"with clip_norm {clip_norm!r} takes norms on the host"
-
-
-class DirectionState(Generic[Options]):
+class DirectionState(ResidualState, Generic[Options]):
     """Accumulate the optimizer's update directions for this rank's own gradients.
 
         residual' = residual + direction,  where sent entries become +0.0
@@ -98,19 +104,21 @@ class DirectionState(Generic[Options]):
 
     density: float | None = None
     gain = 1.0
+    _vectors: ClassVar[dict[str, str]]
+    """The attribute of every vector that a checkpoint has, by its name there."""
 
     def __init__(self, spec: TensorSpec, options: Options, rollback: bool) -> None:
+        super().__init__(spec, rollback)
         self.step = 0
         self.is_average = True
         self.rate = 1.0
         self.settings = ""
-        self.residual = DoubleBuffer(spec.numel, spec.accumulator, rollback=rollback)
         self._options = options
         self._parameter: np.ndarray | None = None
         self._zeros: Zeros = aligned_zeros
         self._is_held = self._is_climbing = False
         self._beside: tuple[object, ...] = ()
-        self._sent = Selection.empty(spec.numel, spec.accumulator)
+        self._written: list[DoubleBuffer] = []
 
     def _follow(
         self,
@@ -159,12 +167,27 @@ class DirectionState(Generic[Options]):
         """
         raise NotImplementedError
 
+    def _nothing_made(self) -> DoubleBuffer:
+        """Return a vector without entries, for one that is made where it is needed."""
+        return DoubleBuffer(0, self.residual.old.dtype, rollback=self.residual.can_roll_back)
+
     def _downhill(self, gradient: np.ndarray) -> np.ndarray:
         """Return the gradient; where the optimizer maximizes, its negative."""
         if not self._is_climbing:
             return gradient
         negative: np.ndarray = gradient * gradient.dtype.type(-1)
         return negative
+
+    def _clipped(self, gradient: np.ndarray, world_size: int) -> np.ndarray:
+        """Return the gradient, no longer than one of N independent ones that together keep to
+        ``clip_norm``: their sum is sqrt(N) times as long as each, their average 1 / sqrt(N)
+        times."""
+        clip_norm, root = self._options.clip_norm, math.sqrt(world_size)
+        if clip_norm is None:
+            return gradient
+        limit = clip_norm * root if self.is_average else clip_norm / root
+        norm = math.sqrt(float(np.dot(gradient, gradient.astype(np.float64))))
+        return gradient if norm <= limit else gradient * gradient.dtype.type(limit / norm)
 
     def _decayed(self, gradient: np.ndarray, world_size: int) -> np.ndarray:
         """Return the gradient with the L2 penalty's; of ranks that are summed, this rank's
@@ -199,17 +222,9 @@ class DirectionState(Generic[Options]):
         raise NotImplementedError
 
     def compensate(
-        self,
-        gradient: np.ndarray,
-        kernels: Kernels,
-        world_size: int = 1,
-        aim: Aim | None = None,
+        self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
     ) -> Accumulated:
-        v, clip_norm, gradient = self.residual, self._options.clip_norm, self._downhill(gradient)
-        if clip_norm is not None:
-            gradient = limited(
-                gradient, clip_limit(clip_norm, world_size, is_average=self.is_average)
-            )
+        v, gradient = self.residual, self._clipped(self._downhill(gradient), world_size)
         self._is_held = self.rate == 0
         if aim is not None and not self._is_held:
             return Accumulated(v.new, None, self._take(gradient, kernels, world_size, aim))
@@ -232,41 +247,64 @@ class DirectionState(Generic[Options]):
     def update(
         self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
     ) -> None:
-        if self._is_held:
-            return
-        if not self.residual.can_roll_back:
-            self._sent = sent
-        if is_exact and not is_taken:
-            kernels.clear(self.residual.new, sent.indices)
-        elif not is_exact:
-            kernels.scatter_add(self.residual.new, sent.indices, -sent.values)
+        if not self._is_held:
+            super().update(sent, is_exact, kernels, is_taken)
 
     def take_all(self) -> np.ndarray:
         if self._is_held:
             return np.zeros(self.residual.new.size, self.residual.new.dtype)
-        everything = self.residual.new.copy()
-        if not self.residual.can_roll_back:
-            indices = np.arange(everything.size, dtype=np.uint32)
-            self._sent = Selection(indices, everything, everything.size)
-        self.residual.new[:] = 0
-        return everything
+        return super().take_all()
+
+    def finish(
+        self, reduced: np.ndarray, parameter: np.ndarray, is_compressed: bool, kernels: Kernels
+    ) -> np.ndarray:
+        """Return the reduced gradient as it is; of a tensor that is never compressed, the
+        optimizer's direction.
+
+        Parameters
+        ----------
+        reduced : the reduced gradient, flat
+        parameter : the tensor's values, flat; for weight decay
+        is_compressed : False for a tensor that is never compressed
+        kernels : of the engine
+        """
+        return reduced if is_compressed else self._finished(reduced, parameter, kernels)
+
+    def _finished(self, reduced: np.ndarray, parameter: np.ndarray, kernels: Kernels) -> np.ndarray:
+        """Return the direction of a tensor that is never compressed."""
+        raise NotImplementedError
+
+    def _note_written(self, *vectors: DoubleBuffer) -> None:
+        """Let ``commit`` keep the new versions of vectors beside the residual."""
+        self._written += [each for each in vectors if each not in self._written]
 
     def commit(self) -> None:
-        self.residual.commit()
-        self._forget()
+        super().commit()
+        for vector in self._written:
+            vector.commit()
+        self._written = []
 
     def roll_back(self) -> None:
-        """Without second buffers the failed step's gradient stays; nothing is lost."""
-        if not self.residual.can_roll_back:
-            self.residual.old[self._sent.indices] += self._sent.values
-            self._forget()
-
-    def _forget(self) -> None:
-        self._sent = Selection.empty(self._sent.numel, self._sent.values.dtype)
+        super().roll_back()
+        self._written = []
 
     def move(self, zeros: Zeros) -> None:
         self._zeros = zeros
-        self.residual.move(zeros)
+        for name in self._vectors.values():
+            vector = getattr(self, name)
+            if vector is not None:
+                vector.move(zeros)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {name: getattr(self, vector).old for name, vector in self._vectors.items()}
+
+    def load(self, arrays: dict[str, np.ndarray]) -> None:
+        for name, attribute in self._vectors.items():
+            vector, given = getattr(self, attribute), arrays[name]
+            if vector.old.size != given.size:  # one that is made where it is needed
+                vector = self._another() if given.size else self._nothing_made()
+                setattr(self, attribute, vector)
+            vector.old[:] = given
 
     def numbers(self) -> dict[str, float]:
         """Return the numbers for a checkpoint besides the arrays, by name."""
@@ -274,6 +312,3 @@ class DirectionState(Generic[Options]):
 
     def recall(self, numbers: Mapping[str, float]) -> None:
         """Restore the result of ``numbers``, after ``load``."""
-
-    def add(self, returned: Selection) -> None:
-        self.residual.old[returned.indices] += returned.values

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
-from hvd_sparse.kernels.contract import Aim, Kernels, Taking, Zeros
-from hvd_sparse.memories._directions import CommonOptions, DirectionState, Moments
+from hvd_sparse.checks import check_truth
+from hvd_sparse.kernels.contract import Aim, Kernels, Taking
+from hvd_sparse.memories._directions import DirectionMemory, DirectionState, Moments
 from hvd_sparse.memories.double_buffer import DoubleBuffer
 
 
-class MomentumOptions(CommonOptions, Protocol):
-    """The options that every memory of SGD has."""
+class MomentumMemory(DirectionMemory):
+    """Base class of the memories of SGD with momentum.
 
-    @property
-    def momentum(self) -> float:
-        """Return the part of the velocity that stays from one step to the next."""
+    Attributes
+    ----------
+    momentum : the part of the velocity that stays from one step to the next
+    nesterov : directions look one step ahead
+    """
 
-    @property
-    def nesterov(self) -> bool:
-        """Tell whether directions look one step ahead."""
+    momentum: float
+    nesterov: bool
+
+    def __post_init__(self) -> None:
+        self._check("momentum")
+        check_truth(self.nesterov, f"nesterov of {type(self).__name__}")
 
 
-Options = TypeVar("Options", bound=MomentumOptions)
+Options = TypeVar("Options", bound=MomentumMemory)
 
 
 class VelocityState(DirectionState[Options]):
@@ -41,7 +47,6 @@ class VelocityState(DirectionState[Options]):
     """
 
     velocity: DoubleBuffer | None = None
-    _is_pushed = False
     _dampening = 0.0
     _undamped_at = 0
     """Step whose gradient begins the velocity."""
@@ -105,7 +110,7 @@ class VelocityState(DirectionState[Options]):
         if u is None or not momentum:
             return gradient
         kernels.push_momentum(gradient, u.old, u.new, momentum)
-        self._is_pushed = True
+        self._note_written(u)
         if not self._options.nesterov:
             return u.new
         direction: np.ndarray = gradient + u.new * gradient.dtype.type(momentum)
@@ -116,7 +121,7 @@ class VelocityState(DirectionState[Options]):
         u, v, momentum = self.velocity, self.residual, self._momentum
         if u is None or not momentum:
             return kernels.accumulate_and_take(gradient, v.old, v.new, aim)
-        self._is_pushed = True
+        self._note_written(u)
         return kernels.push_momentum_and_take(
             gradient, u.old, u.new, v.old, v.new, momentum, self._options.nesterov, aim
         )
@@ -127,18 +132,3 @@ class VelocityState(DirectionState[Options]):
         direction = self._direct(reduced, kernels, 1)
         is_kept = self.velocity is not None and direction is self.velocity.new
         return direction.copy() if is_kept else direction
-
-    def commit(self) -> None:
-        super().commit()
-        if self.velocity is not None and self._is_pushed:
-            self.velocity.commit()
-        self._is_pushed = False
-
-    def roll_back(self) -> None:
-        super().roll_back()
-        self._is_pushed = False
-
-    def move(self, zeros: Zeros) -> None:
-        super().move(zeros)
-        if self.velocity is not None:
-            self.velocity.move(zeros)

@@ -12,15 +12,10 @@ import numpy as np
 
 from hvd_sparse.checks import check_number
 from hvd_sparse.errors import NonFiniteGradient
-from hvd_sparse.kernels.adam import AdamStep
-from hvd_sparse.kernels.aligned import empty_like, write_maximum
-from hvd_sparse.kernels.contract import Aim, Kernels, Taking, Zeros
-from hvd_sparse.memories._directions import (
-    DirectionState,
-    Moments,
-    check_common,
-    host_for_norms,
-)
+from hvd_sparse.kernels.arrays import empty_like, write_maximum
+from hvd_sparse.kernels.contract import Aim, Kernels, Taking
+from hvd_sparse.kernels.optimizers import AdamStep
+from hvd_sparse.memories._directions import DirectionMemory, DirectionState, Moments
 from hvd_sparse.memories.double_buffer import DoubleBuffer
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
@@ -42,7 +37,7 @@ def momenta_of_nadam(beta1: float, decay: float, step: int) -> tuple[float, floa
 
 @MEMORIES.register("adam_correction")
 @dataclass(frozen=True)
-class AdamCorrection:
+class AdamCorrection(DirectionMemory):
     """Accumulate Adam's scaled gradients instead of gradients, on every rank.
 
         m' = beta1 * m + (1 - beta1) * gradient            mean = m' / (1 - beta1**t)
@@ -99,20 +94,10 @@ class AdamCorrection:
     clip_norm: float | None = None
 
     paper: ClassVar[str | None] = "kingma2015adam"
-    conserves: ClassVar[bool] = True
-    keeps_rounding: ClassVar[bool] = True
-    adds_gradient: ClassVar[bool] = False
-    finishes: ClassVar[bool] = True
-    counts_votes: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_common(self, "beta1", "beta2")
+        self._check("beta1", "beta2")
         check_number(self.epsilon, "epsilon of AdamCorrection", 0)
-
-    @property
-    def needs_host(self) -> str:
-        """Return why gradients are copied to the host; nothing where they need not be."""
-        return host_for_norms(self)
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> AdamCorrectionState:
         return AdamCorrectionState(spec, self, rollback)
@@ -124,20 +109,21 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
     Attributes
     ----------
     begun : step of the tensor at which m and s began; below 0 where they are older
+    largest : the largest s; without entries unless the optimizer has amsgrad
     """
+
+    _vectors: ClassVar[dict[str, str]] = {
+        name: name for name in ("mean", "square", "largest", "residual")
+    }
 
     def __init__(self, spec: TensorSpec, options: AdamCorrection, rollback: bool) -> None:
         super().__init__(spec, options, rollback)
         self.mean = DoubleBuffer(spec.numel, spec.accumulator, rollback=rollback)
         self.square = DoubleBuffer(spec.numel, spec.accumulator, rollback=rollback)
-        self.largest = self._nothing()
-        self._is_epsilon_hat = self._has_amsgrad = self._has_grown = False
+        self.largest = self._nothing_made()
+        self._is_epsilon_hat = self._has_amsgrad = False
         self._momentum_decay: float | None = None
         self.begun = 0
-
-    def _nothing(self) -> DoubleBuffer:
-        """Return a vector without entries, for one that is made where it is needed."""
-        return DoubleBuffer(0, self.residual.old.dtype, rollback=self.residual.can_roll_back)
 
     def tune(
         self,
@@ -189,6 +175,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         gradient = self._checked(gradient, kernels, world_size)
         moments = mean.old, square.old, mean.new, square.new
         step = self._of_this_rank(world_size)
+        self._note_written(mean, square)
         return kernels.push_adam_and_take(gradient, *moments, v.old, v.new, step, aim)
 
     def _checked(self, gradient: np.ndarray, kernels: Kernels, world_size: int) -> np.ndarray:
@@ -253,9 +240,10 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         mean, square, largest = self.mean, self.square, self.largest
         direction = empty_like(gradient)
         kernels.push_adam(gradient, mean.old, square.old, mean.new, square.new, direction, step)
+        self._note_written(mean, square)
         if self._has_amsgrad:
             write_maximum(largest.old, square.new, largest.new)
-            self._has_grown = True
+            self._note_written(largest)
             spare = empty_like(gradient), empty_like(gradient)
             step = step._replace(is_at_rest=True)
             kernels.push_adam(gradient, mean.new, largest.new, *spare, direction, step)
@@ -289,17 +277,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
                 "compressed"
             )
 
-    def finish(
-        self,
-        reduced: np.ndarray,
-        parameter: np.ndarray,
-        is_compressed: bool,
-        kernels: Kernels,
-    ) -> np.ndarray:
-        """Return the update that the optimizer multiplies with its learning rate; for a tensor that
-        is never compressed, Adam's."""
-        if is_compressed:
-            return reduced
+    def _finished(self, reduced: np.ndarray, parameter: np.ndarray, kernels: Kernels) -> np.ndarray:
         reduced = self._downhill(reduced)
         if self._options.weight_decay:
             reduced = reduced + parameter * reduced.dtype.type(self._options.weight_decay)
@@ -310,29 +288,6 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
             return self._push_nadam(reduced, kernels, self._momentum_decay)
         return self._push(reduced, kernels, self._numbers(is_of_mean=True))
 
-    def commit(self) -> None:
-        super().commit()
-        self.mean.commit()
-        self.square.commit()
-        if self._has_grown:
-            self.largest.commit()
-        self._has_grown = False
-
-    def roll_back(self) -> None:
-        super().roll_back()
-        self._has_grown = False
-
-    def move(self, zeros: Zeros) -> None:
-        super().move(zeros)
-        self.mean.move(zeros)
-        self.square.move(zeros)
-        self.largest.move(zeros)
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return m, s and v, and the largest s, which is empty without amsgrad."""
-        moments = {"mean": self.mean.old, "square": self.square.old, "largest": self.largest.old}
-        return {**moments, "residual": self.residual.old}
-
     def numbers(self) -> dict[str, float]:
         """Return the step at which m and s began, where it is not the tensor's first."""
         return {"begun": self.begun} if self.begun else {}
@@ -341,9 +296,5 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         self.begun = int(numbers.get("begun", 0))
 
     def load(self, arrays: dict[str, np.ndarray]) -> None:
-        self.mean.old[:] = arrays["mean"]
-        self.square.old[:] = arrays["square"]
-        largest = arrays.get("largest", self._nothing().old)  # older versions had none
-        self.largest = self._another() if largest.size else self._nothing()
-        self.largest.old[:] = largest
-        self.residual.old[:] = arrays["residual"]
+        # Older versions had no largest square.
+        super().load({"largest": self._nothing_made().old, **arrays})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -29,22 +28,6 @@ class Accumulated(NamedTuple):
     added: np.ndarray | None = None
 
 
-def limited(gradient: np.ndarray, limit: float) -> np.ndarray:
-    """Return the gradient, rescaled to a norm of ``limit`` where it is longer."""
-    norm = math.sqrt(float(np.dot(gradient, gradient.astype(np.float64))))
-    return gradient if norm <= limit else gradient * gradient.dtype.type(limit / norm)
-
-
-def clip_limit(clip_norm: float, world_size: int, *, is_average: bool) -> float:
-    """Return the bound of one rank's gradient under which N independent ones together keep to
-    ``clip_norm``.
-
-    Their sum is sqrt(N) times as long as each, their average 1/sqrt(N) times.
-    """
-    root = math.sqrt(world_size)
-    return clip_norm * root if is_average else clip_norm / root
-
-
 class MemoryState(Protocol):
     """The state of one tensor: a step writes a new version, ``commit`` keeps it, ``roll_back``
     drops it.
@@ -67,11 +50,7 @@ class MemoryState(Protocol):
     settings: str
 
     def compensate(
-        self,
-        gradient: np.ndarray,
-        kernels: Kernels,
-        world_size: int = 1,
-        aim: Aim | None = None,
+        self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
     ) -> Accumulated:
         """Return the accumulated vector: the residual with this gradient, without the aim's
         entries.
@@ -98,7 +77,8 @@ class MemoryState(Protocol):
         sent : the entries that this rank has sent, as the others decode them
         is_exact : the values are those that were accumulated
         kernels : of the engine
-        is_taken : the entries are +0.0 in the accumulated vector already
+        is_taken : the accumulated vector is without the sent values already: +0.0 where they are
+            exact, else what is left of each entry
         """
 
     def take_all(self) -> np.ndarray:

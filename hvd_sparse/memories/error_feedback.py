@@ -8,13 +8,12 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.checks import check_choice
-from hvd_sparse.kernels.contract import Aim, Kernels, Zeros
-from hvd_sparse.memories._residual16 import Residual16State
-from hvd_sparse.memories._stochastic_rounding import STORED
+from hvd_sparse.kernels.contract import Aim, Kernels
+from hvd_sparse.memories._residual16 import STORED, Residual16State
 from hvd_sparse.memories.contract import Accumulated
-from hvd_sparse.memories.double_buffer import DoubleBuffer, accumulate, put_back
+from hvd_sparse.memories.double_buffer import ResidualState, accumulate
 from hvd_sparse.registry import MEMORIES
-from hvd_sparse.types import Selection, TensorSpec
+from hvd_sparse.types import TensorSpec
 
 
 @MEMORIES.register("error_feedback")
@@ -33,7 +32,7 @@ class ErrorFeedback:
     Notes
     -----
     A 16-bit residual is rounded at every step, up or down at random so that it is right on average
-    (``memories._stochastic_rounding``); the state adds up the rounding errors (``rounding``).
+    (``memories._residual16``); the state adds up the rounding errors (``rounding``).
     Entry by entry it does not conserve: an entry is off by less than 2**-7 (bfloat16) or 2**-10
     (float16) of itself.  The accumulated vector exists in float32 only while the tensor is
     compressed.  float16 holds magnitudes up to 65504.
@@ -76,68 +75,10 @@ class ErrorFeedback:
         return ErrorFeedbackState(spec, rollback)
 
 
-class ErrorFeedbackState:
+class ErrorFeedbackState(ResidualState):
     """The residual of one tensor.  Implements ``MemoryState``."""
 
-    def __init__(self, spec: TensorSpec, rollback: bool) -> None:
-        self.residual = DoubleBuffer(spec.numel, spec.accumulator, rollback=rollback)
-        self._rolls_back = rollback
-        self._sent = self._nothing = Selection.empty(spec.numel, spec.accumulator)
-
     def compensate(
-        self,
-        gradient: np.ndarray,
-        kernels: Kernels,
-        world_size: int = 1,
-        aim: Aim | None = None,
+        self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
     ) -> Accumulated:
         return accumulate(gradient, self.residual.old, self.residual.new, aim, kernels)
-
-    def update(
-        self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
-    ) -> None:
-        # Set to +0.0 where the others decode the same values: no rounding, no second read.
-        if is_exact and not is_taken:
-            kernels.clear(self.residual.new, sent.indices)
-        elif not is_exact:
-            kernels.scatter_add(self.residual.new, sent.indices, -sent.values)
-        if not self._rolls_back:
-            self._sent = sent
-
-    def take_all(self) -> np.ndarray:
-        # A copy: the buffer is set to zero while the collective still reads what it was given.
-        everything = self.residual.new.copy()
-        if not self.residual.can_roll_back:
-            kept = np.arange(everything.size, dtype=np.uint32)
-            self._sent = Selection(kept, everything, everything.size)
-        self.residual.new[:] = 0
-        return everything
-
-    def commit(self) -> None:
-        self.residual.commit()
-        self._sent = self._nothing
-
-    def roll_back(self) -> None:
-        """Drop the new residual, or give the sent entries back to the only one.
-
-        Without a second buffer the failed step's gradient stays in the residual, so nothing is
-        lost.
-        """
-        if not self.residual.can_roll_back:
-            put_back(self.residual.old, self._sent)
-            self._forget()
-
-    def _forget(self) -> None:
-        self._sent = self._nothing
-
-    def add(self, returned: Selection) -> None:
-        self.residual.old[returned.indices] += returned.values
-
-    def move(self, zeros: Zeros) -> None:
-        self.residual.move(zeros)
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        return {"residual": self.residual.old}
-
-    def load(self, arrays: dict[str, np.ndarray]) -> None:
-        self.residual.old[:] = arrays["residual"]

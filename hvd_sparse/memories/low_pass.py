@@ -11,7 +11,7 @@ from hvd_sparse.checks import is_number
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels.contract import Aim, Kernels
 from hvd_sparse.memories.contract import Accumulated
-from hvd_sparse.memories.double_buffer import DoubleBuffer, accumulate
+from hvd_sparse.memories.double_buffer import ResidualState, accumulate
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import Selection, TensorSpec
 
@@ -64,19 +64,15 @@ class LowPass:
         return LowPassState(spec, self.beta)
 
 
-class LowPassState:
+class LowPassState(ResidualState):
     """The low-pass filtered residual of one tensor.  Implements ``MemoryState``."""
 
     def __init__(self, spec: TensorSpec, beta: float) -> None:
-        self.residual = DoubleBuffer(spec.numel, spec.accumulator, rollback=True)
+        super().__init__(spec, rollback=True)  # the filter reads the old residual
         self._beta = self.residual.old.dtype.type(beta)
 
     def compensate(
-        self,
-        gradient: np.ndarray,
-        kernels: Kernels,
-        world_size: int = 1,
-        aim: Aim | None = None,
+        self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
     ) -> Accumulated:
         # The filter needs the whole accumulated vector, so no entry is taken out of it.
         return accumulate(gradient, self.residual.old, self.residual.new, None, kernels)
@@ -89,24 +85,3 @@ class LowPassState:
         if beta != 1:
             new *= beta
             new += (1 - beta) * old
-
-    def take_all(self) -> np.ndarray:
-        everything = self.residual.new.copy()
-        self.residual.new[:] = 0
-        return everything
-
-    def commit(self) -> None:
-        self.residual.commit()
-
-    def roll_back(self) -> None:
-        """Do nothing: the old residual was never written to."""
-        pass
-
-    def add(self, returned: Selection) -> None:
-        self.residual.old[returned.indices] += returned.values
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        return {"residual": self.residual.old}
-
-    def load(self, arrays: dict[str, np.ndarray]) -> None:
-        self.residual.old[:] = arrays["residual"]

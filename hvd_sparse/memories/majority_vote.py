@@ -53,11 +53,7 @@ class MajorityVoteState(NoMemoryState):
     _world_size = 1
 
     def compensate(
-        self,
-        gradient: np.ndarray,
-        kernels: Kernels,
-        world_size: int = 1,
-        aim: Aim | None = None,
+        self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
     ) -> Accumulated:
         self._world_size = world_size
         return super().compensate(gradient, kernels, world_size, aim)

@@ -8,9 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.checks import check_truth
-from hvd_sparse.kernels.contract import Kernels, Zeros
-from hvd_sparse.memories._directions import Moments, check_common, host_for_norms
-from hvd_sparse.memories._velocities import VelocityState
+from hvd_sparse.kernels.contract import Kernels
+from hvd_sparse.memories._directions import Moments
+from hvd_sparse.memories._velocities import MomentumMemory, VelocityState
 from hvd_sparse.memories.double_buffer import DoubleBuffer
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import Selection, TensorSpec
@@ -18,7 +18,7 @@ from hvd_sparse.types import Selection, TensorSpec
 
 @MEMORIES.register("momentum_correction")
 @dataclass(frozen=True)
-class MomentumCorrection:
+class MomentumCorrection(MomentumMemory):
     """Accumulate velocities instead of gradients, on every rank.
 
         plain:     u' = momentum * u + gradient        v' = v + u'
@@ -65,21 +65,10 @@ class MomentumCorrection:
     clip_norm: float | None = None
 
     paper: ClassVar[str | None] = "lin2018dgc"
-    conserves: ClassVar[bool] = True
-    keeps_rounding: ClassVar[bool] = True
-    adds_gradient: ClassVar[bool] = False
-    finishes: ClassVar[bool] = True
-    counts_votes: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_common(self, "momentum")
-        check_truth(self.nesterov, "nesterov of MomentumCorrection")
+        super().__post_init__()
         check_truth(self.masking, "masking of MomentumCorrection")
-
-    @property
-    def needs_host(self) -> str:
-        """Return why gradients are copied to the host; nothing where they need not be."""
-        return host_for_norms(self)
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> MomentumCorrectionState:
         return MomentumCorrectionState(spec, self, rollback)
@@ -89,16 +78,17 @@ class MomentumCorrectionState(VelocityState[MomentumCorrection]):
     """u and v of one tensor.  Implements ``MemoryState``."""
 
     velocity: DoubleBuffer
+    _vectors: ClassVar[dict[str, str]] = {
+        "momentum": "velocity",
+        "residual": "residual",
+        "decay": "decay",
+    }
 
     def __init__(self, spec: TensorSpec, options: MomentumCorrection, rollback: bool) -> None:
         super().__init__(spec, options, rollback)
         self.velocity = self._another()
-        self.decay = self._another() if options.weight_decay else self._no_decay()
-        self._is_decayed = False
+        self.decay = self._another() if options.weight_decay else self._nothing_made()
         self._masked: np.ndarray | None = None
-
-    def _no_decay(self) -> DoubleBuffer:
-        return DoubleBuffer(0, self.residual.old.dtype, rollback=self.residual.can_roll_back)
 
     def _adopt(self, moments: Moments) -> None:
         self.velocity.old[:] = moments.arrays.get("momentum", 0)
@@ -112,7 +102,7 @@ class MomentumCorrectionState(VelocityState[MomentumCorrection]):
     ) -> None:
         if self._is_held:
             return
-        masks = self._options.masking and self._is_pushed
+        masks = self._options.masking and self.velocity in self._written
         if masks and not self.residual.can_roll_back:
             # One buffer only: what leaves it must be known to undo the step.
             self._masked = self.velocity.new[sent.indices]
@@ -122,26 +112,12 @@ class MomentumCorrectionState(VelocityState[MomentumCorrection]):
             kernels.clear(self.velocity.new, sent.indices)
 
     def finish(
-        self,
-        reduced: np.ndarray,
-        parameter: np.ndarray,
-        is_compressed: bool,
-        kernels: Kernels,
+        self, reduced: np.ndarray, parameter: np.ndarray, is_compressed: bool, kernels: Kernels
     ) -> np.ndarray:
         """Return the gradient with momentum, for tensors never compressed, and with weight decay,
-        for all.
-
-        Parameters
-        ----------
-        reduced : the reduced gradient, flat
-        parameter : the tensor's values, flat; for weight decay
-        is_compressed : False for a tensor that is never compressed
-        kernels : of the engine
-        """
+        for all."""
         options = self._options
-        result: np.ndarray = reduced
-        if not is_compressed:
-            result = self._momentum_of(self._downhill(reduced), kernels)
+        result: np.ndarray = super().finish(reduced, parameter, is_compressed, kernels)
         if not options.weight_decay:
             return result
         pull = parameter * parameter.dtype.type(options.weight_decay)
@@ -152,18 +128,15 @@ class MomentumCorrectionState(VelocityState[MomentumCorrection]):
             self.decay = self._another()
         pull = self._damped(pull)
         kernels.push_momentum(pull, self.decay.old, self.decay.new, options.momentum)
-        self._is_decayed = True
+        self._note_written(self.decay)
         if options.nesterov:
             result = result + pull + self.decay.new * pull.dtype.type(options.momentum)
         else:
             result = result + self.decay.new
         return result
 
-    def commit(self) -> None:
-        super().commit()
-        if self._is_decayed:
-            self.decay.commit()
-        self._is_decayed = False
+    def _finished(self, reduced: np.ndarray, parameter: np.ndarray, kernels: Kernels) -> np.ndarray:
+        return self._momentum_of(self._downhill(reduced), kernels)
 
     def roll_back(self) -> None:
         """Drop the new velocities, or give the sent entries back.
@@ -172,26 +145,8 @@ class MomentumCorrectionState(VelocityState[MomentumCorrection]):
         """
         if self._masked is not None:
             self.velocity.old[self._sent.indices] = self._masked
-        self._is_decayed = False
         super().roll_back()
 
     def _forget(self) -> None:
         super()._forget()
         self._masked = None
-
-    def move(self, zeros: Zeros) -> None:
-        super().move(zeros)
-        self.decay.move(zeros)
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        return {
-            "momentum": self.velocity.old,
-            "residual": self.residual.old,
-            "decay": self.decay.old,
-        }
-
-    def load(self, arrays: dict[str, np.ndarray]) -> None:
-        self.velocity.old[:] = arrays["momentum"]
-        self.residual.old[:] = arrays["residual"]
-        self.decay = self._another() if arrays["decay"].size else self._no_decay()
-        self.decay.old[:] = arrays["decay"]

@@ -8,10 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.checks import check_truth
 from hvd_sparse.kernels.contract import Aim, Kernels, Taking
-from hvd_sparse.memories._directions import Moments, check_common, host_for_norms
-from hvd_sparse.memories._velocities import VelocityState
+from hvd_sparse.memories._directions import Moments
+from hvd_sparse.memories._velocities import MomentumMemory, VelocityState
 from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.memories.double_buffer import DoubleBuffer
 from hvd_sparse.registry import MEMORIES
@@ -41,7 +40,7 @@ ROUNDING = 1e-6
 
 @MEMORIES.register("momentum_feedback")
 @dataclass(frozen=True)
-class MomentumFeedback:
+class MomentumFeedback(MomentumMemory):
     """Accumulate gradients, and apply 1 / (1 - momentum) times the result.
 
         u' = m * u + gradient + weight_decay * parameter
@@ -94,20 +93,6 @@ class MomentumFeedback:
     clip_norm: float | None = None
 
     paper: ClassVar[str | None] = None
-    conserves: ClassVar[bool] = True
-    keeps_rounding: ClassVar[bool] = True
-    adds_gradient: ClassVar[bool] = False
-    finishes: ClassVar[bool] = True
-    counts_votes: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        check_common(self, "momentum")
-        check_truth(self.nesterov, "nesterov of MomentumFeedback")
-
-    @property
-    def needs_host(self) -> str:
-        """Return why gradients are copied to the host; nothing where they need not be."""
-        return host_for_norms(self)
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> MomentumFeedbackState:
         return MomentumFeedbackState(spec, self, rollback)
@@ -115,6 +100,8 @@ class MomentumFeedback:
 
 class MomentumFeedbackState(VelocityState[MomentumFeedback]):
     """v of one tensor, and u where there is a velocity.  Implements ``MemoryState``."""
+
+    _vectors: ClassVar[dict[str, str]] = {"momentum": "velocity", "residual": "residual"}
 
     def __init__(self, spec: TensorSpec, options: MomentumFeedback, rollback: bool) -> None:
         super().__init__(spec, options, rollback)
@@ -136,11 +123,7 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
         return momentum * momentum if self._options.nesterov else momentum
 
     def compensate(
-        self,
-        gradient: np.ndarray,
-        kernels: Kernels,
-        world_size: int = 1,
-        aim: Aim | None = None,
+        self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
     ) -> Accumulated:
         self._cross()
         return super().compensate(gradient, kernels, world_size, aim)
@@ -200,25 +183,7 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
     def _take(self, gradient: np.ndarray, kernels: Kernels, world_size: int, aim: Aim) -> Taking:
         return super()._take(self._decayed(gradient, world_size), kernels, world_size, aim)
 
-    def finish(
-        self,
-        reduced: np.ndarray,
-        parameter: np.ndarray,
-        is_compressed: bool,
-        kernels: Kernels,
-    ) -> np.ndarray:
-        """Return the reduced gradient as it is; of a tensor that is never compressed, with weight
-        decay and momentum.
-
-        Parameters
-        ----------
-        reduced : the reduced gradient, flat
-        parameter : the tensor's values, flat; for weight decay
-        is_compressed : False for a tensor that is never compressed
-        kernels : of the engine
-        """
-        if is_compressed:
-            return reduced
+    def _finished(self, reduced: np.ndarray, parameter: np.ndarray, kernels: Kernels) -> np.ndarray:
         self.density, self._parameter = 1.0, parameter
         self._cross()
         return self._momentum_of(self._downhill(reduced), kernels)

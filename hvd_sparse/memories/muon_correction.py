@@ -10,10 +10,9 @@ import numpy as np
 
 from hvd_sparse.checks import check_truth, check_whole, is_number
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.kernels.adam import AdamStep
 from hvd_sparse.kernels.contract import Aim, Kernels, Taking
-from hvd_sparse.kernels.newton_schulz import NewtonSchulz, matrices_in
-from hvd_sparse.memories._directions import Moments, check_common
+from hvd_sparse.kernels.optimizers import AdamStep, NewtonSchulz, matrices_in
+from hvd_sparse.memories._directions import Moments
 from hvd_sparse.memories.adam_correction import AdamCorrection, AdamCorrectionState
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
@@ -27,7 +26,7 @@ class MuonCorrection(AdamCorrection):
 
         m' = momentum * m + (1 - momentum) * gradient
         u = m', or (1 - momentum) * gradient + momentum * m' with Nesterov
-        v' = v + scale * NS(u)        NS: Newton and Schulz's iteration (``kernels.newton_schulz``)
+        v' = v + scale * NS(u)        NS: Newton and Schulz's iteration (``kernels.optimizers``)
         v' is selected from; where an entry is sent v' = 0
 
     Parameters
@@ -75,7 +74,7 @@ class MuonCorrection(AdamCorrection):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_common(self, "momentum")
+        self._check("momentum")
         check_truth(self.nesterov, "nesterov of MuonCorrection")
         check_whole(self.ns_steps, "ns_steps of MuonCorrection", 1)
         given = self.ns_coefficients
@@ -115,7 +114,7 @@ class MuonCorrectionState(AdamCorrectionState):
         super().__init__(spec, options, rollback)
         self._key, self._shape = spec.key, spec.shape
         self._is_matrix = len(spec.shape) > 1
-        self.square = self._nothing()
+        self.square = self._nothing_made()
 
     def tune(  # type: ignore[override]
         self,
@@ -148,7 +147,7 @@ class MuonCorrectionState(AdamCorrectionState):
         if is_matrix != self._is_matrix:
             self._is_matrix, self.begun = is_matrix, self.step
             self.mean.old[:] = 0
-            self.square = self._nothing()
+            self.square = self._nothing_made()
         self._follow(rate=rate, parameter=parameter, moments=moments, **told)
 
     def _direct(self, gradient: np.ndarray, kernels: Kernels, world_size: int) -> np.ndarray:
@@ -180,6 +179,7 @@ class MuonCorrectionState(AdamCorrectionState):
         options, m, real = self._options, self.mean, gradient.dtype.type
         fresh = gradient * real(1 - options.momentum)
         kernels.push_momentum(fresh, m.old, m.new, options.momentum)
+        self._note_written(m)
         u = fresh + m.new * real(options.momentum) if options.nesterov else m.new
         shape = matrices_in(self._shape)
         step = NewtonSchulz(shape, options.ns_steps, options.ns_coefficients, options.ns_epsilon)
@@ -187,20 +187,11 @@ class MuonCorrectionState(AdamCorrectionState):
         direction: np.ndarray = kernels.orthogonalized(u, step) * real(scale * share)
         return direction
 
-    def finish(
-        self,
-        reduced: np.ndarray,
-        parameter: np.ndarray,
-        is_compressed: bool,
-        kernels: Kernels,
-    ) -> np.ndarray:
-        """Return what the optimizer multiplies with its rate; of a tensor that is never compressed,
-        Muon's update or Adam's."""
-        if is_compressed or not self._is_matrix:
-            if not is_compressed:
-                self._need_square()
-            return super().finish(reduced, parameter, is_compressed, kernels)
-        return self._orthogonalized(reduced, kernels, 1.0)
+    def _finished(self, reduced: np.ndarray, parameter: np.ndarray, kernels: Kernels) -> np.ndarray:
+        if self._is_matrix:
+            return self._orthogonalized(reduced, kernels, 1.0)
+        self._need_square()
+        return super()._finished(reduced, parameter, kernels)
 
     def _adopt(self, moments: Moments) -> None:
         if not self._is_matrix:
@@ -218,5 +209,4 @@ class MuonCorrectionState(AdamCorrectionState):
 
     def load(self, arrays: dict[str, np.ndarray]) -> None:
         self._is_matrix = not arrays["square"].size and len(self._shape) > 1
-        self.square = self._another() if arrays["square"].size else self._nothing()
         super().load(arrays)

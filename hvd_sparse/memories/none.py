@@ -42,11 +42,7 @@ class NoMemoryState:
     _gradient: np.ndarray
 
     def compensate(
-        self,
-        gradient: np.ndarray,
-        kernels: Kernels,
-        world_size: int = 1,
-        aim: Aim | None = None,
+        self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
     ) -> Accumulated:
         self._gradient = gradient
         return Accumulated(gradient, kernels.moments(gradient))

@@ -12,8 +12,7 @@ from hvd_sparse.checks import check_choice, check_whole
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.density_rule import Density
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.optimizer_memory import Handover
-from hvd_sparse.rates import Rates
+from hvd_sparse.optimizer_memory import Handover, Rates
 from hvd_sparse.registry import EXCHANGES, SELECTORS
 from hvd_sparse.schedules.learning_rate import LearningRate
 from hvd_sparse.untyped import Optimizer
@@ -83,12 +82,7 @@ def density_for(steps: int) -> float:
 
 
 def too_few(density: float, steps: int) -> str:
-    """Return why a density is low for a run, and the one that would do; nothing where it is not.
-
-    Parameters
-    ----------
-    density : mean of the run
-    steps : of the run
+    """Return why the mean density of a run is low, and the one that would do; "" if it is not.
 
     Examples
     --------
@@ -109,7 +103,7 @@ def too_few(density: float, steps: int) -> str:
 
 
 def _mean_density(configuration: Configuration, steps: int) -> float | None:
-    """Return the mean density of a run; None where it is not known ahead."""
+    """Return the mean density of a run; None if it is not known in advance."""
     if configuration.rule is not None:
         return None
     at = range(0, steps, max(1, steps // MOST_LOOKS))
@@ -119,23 +113,14 @@ def _mean_density(configuration: Configuration, steps: int) -> float | None:
 
 
 def is_as_published(variant: str, method: str) -> bool:
-    """Return whether a method's variant is "paper".
-
-    Raises
-    ------
-    InvalidOption : the variant is neither "ours" nor "paper"
-    """
+    """Return whether a method's variant is "paper"; InvalidOption unless that or "ours"."""
     check_choice(variant, f"variant of {method}", ("ours", "paper"))
     return variant == "paper"
 
 
 def add_dense_warmup(options: dict[str, object], density: Density, steps: int) -> None:
-    """Add a schedule with dense first steps to the options, if there are any such steps.
-
-    Raises
-    ------
-    InvalidOption : the options already have a schedule
-    """
+    """Add a schedule with dense first steps to the options, if there are any such steps;
+    InvalidOption if there is a schedule."""
     if not steps:
         return
     if options.get("schedule") is not None:
@@ -242,7 +227,6 @@ class Builder(Generic[Compressor]):
     def _create(
         cls, params: object, configuration: Configuration, process_set: object, grad_scaler: object
     ) -> Compressor:
-        """Return the frontend's compressor for a configuration."""
         raise NotImplementedError
 
     @classmethod
@@ -277,11 +261,7 @@ class Builder(Generic[Compressor]):
         ----------
         params : the tensors to compress
         selector : the selector, as an id, a mapping ``{"id": ..., option: value}`` or an object
-        process_set : the process set given to Horovod
-        grad_scaler : the loss scaler
-        optimizer : the optimizer whose momentum or moments a memory computes
-        steps : number of steps of the whole run
-        scheduler : the scheduler of the optimizer's learning rate
+        process_set, grad_scaler, optimizer, steps, scheduler : see ``Builder``
         options : ``memory``, ``codec``, ``exchange`` and ``schedule``, in the same forms as the
             selector, and the common options above
 
@@ -309,8 +289,8 @@ class Builder(Generic[Compressor]):
         steps: Any,
         scheduler: object,
     ) -> Compressor:
-        """Return the compressor that ``create`` makes of a configuration, and let it do the
-        optimizer's work.  Parameters: those of ``build``."""
+        """Return the compressor that ``create`` makes, after it took over the optimizer; see
+        ``build``."""
         handover = None if optimizer is None else cls._read_optimizer(optimizer)
         if handover is not None:
             options["memory"] = handover.join(options.get("memory"))
@@ -336,8 +316,7 @@ class Builder(Generic[Compressor]):
         steps: Any,
         scheduler: object,
     ) -> Rates | None:
-        """Return the rates that densities follow, None where they follow none; and say where they
-        are low for the run."""
+        """Return the rates that densities follow, or None; and warn if they are low for the run."""
         mean = None if steps is None else _mean_density(configuration, steps)
         low = "" if mean is None else too_few(mean, steps)
         if low:
@@ -378,11 +357,8 @@ class Builder(Generic[Compressor]):
         ----------
         params : the tensors to compress
         config : the other compressor's ``config()``
-        process_set : the process set given to Horovod
-        grad_scaler : the loss scaler
-        optimizer : the optimizer whose momentum or moments the memory computes, if the other
-            compressor was created with one
-        scheduler : the scheduler of its learning rate, if the other compressor was created with one
+        process_set, grad_scaler : see ``Builder``
+        optimizer, scheduler : if the other compressor was created with them
         """
         return cls.build(
             params,

@@ -1,13 +1,18 @@
-"""Methods on command lines: a name, and options after commas."""
+"""Methods and densities on command lines."""
 
 from __future__ import annotations
 
+import argparse
 import ast
 import difflib
 import inspect
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Union
 
+from hvd_sparse.checks import check_density
+from hvd_sparse.density_rule import HIDING, read_hiding
 from hvd_sparse.errors import InvalidOption, UnknownName
 from hvd_sparse.methods import METHODS, Methods
 from hvd_sparse.untyped import Value
@@ -15,31 +20,28 @@ from hvd_sparse.untyped import Value
 BETWEEN_OPTIONS = re.compile(r",(?![^()\[\]{}]*[)\]}])")
 """A comma outside brackets."""
 
+Spelled = Union[float, dict[str, float], str]
+"""A number, a mapping of names and globs, or "hiding"."""
+FORMS = (
+    'a number in (0, 1], densities by name or glob, as in "conv*=0.01,*=0.001", or "hiding", which '
+    "is measured in training"
+)
+
 
 @dataclass(frozen=True)
 class SpelledMethod:
-    """A named method and its options, as read from a command line.
-
-    Attributes
-    ----------
-    name : name of the method
-    options : the options, by name
-    """
+    """A named method and its options, as read from a command line."""
 
     name: str
     options: dict[str, object] = field(default_factory=dict)
 
     @property
     def takes_density(self) -> bool:
-        """Whether the method has a density."""
         return "density" in inspect.signature(getattr(Methods, self.name)).parameters
 
     def create(self, compression: type[Methods], params: object, **options: object) -> Value:
-        """Create the compressor with this method of ``compression``.
+        """Create the compressor with this method of a frontend's ``Compression``.
 
-        Parameters
-        ----------
-        compression : a frontend's ``Compression``
         params : the tensors to compress
         options : further options; those on the command line take precedence
         """
@@ -86,3 +88,89 @@ def _value(text: str) -> object:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return text
+
+
+def read_density(text: str) -> Spelled:
+    """Read the option ``density`` from a text.
+
+    Parameters
+    ----------
+    text : a number; or NAME=DENSITY for names and globs of tensors, separated by commas; or
+        "hiding", optionally with the largest compression ratio, for example "hiding:300"
+
+    Raises
+    ------
+    InvalidOption : the text has another form, or a density is not in (0, 1]
+
+    Examples
+    --------
+    >>> read_density("0.01")
+    0.01
+    >>> read_density("conv*=0.01,*=0.001")
+    {'conv*': 0.01, '*': 0.001}
+    """
+    text = text.strip()
+    if text.partition(":")[0] == HIDING:
+        read_hiding(text)
+        return text
+    if "=" not in text:
+        return _number(text, "density", text)
+    told: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, value = part.rpartition("=")
+        name = name.strip()
+        if not name:
+            raise InvalidOption(f"density is {text!r}: {part!r} names no tensor; give {FORMS}")
+        if name in told:
+            raise InvalidOption(f"density is {text!r}, which names {name!r} twice: name it once")
+        told[name] = _number(value, f"density for {name!r}", text)
+    return told
+
+
+def _number(value: str, where: str, text: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        raise InvalidOption(
+            f"density is {text!r}, and {value!r} is no number: give {FORMS}"
+        ) from None
+    return check_density(number, where)
+
+
+def density_argument(text: str) -> Spelled:
+    """Read the option ``density``; a ``type`` for ``argparse``, which raises its errors."""
+    try:
+        return read_density(text)
+    except InvalidOption as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def known_density(text: str) -> Union[float, dict[str, float]]:
+    """Read a density other than "hiding"; a ``type`` for commands without training."""
+    density = density_argument(text)
+    if isinstance(density, str):
+        raise argparse.ArgumentTypeError(
+            f"density {text!r} is measured in a training run, and there is none here: give a "
+            "number, or a number for each name"
+        )
+    return density
+
+
+def spell_density(density: Union[float, Mapping[str, float], str]) -> str:
+    """Return the text for a density; the inverse of ``read_density``.
+
+    Examples
+    --------
+    >>> spell_density({"conv*": 0.01, "*": 0.001})
+    'conv*=0.01,*=0.001'
+    """
+    if isinstance(density, str):
+        return density
+    if isinstance(density, Mapping):
+        return ",".join(f"{name}={value:g}" for name, value in density.items())
+    return f"{density:g}"
+
+
+def plain_density(density: Spelled) -> Union[float, str]:
+    """Return a density for files and tables of results: a number, or its text."""
+    return density if isinstance(density, float) else spell_density(density)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping
 
 import numpy as np
 
-from hvd_sparse.errors import ExchangeTimeout
-from hvd_sparse.plan.measurements import StepStarts
-from hvd_sparse.plan.policy import EVERYTHING, Owner, Policy
+from hvd_sparse.plan.measurements import StepClock, StepStarts
+from hvd_sparse.plan.policy import EVERYTHING, Owner, Policy, tell_all
 from hvd_sparse.plan.trial import SPARSE, Trial, Verdict
 from hvd_sparse.step.records import StepRun, Ticket
 
@@ -29,15 +27,13 @@ class Debts:
         self._runs: dict[int, StepRun | None] = {}
 
     def owe(self, position: int) -> None:
-        """Record that a tensor has a residual."""
         self._runs[position] = None
 
     def pay(self, position: int, run: StepRun) -> None:
-        """Record that a step, whose success is not known yet, sends a tensor's residual."""
+        """Record that a step, whose success is unknown, sends a tensor's residual."""
         self._runs[position] = run
 
     def is_owed(self, position: int) -> bool:
-        """Return whether a tensor has a residual that has not been settled."""
         return position in self._runs
 
     def is_paid(self, position: int) -> bool:
@@ -48,54 +44,14 @@ class Debts:
         )
 
     def settle(self, position: int) -> None:
-        """Forget a tensor whose residual was sent."""
         self._runs.pop(position, None)
 
     def clear(self) -> None:
-        """Forget all tensors."""
         self._runs.clear()
 
     def recall(self) -> None:
         """Take back all payments, because the running steps were lost."""
         self._runs = dict.fromkeys(self._runs)
-
-
-class StepClock:
-    """Timer of a step, from its first gradient to its last result."""
-
-    def __init__(self) -> None:
-        self.restart()
-
-    def restart(self) -> None:
-        """Start over, as before the first step."""
-        self._began: float | None = None
-        self._ended: float | None = None
-        self._has_failed = False
-
-    def begin(self) -> float | None:
-        """Begin a step, and return the time of the last one in seconds.
-
-        If ``end`` was not called, the last step ends now. None if there was no last step, or if it
-        failed, which is the same on all ranks.
-        """
-        now = time.perf_counter()
-        last_s = None
-        if self._began is not None and not self._has_failed:
-            last_s = (now if self._ended is None else self._ended) - self._began
-        self._began, self._ended, self._has_failed = now, None, False
-        return last_s
-
-    def resume(self) -> None:
-        """Restart the time of the current step, to exclude the work of a policy."""
-        self._began = time.perf_counter()
-
-    def end(self) -> None:
-        """Record a result; the last one ends the step."""
-        self._ended = time.perf_counter()
-
-    def fail(self) -> None:
-        """Record that the step failed and was rolled back."""
-        self._has_failed = True
 
 
 class Fallback(Policy):
@@ -119,8 +75,7 @@ class Fallback(Policy):
         self._way = SPARSE
 
     @property
-    def verdict(self) -> Verdict | None:  # type: ignore[override]
-        """The result of the last trial; None until one has ended."""
+    def verdict(self) -> Verdict | None:
         return self.trial.verdict
 
     def begin(self, owner: Owner, position: int | None) -> str:
@@ -143,11 +98,11 @@ class Fallback(Policy):
         return way
 
     def agree(self, owner: Owner, mine: np.ndarray) -> np.ndarray:
-        """Gather the numbers of all ranks; see ``tell_all``."""
-        return tell_all(owner, mine)
+        """Gather every rank's float64 [n] into float64 [ranks, n].  Collective."""
+        told = tell_all(owner, TRIAL, f"hvd_sparse.trial.{owner.name}", mine.tolist())
+        return np.array(told, np.float64)
 
     def _is_owed(self, position: int) -> bool:
-        """Return whether a tensor has a residual that has not been sent."""
         # All ranks have the results of the last step, so all find the same.
         if self.debts.is_paid(position):
             self.debts.settle(position)
@@ -185,19 +140,3 @@ class Fallback(Policy):
         self.trial.restart()
         self.debts.recall()
         self._starts = StepStarts()
-
-
-def tell_all(owner: Owner, mine: np.ndarray) -> np.ndarray:
-    """Gather every rank's float64 [n] into float64 [ranks, n].  Collective."""
-    ledger = owner.watchdog.ledger
-    ledger.begin(TRIAL)
-    try:
-        with ledger.waiting():
-            name = f"hvd_sparse.trial.{owner.name}"
-            pending = owner.collective.allgather(mine.view(np.uint8), name)
-            gathered = pending.wait(owner.limit_s)
-    except ExchangeTimeout as error:
-        raise owner.explain(error) from error
-    finally:
-        ledger.end(TRIAL)
-    return np.frombuffer(gathered.tobytes(), np.float64).reshape(-1, mine.size)

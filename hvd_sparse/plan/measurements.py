@@ -1,8 +1,7 @@
-"""Measurements of the first steps of a run, and of the network.
+"""Measurements of a rank's steps: arrival times of gradients, times of selecting, encoding and
+decoding, and the bytes sent.
 
-Steps are measured by the arrival times of gradients, the times of selecting, encoding and decoding,
-and the bytes sent. The network is measured by timing collectives of several lengths between two
-steps. All results are medians, so that single delayed steps or messages do not matter.
+All results are medians, so that single delayed steps do not matter.
 """
 
 from __future__ import annotations
@@ -10,35 +9,23 @@ from __future__ import annotations
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from hvd_sparse.collectives.contract import Collective
-from hvd_sparse.plan.route import Route
-from hvd_sparse.plan.timed_collectives import timed_collective
 from hvd_sparse.untyped import Report
 
 WARMUP = 2
 """First steps that are not measured, because first calls compile, allocate and handshake."""
 STEPS = 5
 """Number of steps that are measured."""
-SIZES = 5
-"""Number of message lengths that are timed."""
-REPETITIONS = 5
-"""Repetitions of every length, after one that is not counted."""
-LEAST_SPREAD = 8
-"""The longest message is at least this many times the shortest, so that times differ by more than
-noise."""
-
-ITEM = 8
-"""Bytes by which the lengths of repetitions differ, a multiple of the itemsize of sums."""
-
-Samples = dict[str, list[tuple[float, list[float]]]]
-"""By kind of collective, for every length: the bytes that a rank receives, and the seconds of each
-repetition."""
-
+WINDOW = 20
+"""Steps of a window, whose median time is compared."""
+SETTLING = 5
+"""Steps after a decision that are not timed."""
+REVIEW_EVERY = 500
+"""Steps from the end of one window to the end of the next."""
+FACTOR = 1.5
+"""Steps have departed if they take more than this factor longer or shorter than at first."""
 
 Told = Mapping[str, Any]
 """A dict received from another rank: ``Measurements.to_dict``, or that of a decision."""
@@ -62,9 +49,7 @@ class StepStarts:
     def begins(self, position: int | None) -> bool:
         """Record a gradient, and return whether it is the first of its step.
 
-        Parameters
-        ----------
-        position : position of its tensor; None for a tensor that is not registered
+        ``position`` is that of its tensor; None for a tensor that is not registered.
         """
         is_first = self.is_between or position in self._in_step
         if is_first:
@@ -77,6 +62,83 @@ class StepStarts:
     def end(self) -> None:
         """Record that a result was requested, so that the next gradient begins a step."""
         self.is_between = True
+
+
+class StepClock:
+    """Timer of a step, from its first gradient to its last result."""
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        self._began: float | None = None
+        self._ended: float | None = None
+        self._has_failed = False
+
+    def begin(self) -> float | None:
+        """Begin a step, and return the time of the last one in seconds.
+
+        If ``end`` was not called, the last step ends now. None if there was no last step, or if it
+        failed, which is the same on all ranks.
+        """
+        now = time.perf_counter()
+        last_s = None
+        if self._began is not None and not self._has_failed:
+            last_s = (now if self._ended is None else self._ended) - self._began
+        self._began, self._ended, self._has_failed = now, None, False
+        return last_s
+
+    def resume(self) -> None:
+        """Restart the time of the current step, to exclude the work of a policy."""
+        self._began = time.perf_counter()
+
+    def end(self) -> None:
+        self._ended = time.perf_counter()
+
+    def fail(self) -> None:
+        self._has_failed = True
+
+
+class Departure:
+    """Comparison of the median step time of later windows with that of the first window.
+
+    All ranks call its methods at the same steps, so that their windows end together.
+    """
+
+    def __init__(self) -> None:
+        self.first_s: float | None = None
+        self._left = SETTLING + WINDOW
+        self._times: list[float] = []
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether the current step belongs to a window."""
+        return self._left <= WINDOW
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a window has ended, so that the ranks must compare their medians."""
+        return self._left == 0
+
+    @property
+    def median_s(self) -> float:
+        """The median time of the window's steps in seconds; 0 if all of them failed."""
+        return statistics.median(self._times) if self._times else 0.0
+
+    def begin(self, last_s: float | None) -> None:
+        """Begin a step; the last one took ``last_s`` seconds, or failed."""
+        if self.is_watching and last_s is not None:
+            self._times.append(last_s)
+        self._left -= 1
+
+    def judge(self, slowest_s: float) -> bool:
+        """Return whether steps have departed, from the slowest rank's median of the window."""
+        self._left, self._times = REVIEW_EVERY, []
+        if self.first_s is None:
+            self.first_s = slowest_s or None
+            return False
+        is_as_at_first = self.first_s / FACTOR <= slowest_s <= self.first_s * FACTOR
+        return slowest_s > 0.0 and not is_as_at_first
 
 
 class Measurements:
@@ -164,42 +226,3 @@ class Measurements:
             "steps": self._good,
             "seen": {key: list(steps) for key, steps in self._seen.items()},
         }
-
-
-def sizes_of(told: Sequence[Report]) -> list[int]:
-    """Return the message lengths to time, in bytes, ascending, the same on every rank.
-
-    They range from the bytes of the smallest tensor to those of all tensors together.
-
-    Parameters
-    ----------
-    told : the measurements of all ranks
-    """
-    shares = [nbytes for each in told for nbytes in each["nbytes"].values() if nbytes > 0]
-    least = max(64.0, min(shares, default=64.0))
-    most = max([least * LEAST_SPREAD, *(sum(each["nbytes"].values()) for each in told)])
-    return [round(size) for size in np.geomspace(least, most, SIZES).tolist()]
-
-
-def time_messages(
-    collective: Collective, name: str, route: Route, sizes: Sequence[int], timeout_s: float | None
-) -> Samples:
-    """Time the route's collectives with messages of the given lengths in bytes.  Collective.
-
-    Lengths of repetitions differ slightly, like those of a run's messages, because Horovod
-    negotiates every new length.
-    """
-    found: Samples = {}
-    mates = route.placement.mates(route.placement.rank)
-    for kind in dict.fromkeys(route.kinds):
-        found[kind] = []
-        for number, size in enumerate(sizes):
-            times, received = [], []
-            for repetition in range(1 + REPETITIONS):
-                made = timed_collective(collective, kind, size + ITEM * repetition, mates)
-                start_s = time.perf_counter()
-                made.start(f"{name}.{kind}.{number}").wait(timeout_s)
-                times.append(time.perf_counter() - start_s)
-                received.append(made.received)
-            found[kind].append((statistics.median(received), times[1:]))
-    return found

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
 from hvd_sparse.collectives.contract import Collective
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import ExchangeTimeout
 from hvd_sparse.plan.group_plan import GroupPlan
-from hvd_sparse.plan.hidden_densities import HiddenDensities
+from hvd_sparse.plan.hiding import HiddenDensities
 from hvd_sparse.plan.trial import SPARSE, Verdict
+from hvd_sparse.state.gathering import Gatherer
 from hvd_sparse.step.records import Ticket
 from hvd_sparse.step.step import Step
 from hvd_sparse.watch.watchdog import Watchdog
@@ -49,17 +51,25 @@ class Policy:
     All ranks make the same calls at the same steps, so calls may be collective.
     """
 
-    verdict: Verdict | None = None
-    plan: GroupPlan | None = None
-    hiding: HiddenDensities | None = None
+    @property
+    def verdict(self) -> Verdict | None:
+        """The result of the last trial of ``Compression.auto``; None before it."""
+        return None
+
+    @property
+    def plan(self) -> GroupPlan | None:
+        """The plan of ``groups="planned"``; None before the decision."""
+        return None
+
+    @property
+    def hiding(self) -> HiddenDensities | None:
+        """The result of ``density="hiding"``; None before the decision."""
+        return None
 
     def begin(self, owner: Owner, position: int | None) -> str:
         """Return the way of a gradient's step: one of ``trial.WAYS``, or "everything".
 
-        Parameters
-        ----------
-        owner : the compressor
-        position : position of its tensor; None for a tensor that is not registered
+        ``position`` is that of its tensor; None for a tensor that is not registered.
         """
         return SPARSE
 
@@ -87,3 +97,26 @@ class Policy:
 
     def forget_world(self, owner: Owner) -> None:
         """Start over after the ranks have changed."""
+
+
+@contextlib.contextmanager
+def waiting(owner: Owner, what: str) -> Iterator[None]:
+    """Return a context for collectives of a policy, which the watchdog knows as ``what``."""
+    ledger = owner.watchdog.ledger
+    ledger.begin(what)
+    try:
+        with ledger.waiting():
+            yield
+    except ExchangeTimeout as error:
+        raise owner.explain(error) from error
+    finally:
+        ledger.end(what)
+
+
+def tell_all(owner: Owner, what: str, name: str, mine: object) -> list[Any]:
+    """Return the JSON-serializable values of all ranks, in rank order.  Collective.
+
+    ``what`` is the collective's name for the watchdog.
+    """
+    with waiting(owner, what):
+        return Gatherer(owner.collective, name, owner.limit_s).tell_all(mine)

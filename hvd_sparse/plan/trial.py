@@ -106,12 +106,8 @@ class Trial:
     def next(self, last_s: float | None, agree: Agree) -> str:
         """Return the way of the step that begins.
 
-        All ranks must call it at every step, because it calls ``agree`` at some of them.
-
-        Parameters
-        ----------
-        last_s : time of the last step in seconds; None if there was none, or if it failed
-        agree : collective that gathers the numbers of all ranks
+        All ranks must call it at every step, because it calls ``agree`` at some of them.  The last
+        step took ``last_s`` seconds; None if there was none, or if it failed.
         """
         if last_s is not None:
             self._durations.append(last_s)

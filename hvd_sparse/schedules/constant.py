@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass
 
-from hvd_sparse.density_rule import Density, check_rule, number_of
 from hvd_sparse.registry import SCHEDULES
+from hvd_sparse.schedules.contract import ValuedSchedule
 
 
 @SCHEDULES.register("constant")
 @dataclass(frozen=True)
-class Constant:
-    """Use the same density at every step.
-
-    Parameters
-    ----------
-    value : the density, in (0, 1], or a rule by tensor
-    """
-
-    value: Density
-
-    paper: ClassVar[str | None] = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "value", check_rule(self.value, f"value of {type(self).__name__}"))
+class Constant(ValuedSchedule):
+    """Use the same density at every step."""
 
     def density(self, step: int) -> float:
-        return number_of(self.value, "Constant")
-
-    def at_density(self, density: float) -> Constant:
-        return replace(self, value=density)
+        return self.number

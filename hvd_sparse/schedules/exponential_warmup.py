@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from hvd_sparse.checks import check_choice, check_whole
-from hvd_sparse.density_rule import Density, check_rule, number_of
 from hvd_sparse.registry import SCHEDULES
+from hvd_sparse.schedules.contract import ValuedSchedule
 
 FORMULAS = ("paper", "code")
 
 
 @SCHEDULES.register("exponential_warmup")
 @dataclass(frozen=True)
-class ExponentialWarmup:
+class ExponentialWarmup(ValuedSchedule):
     """Lower the density exponentially over the first stages of training.
 
         "paper": density of stage e = max(1/4^(e+1), value)
@@ -26,8 +26,6 @@ class ExponentialWarmup:
 
     Parameters
     ----------
-    value : the density after the warm-up, in (0, 1], or a rule by tensor; if it is left out of a
-        schedule given as a mapping, it is the method's density
     stage_steps : number of steps of a stage; in the paper those of an epoch
     stages : number of stages; afterwards the density is ``value``
     formula : "paper", or "code", the formula of the authors' later code, which contradicts that
@@ -40,7 +38,6 @@ class ExponentialWarmup:
     Paper: lin2018dgc.
     """
 
-    value: Density
     stage_steps: int
     stages: int = 5
     formula: str = "paper"
@@ -48,17 +45,14 @@ class ExponentialWarmup:
     paper: ClassVar[str | None] = "lin2018dgc"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "value", check_rule(self.value, f"value of {type(self).__name__}"))
+        super().__post_init__()
         check_choice(self.formula, "formula of ExponentialWarmup", FORMULAS)
         check_whole(self.stage_steps, "stage_steps of ExponentialWarmup", 1)
         check_whole(self.stages, "stages of ExponentialWarmup", 0)
 
     def density(self, step: int) -> float:
-        stage, value = step // self.stage_steps, number_of(self.value, "ExponentialWarmup")
+        stage, value = step // self.stage_steps, self.number
         if stage >= self.stages:
             return value
         base = 0.25 if self.formula == "paper" else value ** (1 / (self.stages + 1))
         return max(float(base ** (stage + 1)), value)
-
-    def at_density(self, density: float) -> ExponentialWarmup:
-        return replace(self, value=density)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass
 
 from hvd_sparse.checks import check_whole
-from hvd_sparse.density_rule import Density, check_rule, number_of
 from hvd_sparse.registry import SCHEDULES
+from hvd_sparse.schedules.contract import ValuedSchedule
 from hvd_sparse.types import Pace
 
 LEAST = 1e-9
@@ -17,7 +16,7 @@ optimizer's momentum send none."""
 
 @SCHEDULES.register("learning_rate")
 @dataclass(frozen=True)
-class LearningRate:
+class LearningRate(ValuedSchedule):
     """Send more entries while the optimizer's learning rate is high, and fewer while it is low.
 
         density of a step = min(1, value * rate / mean rate of the run)
@@ -43,22 +42,16 @@ class LearningRate:
     Derived here.
     """
 
-    value: Density
     steps: int | None = None
 
-    paper: ClassVar[str | None] = None
-
     def __post_init__(self) -> None:
-        object.__setattr__(self, "value", check_rule(self.value, f"value of {type(self).__name__}"))
+        super().__post_init__()
         if self.steps is not None:
             check_whole(self.steps, "steps of LearningRate", 1)
 
     def density(self, step: int) -> float:
         """Return the mean density, because the rate is not a function of the step."""
-        return number_of(self.value, "LearningRate")
-
-    def at_density(self, density: float) -> LearningRate:
-        return replace(self, value=density)
+        return self.number
 
     def density_at(self, pace: Pace) -> float:
         """Return the density at a learning rate, in (0, 1]."""

@@ -38,13 +38,11 @@ FEW = 4096
 class Cut:
     """The decision about the candidates: the largest ``count`` of them are selected.
 
-    Attributes
-    ----------
     count : how many candidates are selected
     memo : state for the tensor's next step
-    is_fallback : exact top-k on the candidates chose, as the selector's own rule took too many
-    threshold : for the next step's warm start; None for the aim's where all are selected, else for
-        the smallest magnitude that is
+    is_fallback : exact top-k on the candidates chose, because the selector's own rule took too many
+    threshold : for the next step's warm start; None for the aim's if all are selected, else for the
+        smallest selected magnitude
     """
 
     count: int
@@ -57,12 +55,10 @@ class Cut:
 class Miss:
     """An aim whose candidates could not be used.
 
-    Attributes
-    ----------
     aim : the aim of the pass
-    count : how many entries reach it; None where they were more than its capacity
-    is_sure : not so where a tensor of a group had no room for its own entries, and nobody knows
-        whether the group's are more than the capacity
+    count : how many entries reach it; None if they exceed its capacity
+    is_sure : False if a tensor of a group had no room for its entries, so that the group's count is
+        not known to exceed the capacity
     """
 
     aim: Aim
@@ -71,24 +67,20 @@ class Miss:
 
     @property
     def retry(self) -> float:
-        """Return the threshold to search from: a little lower, where the entries pile up, or
-        higher."""
+        """The threshold to search from: a little lower, where the entries pile up, or higher."""
         return self.aim.threshold * (1.05 if self.count is None else 0.95)
 
     @property
     def known(self) -> tuple[float, int]:
-        """Return the aim's threshold and a bound on its count, which tells the side to search
-        on."""
+        """The aim's threshold and a bound on its count, which tells the side to search on."""
         return self.aim.threshold, self.aim.capacity + 1 if self.count is None else self.count
 
 
 def aim_below(
     warm: float | None, margin: Memo, count: int, numel: int, brings: tuple[str, ...] = ()
 ) -> Aim | None:
-    """Return an aim a margin below the last threshold.
-
-    None where there is no last threshold, or a subnormal one, which some threads take for zero.
-    """
+    """Return an aim a margin below the last threshold; None without one, or for a subnormal one,
+    which some threads take for zero."""
     if warm is None or warm < SMALLEST or not count:
         return None
     return Aim(
@@ -97,8 +89,7 @@ def aim_below(
 
 
 def aim_at(warm: float | None, capacity: int) -> Aim | None:
-    """Return an aim at the last threshold itself, for those who use it again; None as for
-    ``aim_below``."""
+    """Return an aim at the last threshold itself, to use it again; None as for ``aim_below``."""
     return Aim(warm, capacity) if warm and SMALLEST <= warm <= LARGEST else None
 
 
@@ -108,10 +99,8 @@ def steer(margin: Memo, found: int | None, needed: int) -> float:
     A miss widens the margin at once, and later steps narrow it slowly. So misses are about as rare
     on noisy gradients, which get a wide margin, as on steady ones, which get hardly any.
 
-    Parameters
-    ----------
     margin : the last margin, or None at the first step
-    found : how many candidates came; None where they were more than the aim's capacity
+    found : how many candidates came; None if they exceed the aim's capacity
     needed : how many candidates the selector needs
     """
     if found is None:
@@ -120,5 +109,4 @@ def steer(margin: Memo, found: int | None, needed: int) -> float:
 
 
 def margin_of(memo: Memo) -> float:
-    """Return the margin that a memo holds."""
     return float(memo) if isinstance(memo, (int, float)) else START

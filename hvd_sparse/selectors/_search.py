@@ -22,7 +22,7 @@ from hvd_sparse.types import Selection
 
 @dataclass(frozen=True)
 class Band:
-    """The range of accepted counts, least <= count <= most, and the wanted count."""
+    """The accepted counts, least <= count <= most, and the wanted one."""
 
     least: int
     wanted: int
@@ -34,7 +34,7 @@ class Band:
 
 @lru_cache(maxsize=4096)  # called at every step of a tensor
 def band_around(count: int, tolerance: tuple[float, float]) -> Band:
-    """Return the band of integers from low * count to high * count, for (low, high) = tolerance."""
+    """Return the band from low * count to high * count, for (low, high) = tolerance."""
     low, high = tolerance
     # 1e-9 compensates for rounding: for example, 1.13 * 100 is 112.99999999999999.
     return Band(
@@ -53,11 +53,9 @@ class Bracket:
 
     @property
     def width(self) -> float:
-        """The distance between the two thresholds."""
         return self.high - self.low
 
     def narrow(self, threshold: float, count: int, wanted: int) -> None:
-        """Replace one end of the bracket by a counted threshold."""
         if count > wanted:
             self.low, self.low_count = threshold, count
         else:
@@ -65,7 +63,7 @@ class Bracket:
 
 
 def bisection(bracket: Bracket, wanted: int) -> float:
-    """Return the middle of the bracket, for the paper's binary search."""
+    """Return the middle of the bracket."""
     return 0.5 * (bracket.low + bracket.high)
 
 
@@ -94,7 +92,6 @@ STEPS: dict[str, Callable[[Bracket, int], float]] = {"bisection": bisection, "lo
 
 
 def check_search(owner: str, search: object, tolerance: object, max_passes: object) -> None:
-    """Raise InvalidOption for invalid options of a search."""
     if not isinstance(search, str) or search not in STEPS:
         raise InvalidOption(
             f"search of {owner} is {search!r}: give one of {', '.join(sorted(STEPS))}"
@@ -111,7 +108,6 @@ def check_search(owner: str, search: object, tolerance: object, max_passes: obje
 
 
 def is_tolerance(tolerance: object) -> bool:
-    """Return whether a value is a pair of numbers (low, high) with 0 < low <= 1 <= high."""
     if not isinstance(tolerance, (tuple, list)) or len(tolerance) != 2:
         return False
     return all(map(is_number, tolerance)) and 0 < tolerance[0] <= 1 <= tolerance[1]
@@ -121,14 +117,12 @@ def is_tolerance(tolerance: object) -> bool:
 class SearchResult:
     """A threshold, the entries that reach it, and the cost of the search.
 
-    Attributes
-    ----------
-    threshold : the threshold, whose count lies in the band if ``converged``; otherwise the smallest
-        selected magnitude
+    threshold : its count lies in the band if ``converged``; otherwise the smallest selected
+        magnitude
     converged : whether a threshold was found whose count lies in the band
     passes : number of counts over the whole vector
     selection : the entries that reach the threshold; if not ``converged``, the wanted number of
-        largest entries
+        largest
     """
 
     threshold: float
@@ -167,18 +161,15 @@ class _Counter:
 
     @property
     def is_short(self) -> bool:
-        """Whether the search continues among candidates."""
         return self._candidates is not None
 
     def largest(self, count: int) -> tuple[Selection, float]:
-        """Return the ``count`` largest entries, and the smallest magnitude among them."""
         if self._candidates is not None:
             return self._kernels.trim(self._candidates, count, None)
         selection = self._kernels.take_largest(self._x, count)
         return selection, float(np.abs(selection.values).min()) if selection.count else 0.0
 
     def take(self, threshold: float) -> Selection:
-        """Return the entries that reach a counted threshold."""
         if self._candidates is None:
             at, taken = self._last
             return (
@@ -206,20 +197,11 @@ def search_threshold(
     of x's precision lies strictly inside the bracket (ties, spikes); or after ``STANDSTILLS``
     repeated counts. Then the wanted number of largest entries is selected exactly.
 
-    Parameters
-    ----------
-    x : float32 or float64 [numel]
     first : the threshold to count first
     band : the counts that end the search
-    moments : moments of x
-    kernels : the engine's kernels
     search : "bisection" or "log_count"
     max_passes : largest number of counts
     known : a threshold that has been counted, and its count
-
-    Returns
-    -------
-    SearchResult : the threshold and its entries
     """
     round_to = x.dtype.type
     bracket = Bracket(0.0, float(moments.abs_max), moments.nonzeros, 0)

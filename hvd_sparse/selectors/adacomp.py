@@ -27,15 +27,14 @@ class AdaComp(Selector):
     Parameters
     ----------
     bin_length : entries per bin; None for 50 in convolutions (three dimensions or more) and 500 in
-        fully connected, recurrent and embedding layers
+        other layers
 
     Notes
     -----
     The number of entries adapts to the data, so there is no density. Exact zeros have no sign and
     are not sent. Memories keep accumulated - sent at the sent entries, because the common scale is
-    too large for bins with small maxima.
-
-    Cost: one pass for the bins' maxima, one to compare and take.
+    too large for bins with small maxima. Cost: one pass for the bins' maxima, one to compare and
+    take.
 
     Paper: chen2018adacomp.
     """
@@ -47,18 +46,12 @@ class AdaComp(Selector):
     is_by_magnitude: ClassVar[bool] = False
     ignores: ClassVar[frozenset[str]] = frozenset({"scale", "signs"})
     needs_host: ClassVar[str] = "needs the gradient apart from the residual"
+    changes_values = True
+    pass_limit = 1
 
     def __post_init__(self) -> None:
         if self.bin_length is not None:
             check_whole(self.bin_length, "bin_length of AdaComp", 1)
-
-    @property
-    def changes_values(self) -> bool:
-        return True
-
-    @property
-    def pass_limit(self) -> int:
-        return 1
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         gradient = accumulated if context.gradient is None else context.gradient

@@ -15,21 +15,11 @@ from hvd_sparse.types import Selection
 @SELECTORS.register("chunk_max")
 @dataclass(frozen=True)
 class ChunkMax(DensitySelector):
-    """Select the largest entry of each of k chunks of equal length.
+    """Select the largest entry of each of k chunks of ceil(numel / k) entries.
 
-        chunk length: ceil(numel / k)
-
-    Parameters
-    ----------
-    density : float in (0, 1]
-
-    Notes
-    -----
-    At most k entries are sent, because chunks of zeros send nothing.  Of equal magnitudes the lower
-    index is selected.  There is no search or sort, but the selection is not the top k: an entry may
-    be left out although a smaller one of another chunk is sent.
-
-    Cost: one pass, and a vector of zeros.
+    At most k entries are sent, because chunks of zeros send nothing; of equal magnitudes the first.
+    There is no search or sort, but the selection is not the top k. Cost: one pass, and a vector of
+    zeros.
 
     Paper: chen2020scalecom.  Departs: one entry per chunk, while the paper also allows several.
     """
@@ -38,10 +28,7 @@ class ChunkMax(DensitySelector):
     is_by_magnitude: ClassVar[bool] = False
     ignores: ClassVar[frozenset[str]] = frozenset({"scale", "signs"})
     needs_host: ClassVar[str] = "works on an array on the host"
-
-    @property
-    def pass_limit(self) -> int:
-        return 1
+    pass_limit = 1
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         if not accumulated.size:

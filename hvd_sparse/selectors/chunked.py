@@ -25,12 +25,9 @@ class Chunked(DensitySelector):
 
     Notes
     -----
-    Of equal norms the lower chunk is selected first.  Exact zeros in a chunk are sent too.
-
-    Cost: one pass for the norms, one copy of the chunks.
-
-    Exchange ``shared_index`` sums the norms over the ranks, so that all ranks select the same
-    chunks and no indices are sent.
+    Of equal norms the lower chunk is selected first.  Exact zeros in a chunk are sent too. Exchange
+    ``shared_index`` sums the norms over the ranks, so that all ranks select the same chunks and no
+    indices are sent. Cost: one pass for the norms, one copy of the chunks.
 
     Paper: sun2019csc.  Departs: with other exchanges every rank selects its own chunks, and sends
     their indices.
@@ -43,14 +40,11 @@ class Chunked(DensitySelector):
     ignores: ClassVar[frozenset[str]] = frozenset({"scale", "signs"})
     sums_statistics: ClassVar[bool] = True
     needs_host: ClassVar[str] = ""
+    pass_limit = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_whole(self.chunk_length, "chunk_length of Chunked", 1)
-
-    @property
-    def pass_limit(self) -> int:
-        return 1
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         return self.find_by(

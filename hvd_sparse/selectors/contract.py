@@ -15,7 +15,7 @@ from hvd_sparse.density_rule import Density, check_rule, number_of
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.contract import Aim, Kernels, Moments
-from hvd_sparse.selectors._aim import Cut, Miss, steer
+from hvd_sparse.selectors._aim import Cut, Miss, aim_below, steer
 from hvd_sparse.selectors._search import Band
 from hvd_sparse.types import Memo, Selection, TensorSpec
 
@@ -26,17 +26,14 @@ DensitySelf = TypeVar("DensitySelf", bound="DensitySelector")
 class Found(NamedTuple):
     """A selection, and the way it was found.
 
-    Attributes
-    ----------
     selection : the entries
-    threshold : the magnitude that chose them, for the next step's warm start; None where there is
-        none
+    threshold : the magnitude that chose them, for the next step's warm start; None if there is none
     passes : passes over the whole vector, without those for moments, mean and standard deviation
         and the one that copies the entries out
-    is_fallback : True if the search did not converge and exact top-k on its candidates chose
+    is_fallback : the search did not converge, and exact top-k on its candidates chose
     memo : further state for this tensor's next step, JSON-able
-    is_one_pass : True if the pass that added the gradient caught all that was needed
-    is_taken : the entries are +0.0 in the vector already: that pass has taken them out
+    is_one_pass : the pass that added the gradient caught all that was needed
+    is_taken : that pass has already cleared the entries in the vector
     """
 
     selection: Selection
@@ -49,23 +46,19 @@ class Found(NamedTuple):
 
 
 class Context(NamedTuple):
-    """The means of a selector besides the vector.
+    """The inputs of a selector besides the vector.
 
-    Attributes
-    ----------
     kernels : of the engine
-    moments : of the vector, where the pipeline has them already
+    moments : of the vector, if the pipeline has them already
     warm : the threshold that this tensor's last step ended with
     memo : further state that its last step left
-    rng : a generator private to (seed, tensor, step), or a function that makes one, for selectors
-        that draw
-    gradient : this step's part of the accumulated vector, for selectors that tell it from the
-        residual
+    rng : a generator private to (seed, tensor, step), or a function that makes one
+    gradient : this step's part of the accumulated vector, for selectors with ``needs_gradient``
     spec : the tensor's name, shape and dtype
-    miss : the aim of this step, where its candidates could not be used
-    reached : how many entries reached that aim, where the kernels ask these before the vector
-    kept : for ``Selector.cut``, the vector without the entries that reached the aim; None where
-        they are of several vectors
+    miss : the aim of this step, if its candidates could not be used
+    reached : how many entries reached that aim, if the kernels ask these before the vector
+    kept : for ``Selector.cut``, the vector without the entries that reached the aim; None if they
+        are of several vectors
     """
 
     kernels: Kernels = reference
@@ -80,25 +73,39 @@ class Context(NamedTuple):
     kept: np.ndarray | None = None
 
     def moments_of(self, accumulated: np.ndarray) -> Moments:
-        """Return the vector's moments, computed unless the pipeline has them already."""
         return self.moments if self.moments is not None else self.kernels.moments(accumulated)
 
     @property
     def age(self) -> int:
-        """Return the steps that the memo counts; 0 where it is empty."""
+        """The steps that the memo counts; 0 if it is empty."""
         return int(self.memo) if isinstance(self.memo, (int, float)) else 0
 
     def margin_for(self, needed: int) -> Memo:
         """Return the memo of selectors that keep the margin of their aim there.
 
-        needed : entries that the aim should have been reached by
+        needed : how many entries should have reached the aim
         """
         if self.miss is not None:
             return steer(self.memo, self.miss.count, needed)
         return self.memo if self.reached is None else steer(self.memo, self.reached, needed)
 
+    def reused(self, accumulated: np.ndarray, steps: int, most: int) -> tuple[Found | None, int]:
+        """Return the entries that reach the last threshold, and the passes that are over.
+
+        None if the threshold is ``steps`` steps old, or if no entry or more than ``most`` reach it.
+        """
+        if not self.warm or self.age >= steps:
+            return None, 0
+        if (
+            self.miss is not None and self.miss.is_sure
+        ):  # counted by the pass that added the gradient
+            return None, 1
+        threshold = min(self.warm, float(np.finfo(accumulated.dtype).max))
+        count, selection = self.kernels.take_at_most(accumulated, threshold, most)
+        return Found(selection, threshold) if 0 < count <= most else None, 1
+
     def random(self) -> np.random.Generator:
-        """Return the generator; raise InvalidOption where nobody gave one."""
+        """Return the generator; raise InvalidOption if there is none."""
         if self.rng is None:
             raise InvalidOption(
                 "this selector draws at random: give it rng=numpy.random.default_rng(seed)"
@@ -117,13 +124,12 @@ class Selector:
     paper : citation key, or None
     is_exact : the indices are always those of the exact top-k
     is_by_magnitude : every sent entry is at least as large as every unsent one, the lower index
-        first where they are equal
-    ignores : which of "order", "scale" and "signs" may change in the vector without another entry
-        being taken
+        first if they are equal
+    ignores : which of "order", "scale" and "signs" may change in the vector without changing the
+        selected entries
     pass_limit : passes that it never exceeds, whatever the data: the proof that it ends
     needs_rng : draws at random; has a ``seed``
-    needs_gradient : tells what this step added from the residual, so the memory must say what that
-        was
+    needs_gradient : compares this step's gradient with the residual, so the memory must provide it
     is_unbiased : the expectation of the sent vector is the accumulated one, so no residual is
         needed
     has_shared_indices : all ranks select the same indices
@@ -131,10 +137,9 @@ class Selector:
         ``find_by``), so that all ranks choose alike
     sends_votes : sends +1 and -1, of which a memory may count the majority
     changes_values : sends other values than the accumulated ones; memories keep the difference
-    asks_kernels : ``find`` asks the vector for its size and its dtype, and the kernels for all
-        else: so a list of its largest entries can answer for it (``kernels.listed``)
-    needs_host : why gradients on an accelerator are copied to the host with this part; empty where
-        it works on vectors that lie there
+    asks_kernels : ``find`` uses the vector only through kernels, besides its size and dtype, so
+        that a list of its largest entries can stand for it (``kernels.listed``)
+    needs_host : why gradients on an accelerator are copied to the host; empty if it works there
     """
 
     id: ClassVar[str]
@@ -152,17 +157,17 @@ class Selector:
 
     @property
     def changes_values(self) -> bool:
-        """Tell whether other values are sent than the accumulated ones."""
+        """Whether other values are sent than the accumulated ones."""
         return False
 
     @property
     def has_shared_indices(self) -> bool:
-        """Tell whether all ranks select the same indices."""
+        """Whether all ranks select the same indices."""
         return False
 
     @property
     def pass_limit(self) -> int:
-        """Return the passes that a selection takes at most."""
+        """The passes that a selection takes at most."""
         return 0
 
     def select(
@@ -201,8 +206,6 @@ class Selector:
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         """Return the entries to send, and the way they were found.
 
-        Parameters
-        ----------
         accumulated : float32 or float64 [numel], read-only
         context : the kernels, and the state that the tensor's last step left
         """
@@ -211,30 +214,18 @@ class Selector:
     def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
         """Return the aim of the pass that adds the gradient, or None for a pass that takes nothing.
 
-        Parameters
-        ----------
-        numel : entries of the tensor
-        warm : the threshold that the last step ended with, or None
-        memo : further state that the last step left
+        warm, memo : the threshold that the last step ended with, or None; and its further state
         """
         return None
 
     def band(self, numel: int) -> Band | None:
-        """Return the counts at which entries that reached ``aim_below`` are selected as they are,
-        and the count to which more are cut; None where ``cut`` looks at more than how many they
-        are."""
+        """Return the accepted counts of entries that reached ``aim_below``, and the count to which
+        more are cut; None if ``cut`` looks at more than their number."""
         return None
 
     def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
         """Return how many of the entries that reached the aim are selected; None if a search is
-        needed.
-
-        Parameters
-        ----------
-        taken : the entries that reached the aim
-        aim : the aim of the pass
-        context : as for ``find``
-        """
+        needed."""
         band, found = self.band(taken.numel), taken.indices.size
         if band is None or found < band.least:
             return None
@@ -243,13 +234,11 @@ class Selector:
         return Cut(found if found <= band.most else band.wanted, memo)
 
     def as_sent(self, kept: Selection) -> Selection:
-        """Return entries that ``cut`` has decided on as they are sent, for selectors that change
-        values."""
+        """Return entries chosen by ``cut`` with the values to send."""
         return kept
 
     def measures(self, numel: int) -> int:
-        """Return the number of statistics of a vector; for selectors that declare
-        ``sums_statistics``."""
+        """Return the number of statistics of a vector, for ``sums_statistics``."""
         raise NotImplementedError
 
     def measure(self, accumulated: np.ndarray, kernels: Kernels) -> np.ndarray:
@@ -261,10 +250,7 @@ class Selector:
         raise NotImplementedError
 
     def at_density(self: Self, density: float) -> Self:
-        """Return this selector at the density that a schedule asks for.
-
-        Selectors that take no density return themselves.
-        """
+        """Return this selector at a schedule's density; itself if it has no density."""
         return self
 
 
@@ -274,7 +260,7 @@ class DensitySelector(Selector):
 
     Parameters
     ----------
-    density : in (0, 1]; or a rule by tensor, which ``at_density`` settles before anything is chosen
+    density : float in (0, 1]; or a rule by tensor, which ``at_density`` settles first
     """
 
     density: Density
@@ -286,12 +272,7 @@ class DensitySelector(Selector):
 
     @cached_property  # asked for several times a step, and it cannot change
     def share(self) -> float:
-        """Return the density as a number.
-
-        Raises
-        ------
-        InvalidOption : it is a rule, and no tensor has settled it
-        """
+        """The density as a number; InvalidOption if it is a rule."""
         return number_of(self.density, type(self).__name__)
 
     def count(self, numel: int) -> int:
@@ -300,3 +281,50 @@ class DensitySelector(Selector):
 
     def at_density(self: DensitySelf, density: float) -> DensitySelf:
         return self if density == self.density else dataclasses.replace(self, density=density)
+
+
+class ExactSelector(DensitySelector):
+    """Selector of exactly the k largest entries.
+
+    They are among the entries that reach an aim if these are k or more.  So the pass that adds the
+    gradient finds all that is needed in nearly every step.
+    """
+
+    is_exact: ClassVar[bool] = True
+
+    def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
+        return aim_below(warm, memo, self.count(numel), numel)
+
+    def band(self, numel: int) -> Band | None:
+        count = self.count(numel)
+        return Band(count, count, count)
+
+
+def largest_of(candidates: Selection, count: int, kernels: Kernels) -> Selection:
+    """Return the ``count`` largest entries of a selection."""
+    return kernels.trim(candidates, count, None)[0] if 0 < count < candidates.count else candidates
+
+
+def least_of(selection: Selection) -> float | None:
+    """Return the smallest magnitude of a selection; None if it is empty."""
+    return float(np.abs(selection.values).min()) if selection.count else None
+
+
+def take_bounded(
+    accumulated: np.ndarray,
+    threshold: float,
+    most: int,
+    moments: Moments,
+    context: Context,
+    passes: int,
+) -> Found:
+    """Take the entries above an estimated threshold, at least one and at most ``most``.
+
+    An estimate can select nothing, or nearly everything. If more than ``most`` entries reach the
+    threshold, the largest are taken.
+    """
+    if not moments.nonzeros:
+        return Found(Selection.empty(accumulated.size, accumulated.dtype), threshold, passes)
+    threshold = max(0.0, min(threshold, moments.abs_max))
+    count, selection = context.kernels.take_at_most(accumulated, threshold, most)
+    return Found(selection, threshold, passes, is_fallback=count > most)

@@ -14,9 +14,8 @@ from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors._aim import Cut, aim_below, steer
-from hvd_sparse.selectors._candidates import largest_of
 from hvd_sparse.selectors._search import is_tolerance
-from hvd_sparse.selectors.contract import Context, DensitySelector, Found
+from hvd_sparse.selectors.contract import Context, DensitySelector, Found, largest_of
 from hvd_sparse.types import Memo, Selection
 
 
@@ -31,7 +30,6 @@ class DgcSampled(DensitySelector):
 
     Parameters
     ----------
-    density : float in (0, 1]
     sample_density : fraction of the entries in the sample; increased if its top fraction would have
         fewer than two entries
     bounds : (low, high), relative to k
@@ -42,11 +40,10 @@ class DgcSampled(DensitySelector):
     -----
     At least the largest entry and at most high * k entries are sent.
 
-    Cost: in most steps little more than the pass that adds the gradient. This pass also collects
-    entries slightly smaller than the last threshold. If there are more than high * k, the selection
-    is found among them; and if enough of them are in the sample, the rest of the sample is not
-    read. Otherwise the cost is the sample, and if too few entries were collected, one pass per
-    round.
+    Cost: in most steps little more than the pass that adds the gradient, which also collects
+    entries slightly smaller than the last threshold; if enough of them are in the sample, the rest
+    of the sample is not read. Otherwise the sample, and if too few entries were collected, one pass
+    per round.
 
     Paper: lin2018dgc.  Departs from the authors' code, which cuts the entries over k by position,
     so that the ends of tensors are seldom sent; here the largest are kept.
@@ -127,7 +124,7 @@ class DgcSampled(DensitySelector):
     def _sampled_threshold(
         self, accumulated: np.ndarray, context: Context, taken: Selection | None = None
     ) -> float:
-        """Return the threshold from a sample; infinity if the sample has no non-zero entry.
+        """Return the threshold from a sample; infinity if the sample is all zeros.
 
         taken : the entries that reached the pass's aim, which are no longer in the vector
         """
@@ -146,10 +143,8 @@ class DgcSampled(DensitySelector):
         return float(reference.take_largest(sample, top).values.min(initial=np.inf))
 
     def stride(self, numel: int) -> int:
-        """Return the distance between sampled entries.
-
-        It is odd, so that the sample does not stay in the same columns of a matrix.
-        """
+        """Return the distance between sampled entries, odd, so that the sample does not stay in the
+        same columns of a matrix."""
         fewest = math.ceil(2 / self.share)
         if numel <= fewest:
             return 1

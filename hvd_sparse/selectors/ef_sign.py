@@ -19,12 +19,8 @@ class EfSign(Selector):
 
         sent_j = sign(accumulated_j) * mean(|accumulated|)
 
-    Notes
-    -----
     With error feedback, |accumulated - sent|^2 = |accumulated|^2 - (sum of magnitudes)^2 / numel if
-    no entry is 0.
-
-    Cost: one pass for the mean, one to write the signs.
+    no entry is 0. Cost: one pass for the mean, one to write the signs.
 
     Paper: karimireddy2019error.  Departs: the learning rate is left to the optimizer; the mean over
     the ranks divides by their number, which a published implementation omits.
@@ -34,10 +30,7 @@ class EfSign(Selector):
     needs_host: ClassVar[str] = (
         "sends a value for every entry, so that the whole tensor is copied anyway"
     )
-
-    @property
-    def changes_values(self) -> bool:
-        return True
+    changes_values = True
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         scale = accumulated.dtype.type(context.moments_of(accumulated).abs_mean)

@@ -11,8 +11,7 @@ from hvd_sparse.checks import check_density, check_number, check_truth, count_fr
 from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors._aim import Cut, aim_below, steer
-from hvd_sparse.selectors._candidates import least_of, take_bounded
-from hvd_sparse.selectors.contract import Context, Found, Selector
+from hvd_sparse.selectors.contract import Context, Found, Selector, least_of, take_bounded
 from hvd_sparse.types import Memo, Selection
 
 CAPACITY = 2
@@ -27,19 +26,19 @@ class FixedThreshold(Selector):
     Parameters
     ----------
     threshold : float > 0, in units of the accumulated gradient
-    max_density : float in (0, 1]; the largest fraction of a tensor that is sent. If more entries
-        reach the threshold, the largest are sent
+    max_density : float in (0, 1]; the largest fraction of a tensor that is sent, the largest of
+        more
     signs_only : send sign(x) * threshold instead of x (Strom); the excess stays in the residual
 
     Notes
     -----
-    A fixed threshold minimises the total error over training instead of the error of every step.
-    At least the largest entry is sent, unless ``signs_only`` is True, because the threshold would
-    be too large a value for it.
+    A fixed threshold minimises the total error over training instead of the error of every step. At
+    least the largest entry is sent, except with ``signs_only``, whose threshold would be too large
+    a value for it.
 
-    Cost: in nearly every step no pass besides the one that adds the gradient. This pass also
-    collects the entries that reach the threshold; or, if they exceeded ``max_density`` at the last
-    step, those slightly smaller than the smallest entry that was sent then.
+    Cost: in nearly every step no pass besides the one that adds the gradient, which also collects
+    the entries that reach the threshold; or, if they exceeded ``max_density`` at the last step,
+    those slightly smaller than the smallest entry that was sent then.
 
     Paper: sahu2021rethinking; with ``signs_only``, strom2015scalable.  Departs: ``max_density``,
     and at least one entry.

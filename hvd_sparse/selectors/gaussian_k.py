@@ -14,8 +14,7 @@ from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.kernels.listed import count_to
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors._aim import aim_below
-from hvd_sparse.selectors._candidates import take_bounded
-from hvd_sparse.selectors.contract import Context, DensitySelector, Found
+from hvd_sparse.selectors.contract import Context, DensitySelector, Found, take_bounded
 from hvd_sparse.types import Memo
 
 
@@ -29,11 +28,10 @@ class GaussianK(DensitySelector):
 
     Parameters
     ----------
-    density : float in (0, 1]
-    variant : "ours": halve below 2k/3, multiply by 1.5 above 4k/3, 3 rounds;
-        "paper": the same, but with the one-sided quantile Phi^-1(1 - density) of Algorithm 1, and
-        without an adjustment after the last count;
-        "improved" (Ok-Topk): divide or multiply by 1.02 outside [3k/4, 5k/4], 20 rounds
+    variant : "ours": halve below 2k/3, multiply by 1.5 above 4k/3, 3 rounds; "paper": the same, but
+        with the one-sided quantile Phi^-1(1 - density) of Algorithm 1, and without an adjustment
+        after the last count; "improved" (Ok-Topk): divide or multiply by 1.02 outside [3k/4, 5k/4],
+        20 rounds
     cap : float >= 1; at most cap * k entries are sent, the largest of them
 
     Notes
@@ -43,9 +41,8 @@ class GaussianK(DensitySelector):
     0.
 
     Cost: one pass for the mean and the standard deviation, one per round, and one to take the
-    entries.  On a device, in nearly every step, the pass that adds the gradient also computes the
-    mean and the standard deviation, and collects entries slightly smaller than the last threshold,
-    among which the rounds count.
+    entries. On a device the pass that adds the gradient computes both in nearly every step, and
+    collects entries slightly smaller than the last threshold, among which the rounds count.
 
     Paper: shi2019understanding.  Departs, except for "paper": the threshold of the last round is
     used, while Algorithm 1 sends the entries that the previous round counted; the density is
@@ -104,13 +101,11 @@ class GaussianK(DensitySelector):
 class Rule:
     """A rule that adjusts the threshold.
 
-    Attributes
-    ----------
     rounds : largest number of counts
     least, most : the range of count / k that ends the rounds
     lower, higher : factors of the threshold
-    is_literal : follow Algorithm 1 literally, with the one-sided quantile and no adjustment after
-        the last count
+    is_literal : follow Algorithm 1, with the one-sided quantile and no adjustment after the last
+        count
     """
 
     rounds: int

@@ -12,8 +12,7 @@ from hvd_sparse.checks import check_cap
 from hvd_sparse.kernels.contract import Aim, Moments
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors._aim import aim_below
-from hvd_sparse.selectors._candidates import take_bounded
-from hvd_sparse.selectors.contract import Context, DensitySelector, Found
+from hvd_sparse.selectors.contract import Context, DensitySelector, Found, take_bounded
 from hvd_sparse.types import Memo
 
 
@@ -37,7 +36,6 @@ class Ldte(DensitySelector):
 
     Parameters
     ----------
-    density : float in (0, 1]
     cap : float >= 1; at most cap * k entries are sent, the largest of them
 
     Notes
@@ -46,11 +44,10 @@ class Ldte(DensitySelector):
     the threshold follows from the area under its tail, its parameter from maximum likelihood.
     Derived by us: the formula above, location 0.
 
-    For other distributions the count differs much from k. Under error feedback in particular, the
-    tail is cut off, and the estimate selects very few entries: use ``ldte_bs``.  At least the
-    largest entry is sent.
+    For other distributions the count differs much from k. Under error feedback the tail is cut off,
+    and the estimate selects very few entries: use ``ldte_bs``.  At least the largest entry is sent.
 
-    Cost: one pass for the mean, one to take the entries.  On a device a single pass in nearly every
+    Cost: one pass for the mean, one to take the entries; on a device a single pass in nearly every
     step, which also collects entries slightly smaller than the last threshold.
 
     Paper: chen2021ldte.  Departs: ``cap``, and at least one entry.

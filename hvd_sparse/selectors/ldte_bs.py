@@ -21,15 +21,14 @@ from hvd_sparse.types import Memo
 @SELECTORS.register("ldte_bs")
 @dataclass(frozen=True)
 class LdteBs(DensitySelector):
-    """Keep about k entries: a threshold from a fitted Laplace distribution, corrected by counting.
+    """Select about k entries above a threshold from a fitted Laplace distribution, corrected by
+    counting.
 
         t0 = mean(|accumulated|) * ln(numel / k)
-        repeat: count(|accumulated| >= t); stop inside [low * k, high * k]; else halve the bracket
-        around k
+        repeat: count(|accumulated| >= t); stop inside [low * k, high * k]; else narrow the bracket
 
     Parameters
     ----------
-    density : float in (0, 1]
     search : "log_count" interpolates the logarithm of the count inside the bracket; "bisection"
         halves it
     tolerance : (low, high) with 0 < low <= 1 <= high: the counts, over k, that end the search
@@ -40,21 +39,19 @@ class LdteBs(DensitySelector):
     Notes
     -----
     Stated by the paper: fit a Laplace distribution to the residual gradient, read the top-k
-    threshold off it, correct it by binary search; no sampling, no sort.
-    Derived by us: t0 in closed form (maximum likelihood, location 0), the bracket [0, max], the
-    tolerance, the limit on counts, the interpolation in log count, the warm start, the search among
-    candidates, and the guaranteed ending.  The paper's own
-    text on these was not open to us.
+    threshold off it, correct it by binary search; no sampling, no sort. Derived by us, as the
+    paper's own text on these was not open to us: t0 in closed form (maximum likelihood, location
+    0), the bracket [0, max], the tolerance, the limit on counts, the interpolation, the warm start,
+    the search among candidates, and the guaranteed ending.
 
-    The ending: where the bracket closes, the passes run out or two counts told nothing (ties,
-    spikes), exact top-k gives exactly k (all non-zeros, where there are fewer).
-    So the count is always inside the tolerance, or exactly min(k, non-zeros).
+    If the bracket closes, the passes run out or two counts told nothing (ties, spikes), exact top-k
+    selects k entries. So the count is always inside the tolerance, or exactly min(k, non-zeros).
 
-    Cost: none beside the pass that adds the gradient in nearly every step: that pass takes what
-    lies a little below the last threshold along; where that is more than the tolerance allows the k
-    largest are kept.  Else, as at the first step, one pass a count and one to take the entries;
-    once too many, but at most 16 k, reach a threshold they are taken, and the search goes on among
-    them (docs/results/selecting.md).
+    Cost: in nearly every step no pass besides the one that adds the gradient, which also collects
+    entries slightly smaller than the last threshold; of more than the tolerance allows the k
+    largest are kept. Otherwise, for example on the first step, one pass per count and one to take
+    the entries; once at most 16 k entries reach a threshold, the search continues among them
+    (docs/results/selecting.md).
 
     Paper: chen2021ldte.  Departs: ``search="bisection", warm_start=False`` is the nearest to its
     text; the defaults need fewer passes for the same guarantee.
@@ -104,9 +101,8 @@ class LdteBs(DensitySelector):
             accumulated, first, band, moments, kernels, self.search, self.max_passes, known
         )
         memo = steer(context.memo, miss.count, band.least) if miss else context.memo
-        if result.converged:
-            return Found(result.selection, result.threshold, result.passes, memo=memo)
-        return Found(result.selection, result.threshold, result.passes, is_fallback=True, memo=memo)
+        is_fallback = not result.converged
+        return Found(result.selection, result.threshold, result.passes, is_fallback, memo)
 
     def _first(self, warm: float | None, moments: Moments, count: int) -> float:
         return AIM * warm if warm and self.warm_start else laplace_threshold(moments, count)

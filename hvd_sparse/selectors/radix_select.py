@@ -8,9 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors._candidates import least_of
-from hvd_sparse.selectors._exact import ExactSelector
-from hvd_sparse.selectors.contract import Context, Found
+from hvd_sparse.selectors.contract import Context, ExactSelector, Found, least_of
 from hvd_sparse.types import Selection
 
 DIGIT_BITS = 8
@@ -23,15 +21,8 @@ class RadixSelect(ExactSelector):
 
         bits(|x|) orders magnitudes; for each of its bytes, the highest first:
             make a histogram of this byte over the entries that share the digits found so far;
-            go down from 255 until k entries are passed: this byte is the k-th magnitude's next
-            digit
+            go down from 255 until k entries are passed: this byte is the next digit of the k-th
 
-    Parameters
-    ----------
-    density : float in (0, 1]
-
-    Notes
-    -----
     The selection equals that of ``topk`` bit for bit, including ties.
 
     Cost: in nearly every step no pass besides the one that adds the gradient, as for ``topk``.
@@ -44,10 +35,7 @@ class RadixSelect(ExactSelector):
 
     paper: ClassVar[str | None] = "alabi2012fast"
     needs_host: ClassVar[str] = ""
-
-    @property
-    def pass_limit(self) -> int:
-        return 64 // DIGIT_BITS
+    pass_limit = 64 // DIGIT_BITS
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         wanted = self.count(accumulated.size)
@@ -59,14 +47,11 @@ class RadixSelect(ExactSelector):
             counts = context.kernels.digit_counts(accumulated, shift, prefix)
             passes += 1
             from_above = np.cumsum(counts[::-1])[::-1]
-            digit = (
-                int(np.flatnonzero(from_above >= missing)[-1]) if from_above[0] >= missing else 0
-            )
+            reaching = np.flatnonzero(from_above >= missing)
+            digit = int(reaching[-1]) if reaching.size else 0
             missing -= int(from_above[digit] - counts[digit])
             prefix = (prefix << DIGIT_BITS) | digit
-            if (
-                counts[digit] == missing
-            ):  # all entries with these digits are taken: skip lower digits
+            if counts[digit] == missing:  # all entries with these digits are taken
                 prefix <<= shift
                 break
         threshold = float(np.array([prefix], f"u{accumulated.itemsize}").view(accumulated.dtype)[0])

@@ -19,7 +19,6 @@ class RandomK(DensitySelector):
 
     Parameters
     ----------
-    density : float in (0, 1]
     shared_seed : draw the same positions on all ranks, so that no indices are sent
     seed : seed of the random positions
 
@@ -27,11 +26,8 @@ class RandomK(DensitySelector):
     -----
     Values are not rescaled, as error feedback requires: E|x - sent|^2 = (1 - k / numel) |x|^2.
     Exact zeros at these positions are sent too, so that shared positions are the same on all ranks.
-
-    Positions depend only on the seed, the tensor and the step, and unless shared on the rank; no
-    global random generator is used.
-
-    Cost: O(k) if k is small compared to numel.
+    Positions depend only on the seed, the tensor and the step, and unless shared on the rank. Cost:
+    O(k) if k is small compared to numel.
 
     Paper: stich2018sparsified.
     """

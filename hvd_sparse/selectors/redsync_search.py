@@ -23,11 +23,8 @@ class RedsyncSearch(DensitySelector):
 
         threshold = mean(|x|) + m * (max(|x|) - mean(|x|)),  m by bisection until k <= count <= 2k
 
-    The search only runs every few steps.
-
     Parameters
     ----------
-    density : float in (0, 1]
     reuse_steps : number of steps for which a threshold is reused
     max_passes : largest number of passes, after which exact top-k selects among the candidates
 
@@ -37,8 +34,7 @@ class RedsyncSearch(DensitySelector):
     below the mean down to 0, while the paper's ends at the mean with the entries found.
 
     Cost: one pass for the moments, one per bisection, and one to take the entries.  With a reused
-    threshold no pass besides the one that adds the gradient, which also collects the entries that
-    reach the threshold.
+    threshold no pass besides the one that adds the gradient, which also collects the entries.
 
     Paper: fang2019redsync.  Departs from a widely copied implementation that raises the threshold
     if too few entries reach it; the paper's number of steps of reuse is not known to us.
@@ -68,16 +64,11 @@ class RedsyncSearch(DensitySelector):
         return Cut(taken.count, context.age + 1) if taken.count else None
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
-        wanted, age, miss = self.count(accumulated.size), context.age, context.miss
-        if not context.warm or age >= self.reuse_steps:
-            return self._search(accumulated, wanted, context, 0)
-        if miss is not None and miss.is_sure:  # already counted by the pass that added the gradient
-            return self._search(accumulated, wanted, context, 1)
-        threshold = min(context.warm, float(np.finfo(accumulated.dtype).max))
-        count, selection = context.kernels.take_at_most(accumulated, threshold, 2 * wanted)
-        if 0 < count <= 2 * wanted:
-            return Found(selection, context.warm, memo=age + 1)
-        return self._search(accumulated, wanted, context, 1)
+        wanted = self.count(accumulated.size)
+        found, passes = context.reused(accumulated, self.reuse_steps, 2 * wanted)
+        if found is None:
+            return self._search(accumulated, wanted, context, passes)
+        return found._replace(threshold=context.warm, memo=context.age + 1)
 
     def _search(self, accumulated: np.ndarray, wanted: int, context: Context, passes: int) -> Found:
         kernels = context.kernels

@@ -25,17 +25,14 @@ class RedsyncSigns(DensitySelector):
 
     Parameters
     ----------
-    density : float in (0, 1]
     search : select k to 2k entries by ``redsync_search`` instead of exactly k by
         ``redsync_trimmed``
 
     Notes
     -----
     Memories keep accumulated - sent at the sent entries. All values of a message are equal, so it
-    consists of the indices and one number, whose sign the codec sends.
-
-    Cost: that of the other two selectors, and a pass that reads the tensor and writes one side of
-    it.
+    consists of the indices and one number, whose sign the codec sends. Cost: that of the other two
+    selectors, and a pass that reads the tensor and writes one side of it.
 
     Paper: fang2019redsync.  Departs: a threshold is not reused, because the next step has the other
     sign; the output layer's values are averaged like all others.
@@ -47,14 +44,11 @@ class RedsyncSigns(DensitySelector):
     is_by_magnitude: ClassVar[bool] = False
     ignores: ClassVar[frozenset[str]] = frozenset({"order", "scale"})
     needs_host: ClassVar[str] = "works on an array on the host"
+    changes_values = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_truth(self.search, "search of RedsyncSigns")
-
-    @property
-    def changes_values(self) -> bool:
-        return True
 
     @property
     def pass_limit(self) -> int:

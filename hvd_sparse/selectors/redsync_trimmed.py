@@ -10,9 +10,7 @@ import numpy as np
 
 from hvd_sparse.checks import check_number
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors._candidates import least_of
-from hvd_sparse.selectors._exact import ExactSelector
-from hvd_sparse.selectors.contract import Context, Found
+from hvd_sparse.selectors.contract import Context, ExactSelector, Found, least_of
 
 
 @SELECTORS.register("redsync_trimmed")
@@ -25,7 +23,6 @@ class RedsyncTrimmed(ExactSelector):
 
     Parameters
     ----------
-    density : float in (0, 1]
     step : float in (0, 1): decrease of r from one cut to the next
 
     Notes
@@ -72,13 +69,9 @@ class RedsyncTrimmed(ExactSelector):
         ratio, passes, cut = 1.0, 0, 0.0
         while moments.nonzeros > wanted:
             ratio -= self.step
-            cut = (
-                moments.abs_mean + ratio * (moments.abs_max - moments.abs_mean)
-                if ratio > 0
-                else 0.0
-            )
-            if cut <= 0.0:
-                break
+            cut = moments.abs_mean + ratio * (moments.abs_max - moments.abs_mean)
+            if ratio <= 0 or cut <= 0.0:
+                return 0.0, passes
             passes += 1
             if context.kernels.count_at_least(accumulated, cut) >= wanted:
                 break

@@ -11,8 +11,7 @@ from hvd_sparse.checks import check_cap, check_number, check_whole
 from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors._aim import Cut, aim_at, aim_below
-from hvd_sparse.selectors._candidates import least_of
-from hvd_sparse.selectors.contract import Context, DensitySelector, Found
+from hvd_sparse.selectors.contract import Context, DensitySelector, Found, least_of
 from hvd_sparse.types import Memo, Selection
 
 HIGH, LOW = 5 / 4, 2 / 3
@@ -24,21 +23,20 @@ class ReusedThreshold(DensitySelector):
     """Select the entries above a threshold from an exact selection some steps ago.
 
         every ``period`` steps: exact top-k; the threshold is the smallest selected magnitude
-        other steps: threshold *= drift after a step with more than 5/4 k entries, /= drift after
-        one with fewer than 2/3 k
+        other steps: threshold *= drift after a step with more than 5/4 k entries, /= drift
+        after one with fewer than 2/3 k
 
     Parameters
     ----------
-    density : float in (0, 1]
     period : number of steps from one exact selection to the next, 1 or more
     drift : factor of the threshold, 1 or more
     cap : a step is exact if more than cap * k entries, or none, reach the threshold
 
     Notes
     -----
-    Cost: in nearly every step no pass besides the one that adds the gradient. This pass also
-    collects the entries that reach the threshold, or on exact steps also slightly smaller ones.
-    Otherwise an exact top-k.
+    Cost: in nearly every step no pass besides the one that adds the gradient, which also collects
+    the entries that reach the threshold, or on exact steps also slightly smaller ones. Otherwise an
+    exact top-k.
 
     Paper: li2022oktopk.  Departs: ``cap``; ``>=`` keeps the k-th entry.
     """
@@ -49,6 +47,7 @@ class ReusedThreshold(DensitySelector):
 
     paper: ClassVar[str | None] = "li2022oktopk"
     needs_host: ClassVar[str] = ""
+    pass_limit = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,10 +56,6 @@ class ReusedThreshold(DensitySelector):
             self.drift, "drift of ReusedThreshold", 1 - 1e-9, remedy="a factor of 1 or more"
         )
         check_cap(self.cap, "ReusedThreshold")
-
-    @property
-    def pass_limit(self) -> int:
-        return 1
 
     def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
         wanted, age = self.count(numel), Context(memo=memo).age
@@ -81,25 +76,16 @@ class ReusedThreshold(DensitySelector):
         return Cut(count, age + 1, threshold=self._drifted(aim.threshold, count, wanted))
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
-        wanted, age, miss = self.count(accumulated.size), context.age, context.miss
-        if not context.warm or age >= self.period or wanted == accumulated.size:
-            return self._exact(accumulated, wanted, context, 0)
-        if miss is not None and miss.is_sure:  # already counted by the pass that added the gradient
-            return self._exact(accumulated, wanted, context, 1)
-        threshold = min(context.warm, float(np.finfo(accumulated.dtype).max))
-        count, selection = context.kernels.take_at_most(
-            accumulated, threshold, int(self.cap * wanted)
-        )
-        if not 0 < count <= self.cap * wanted:
-            return self._exact(accumulated, wanted, context, 1)
-        return Found(selection, self._drifted(threshold, count, wanted), memo=age + 1)
+        wanted = self.count(accumulated.size)
+        period = 0 if wanted == accumulated.size else self.period
+        found, passes = context.reused(accumulated, period, int(self.cap * wanted))
+        if found is None or found.threshold is None:
+            selection = context.kernels.take_largest(accumulated, wanted)
+            return Found(selection, least_of(selection), passes, memo=1)
+        threshold = self._drifted(found.threshold, found.selection.count, wanted)
+        return found._replace(threshold=threshold, memo=context.age + 1)
 
     def _drifted(self, threshold: float, count: int, wanted: int) -> float:
-        """Return the next step's threshold, given the count at this one."""
         if count > HIGH * wanted:
             return threshold * self.drift
         return threshold / self.drift if count < LOW * wanted else threshold
-
-    def _exact(self, accumulated: np.ndarray, wanted: int, context: Context, passes: int) -> Found:
-        selection = context.kernels.take_largest(accumulated, wanted)
-        return Found(selection, least_of(selection), passes, memo=1)

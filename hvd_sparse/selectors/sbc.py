@@ -21,17 +21,10 @@ class Sbc(DensitySelector):
         minus = mean of the magnitudes of the k most negative entries
         if plus >= minus: send plus at the positive entries; else -minus at the negative ones
 
-    Parameters
-    ----------
-    density : float in (0, 1], or a rule by tensor
-
-    Notes
-    -----
     Fewer than k entries are sent if fewer have that sign. Memories keep accumulated - sent at the
     sent entries, so that |accumulated - sent|^2 = |accumulated|^2 - (sum of the sent entries'
-    magnitudes)^2 / count. Entries of the other sign stay in the residual.
-
-    Cost: that of ``topk`` twice, each after a pass that clears the other sign.
+    magnitudes)^2 / count. Cost: that of ``topk`` twice, each after a pass that clears the other
+    sign.
 
     Paper: sattler2019sbc.  Departs: of entries as large as the k-th, only as many as needed are
     sent, while the paper's comparison with a threshold sends all of them.
@@ -41,14 +34,8 @@ class Sbc(DensitySelector):
     is_by_magnitude: ClassVar[bool] = False
     ignores: ClassVar[frozenset[str]] = frozenset({"order", "scale"})
     needs_host: ClassVar[str] = "works on an array on the host"
-
-    @property
-    def changes_values(self) -> bool:
-        return True
-
-    @property
-    def pass_limit(self) -> int:
-        return 1  # for the sign that is not sent
+    changes_values = True
+    pass_limit = 1  # for the sign that is not sent
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         count, sides = self.count(accumulated.size), []

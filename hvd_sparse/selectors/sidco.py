@@ -13,10 +13,50 @@ from hvd_sparse.checks import check_cap, check_choice, check_number, check_whole
 from hvd_sparse.kernels.contract import Aim, Tail
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors._aim import aim_below
-from hvd_sparse.selectors._candidates import take_bounded
-from hvd_sparse.selectors._gamma import tail_quantile
-from hvd_sparse.selectors.contract import Context, DensitySelector, Found
+from hvd_sparse.selectors.contract import Context, DensitySelector, Found, take_bounded
 from hvd_sparse.types import Memo
+
+STEPS = 200
+
+
+def upper_tail(shape: float, x: float) -> float:
+    """Return P(X > x) for a gamma distribution with unit scale, with an error of about 1e-12: by a
+    power series below shape + 1, by a continued fraction (Lentz) above it."""
+    if x <= 0:
+        return 1.0
+    scale = math.exp(shape * math.log(x) - x - math.lgamma(shape))
+    if x < shape + 1:
+        term = total = 1.0 / shape
+        for n in range(1, STEPS):
+            term *= x / (shape + n)
+            total += term
+            if term < total * 1e-16:
+                break
+        return 1.0 - scale * total
+    b = x + 1.0 - shape
+    c, d = 1e300, 1.0 / b
+    fraction = d
+    for n in range(1, STEPS):
+        a = -n * (n - shape)
+        b += 2.0
+        d = 1.0 / (a * d + b)
+        c = b + a / c
+        fraction *= c * d
+        if abs(c * d - 1.0) < 1e-15:
+            break
+    return scale * fraction
+
+
+def tail_quantile(shape: float, probability: float) -> float:
+    """Return the x with P(X > x) = probability, by bisection."""
+    high = max(1.0, shape)
+    while upper_tail(shape, high) > probability:
+        high *= 2.0
+    low = 0.0
+    for _ in range(80):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if upper_tail(shape, middle) > probability else (low, middle)
+    return high
 
 
 def exponential(tail: Tail, ratio: float) -> float:
@@ -25,10 +65,8 @@ def exponential(tail: Tail, ratio: float) -> float:
 
 
 def generalised_pareto(tail: Tail, ratio: float) -> float:
-    """Return the value that a fraction ``ratio`` of a generalised Pareto distribution exceeds.
-
-    The distribution is fitted by moments; with shape 0 it is exponential.
-    """
+    """Return the same for a generalised Pareto distribution, fitted by moments; with shape 0 it is
+    exponential."""
     # Without variance, fit an exponential distribution, for which the quotient is 1.
     quotient = tail.mean**2 / tail.variance if tail.variance > 0 else 1.0
     shape, scale = 0.5 * (quotient - 1.0), 0.5 * tail.mean * (quotient + 1.0)
@@ -38,10 +76,8 @@ def generalised_pareto(tail: Tail, ratio: float) -> float:
 
 
 def gamma(tail: Tail, ratio: float) -> float:
-    """Return the value that a fraction ``ratio`` of a gamma distribution exceeds.
-
-    The shape comes from the usual approximation to maximum likelihood.
-    """
+    """Return the same for a gamma distribution, whose shape comes from the usual approximation to
+    maximum likelihood."""
     # Positive by Jensen's inequality, except for rounding and equal values.
     s = max(math.log(tail.mean) - tail.mean_log, 1e-9)
     shape = (3.0 - s + math.sqrt((s - 3.0) ** 2 + 24.0 * s)) / (12.0 * s)
@@ -65,14 +101,12 @@ FITS: dict[str, tuple[Fit, Fit]] = {
 class Sidco(DensitySelector):
     """Select the entries above a threshold from several fits, each to the tail left by the last.
 
-        stage 1: the threshold that a fraction r1 of the fitted distribution exceeds,
-                 r1 = first_ratio
+        stage 1: the threshold that r1 = first_ratio of the fitted distribution exceeds
         stage m: the same for the excesses over the last threshold,
                  r = (density / r1)^(1 / (stages - 1))
 
     Parameters
     ----------
-    density : float in (0, 1]
     distribution : "exponential", "generalised_pareto" or "gamma" (generalised Pareto in later
         stages)
     stages : initial number of stages
@@ -162,9 +196,6 @@ class Sidco(DensitySelector):
 class History:
     """The adaptation of a tensor's number of stages.
 
-    Attributes
-    ----------
-    stages : number of stages
     change : the last change, 1 or -1
     steps : number of steps since the last change
     total : sum of count / k over these steps
@@ -179,13 +210,11 @@ class History:
 
     @classmethod
     def of(cls, memo: Memo, stages: int) -> History:
-        """Return the history from a memo; a new one for an empty memo."""
         if not isinstance(memo, list):
             return cls(stages)
         return cls(int(memo[0]), int(memo[1]), int(memo[2]), memo[3], memo[4])
 
     def memo(self) -> list[float]:
-        """Return the history as a JSON-serializable list."""
         return [self.stages, self.change, self.steps, self.total, self.last_error]
 
     def after(self, achieved: float, adapt_every: int, most: int) -> History:

@@ -15,15 +15,9 @@ from hvd_sparse.types import Selection
 @SELECTORS.register("sign_vote")
 @dataclass(frozen=True)
 class SignVote(Selector):
-    """Send +1 or -1 for every non-zero entry, as its vote.
+    """Send +1 or -1 for every non-zero entry, as its vote; memory ``majority_vote`` counts them.
 
-        sent_j = sign(accumulated_j)
-
-    Notes
-    -----
-    Memory ``majority_vote`` counts the ranks' votes. Exact zeros do not vote.
-
-    Cost: one pass to write the signs.
+    Exact zeros do not vote. Cost: one pass to write the signs.
 
     Paper: bernstein2019majority.
     """
@@ -33,10 +27,7 @@ class SignVote(Selector):
     needs_host: ClassVar[str] = (
         "sends a value for every entry, so that the whole tensor is copied anyway"
     )
-
-    @property
-    def changes_values(self) -> bool:
-        return True
+    changes_values = True
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         kept = context.kernels.take_at_least(accumulated, 0.0)

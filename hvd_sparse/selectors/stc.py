@@ -8,9 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors._candidates import least_of
-from hvd_sparse.selectors._exact import ExactSelector
-from hvd_sparse.selectors.contract import Context, Found
+from hvd_sparse.selectors.contract import Context, ExactSelector, Found, least_of
 from hvd_sparse.types import Selection
 
 
@@ -21,26 +19,16 @@ class Stc(ExactSelector):
 
         sent_j = sign(accumulated_j) * mean(|accumulated| over the k entries)
 
-    Parameters
-    ----------
-    density : float in (0, 1]
-
-    Notes
-    -----
-    Memories keep accumulated - sent at the sent entries:
-    |accumulated - sent|^2 = |accumulated|^2 - (sum of the sent entries' magnitudes)^2 / k.
-
-    Cost: that of ``topk``, and a pass over the k entries.
+    Memories keep accumulated - sent at the sent entries: |accumulated - sent|^2 = |accumulated|^2 -
+    (sum of the sent entries' magnitudes)^2 / k. Cost: that of ``topk``, and a pass over the k
+    entries.
 
     Paper: sattler2019stc.
     """
 
     paper: ClassVar[str | None] = "sattler2019stc"
     needs_host: ClassVar[str] = ""
-
-    @property
-    def changes_values(self) -> bool:
-        return True
+    changes_values = True
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         count = self.count(accumulated.size)

@@ -27,10 +27,9 @@ class TernGrad(Selector):
 
     Notes
     -----
-    The selection is unbiased for the clipped gradient, so ``memory="none"`` suffices.
-    The random numbers depend only on the seed, the tensor, the step and the rank.
-
-    Cost: two passes, and one random number per entry.
+    The selection is unbiased for the clipped gradient, so ``memory="none"`` suffices. The random
+    numbers depend only on the seed, the tensor, the step and the rank. Cost: two passes, and one
+    random number per entry.
 
     Paper: wen2017terngrad.  Departs: every rank has its own s, while the paper uses the largest of
     all ranks.
@@ -47,15 +46,12 @@ class TernGrad(Selector):
     needs_host: ClassVar[str] = (
         "sends a value for every entry, so that the whole tensor is copied anyway"
     )
+    changes_values = True
 
     def __post_init__(self) -> None:
         if self.clip is not None:
             check_number(self.clip, "clip of TernGrad", 0)
         check_whole(self.seed, "seed of TernGrad", 0)
-
-    @property
-    def changes_values(self) -> bool:
-        return True
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         scale = context.moments_of(accumulated).abs_max

@@ -9,9 +9,8 @@ import numpy as np
 
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors._aim import AIM
-from hvd_sparse.selectors._exact import ExactSelector
 from hvd_sparse.selectors._search import Band, search_threshold
-from hvd_sparse.selectors.contract import Context, Found
+from hvd_sparse.selectors.contract import Context, ExactSelector, Found
 from hvd_sparse.selectors.ldte import laplace_threshold
 
 MAX_PASSES = 16
@@ -25,12 +24,6 @@ class TopK(ExactSelector):
 
         k = max(1, min(numel, floor(numel * density + 1e-9)))
 
-    Parameters
-    ----------
-    density : float in (0, 1]
-
-    Notes
-    -----
     If there are fewer than k non-zero entries, all of them are selected.  Of equal magnitudes the
     lower index is selected first.
 
@@ -45,10 +38,7 @@ class TopK(ExactSelector):
 
     paper: ClassVar[str | None] = "aji2017sparse"
     needs_host: ClassVar[str] = ""
-
-    @property
-    def pass_limit(self) -> int:
-        return MAX_PASSES
+    pass_limit = MAX_PASSES
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         kernels, moments = context.kernels, context.moments_of(accumulated)
@@ -66,8 +56,7 @@ class TopK(ExactSelector):
         result = search_threshold(
             accumulated, first, band, moments, kernels, "log_count", MAX_PASSES, known
         )
-        selection, threshold = kernels.trim(
-            result.selection, count, None
-        )  # up to 3 k if the search converged
+        # The search selects up to 3 k.
+        selection, threshold = kernels.trim(result.selection, count, None)
         memo = context.margin_for(count)
         return Found(selection, threshold, result.passes, memo=memo)

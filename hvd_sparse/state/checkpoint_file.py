@@ -29,7 +29,7 @@ from typing import IO
 import numpy as np
 
 from hvd_sparse.errors import CorruptCheckpoint
-from hvd_sparse.state.state_form import NewState, State
+from hvd_sparse.untyped import Report, State
 
 MAGIC = b"HVDSPRS\x01"
 DIGEST_BYTES = 32
@@ -42,12 +42,7 @@ PARTIAL, RANDOM_LETTERS = ".partial", 8
 
 
 class Writer:
-    """Writer of a checkpoint, array by array, so that only one needs to be in memory.
-
-    Parameters
-    ----------
-    stream : binary stream, at its beginning
-    """
+    """Writer of a checkpoint, array by array, so that only one needs to be in memory."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
@@ -79,11 +74,6 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """Open a stream whose content replaces ``path`` when the block ends without an error.
 
     After an error the old file is unchanged.  Temporary files of killed writers are removed first.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written.
     """
     target = Path(path)
     _sweep(target)
@@ -142,17 +132,12 @@ def _is_partial(name: str, target: str) -> bool:
 
 
 def write(path: str | os.PathLike[str], states: Sequence[State]) -> None:
-    """Write the states of some or all ranks to one file.
+    """Write the states of some or all ranks to one file; raise OSError if that fails.
 
     Parameters
     ----------
     path : path of the file
     states : ``Compressor.state_dict()`` of each rank
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written.
     """
     with atomic(path) as stream:
         _write_states(stream, states)
@@ -172,7 +157,7 @@ def _write_states(stream: IO[bytes], states: Sequence[State]) -> None:
     )
 
 
-def with_arrays(state: State, change: Callable[..., object]) -> NewState:
+def with_arrays(state: State, change: Callable[..., object]) -> Report:
     """Return a copy of a state with every array replaced by ``change(array)``."""
     tensors = {
         key: {**tensor, "arrays": {name: change(array) for name, array in tensor["arrays"].items()}}
@@ -181,15 +166,13 @@ def with_arrays(state: State, change: Callable[..., object]) -> NewState:
     return {**state, "tensors": tensors}
 
 
-def read(path: str | os.PathLike[str]) -> list[NewState]:
+def read(path: str | os.PathLike[str]) -> list[Report]:
     """Read the states in a file; their arrays are read-only views of the file.
 
     Raises
     ------
-    CorruptCheckpoint
-        If the file is truncated, altered or not a checkpoint of hvd_sparse.
-    OSError
-        If the file cannot be read.
+    CorruptCheckpoint : the file is truncated, altered or not a checkpoint of hvd_sparse
+    OSError : the file cannot be read
     """
     size = os.path.getsize(path)
     if size < SHORTEST:
@@ -200,14 +183,8 @@ def read(path: str | os.PathLike[str]) -> list[NewState]:
     return _parse(np.memmap(path, np.uint8, mode="r"), os.fspath(path))
 
 
-def from_bytes(data: bytes) -> NewState:
-    """Return the state written by ``to_bytes``.
-
-    Raises
-    ------
-    CorruptCheckpoint
-        If the bytes are truncated, altered or not a state of hvd_sparse.
-    """
+def from_bytes(data: bytes) -> Report:
+    """Return the state written by ``to_bytes``; raise CorruptCheckpoint like ``read``."""
     if len(data) < SHORTEST:
         raise CorruptCheckpoint(
             f"a saved state has {len(data)} bytes: it is truncated, or not a state of hvd_sparse"
@@ -215,7 +192,7 @@ def from_bytes(data: bytes) -> NewState:
     return _parse(np.frombuffer(data, np.uint8), "a saved state")[0]
 
 
-def _parse(content: np.ndarray, name: str) -> list[NewState]:
+def _parse(content: np.ndarray, name: str) -> list[Report]:
     if content[: len(MAGIC)].tobytes() != MAGIC:
         raise CorruptCheckpoint(
             f"{name!r} is not a checkpoint of hvd_sparse, or has another version of its format; "
@@ -223,9 +200,8 @@ def _parse(content: np.ndarray, name: str) -> list[NewState]:
         )
     digest = hashlib.sha256()
     for start in range(0, content.size - DIGEST_BYTES, CHUNK_BYTES):
-        digest.update(
-            content[start : min(start + CHUNK_BYTES, content.size - DIGEST_BYTES)].tobytes()
-        )
+        end = min(start + CHUNK_BYTES, content.size - DIGEST_BYTES)
+        digest.update(content[start:end].tobytes())
     if digest.digest() != content[-DIGEST_BYTES:].tobytes():
         raise CorruptCheckpoint(
             f"{name!r} is truncated or was altered: its digest does not match; use an older one"
@@ -233,12 +209,11 @@ def _parse(content: np.ndarray, name: str) -> list[NewState]:
     end = content.size - DIGEST_BYTES - LENGTH_BYTES
     length = int.from_bytes(content[end : end + LENGTH_BYTES].tobytes(), "little")
     try:
-        states = json.loads(content[end - length : end].tobytes() if length <= end else b"")[
-            "states"
-        ]
+        text = content[end - length : end].tobytes() if length <= end else b""
+        arrays = content[: end - length]
         return [
-            with_arrays(state, lambda told: _take(content[: end - length], told))
-            for state in states
+            with_arrays(state, lambda told: _take(arrays, told))
+            for state in json.loads(text)["states"]
         ]
     except (
         ValueError,

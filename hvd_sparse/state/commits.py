@@ -20,8 +20,8 @@ from hvd_sparse.collectives.contract import Collective
 from hvd_sparse.errors import RankMismatch
 from hvd_sparse.state.checkpoint_file import with_arrays
 from hvd_sparse.state.gathering import Gatherer
-from hvd_sparse.state.rejoining import sum_tensors
-from hvd_sparse.state.state_form import NewState, State
+from hvd_sparse.state.redistribution import sum_tensors
+from hvd_sparse.untyped import Report, State
 
 Point = list[Any]
 """[generation, steps by tensor]: a list, because points are exchanged as JSON."""
@@ -29,20 +29,13 @@ Point = list[Any]
 
 @dataclass(frozen=True)
 class Held:
-    """A state that this rank keeps.
-
-    Attributes
-    ----------
-    generation : number of the rejoining with which the state's world began; 0 before the first
-    state : the compressor's state
-    """
+    """A state that this rank keeps, and its world's generation, which is 0 before rejoining."""
 
     generation: int
     state: State
 
     @property
     def point(self) -> Point:
-        """The point of this state."""
         return [
             self.generation,
             {key: tensor["steps"] for key, tensor in self.state["tensors"].items()},
@@ -66,12 +59,7 @@ class Commits:
         self._loose: Held | None = None
 
     def commit(self, state: State) -> None:
-        """Keep a state as the last commit.
-
-        Parameters
-        ----------
-        state : the compressor's state; it must not be modified afterwards
-        """
+        """Keep a state, which must not be modified afterwards, as the last commit."""
         new = Held(self._generation, state)
         older = [held for held in self._commits if held.point != new.point]
         self._commits = [new, *older[:1]]
@@ -84,12 +72,7 @@ class Commits:
             self._base = self._loose = None
 
     def go_back(self, state: State) -> State:
-        """Return the last commit, and keep the present state until the ranks have rejoined.
-
-        Parameters
-        ----------
-        state : the compressor's present state
-        """
+        """Return the last commit, and keep the present ``state`` until the ranks have rejoined."""
         live = Held(self._generation, state)
         if not self._is_rejoining and all(held.point != live.point for held in self._commits):
             self._loose = live
@@ -99,28 +82,23 @@ class Commits:
 
     def rejoin(
         self, state: State, collective: Collective, name: str, timeout_s: float | None
-    ) -> NewState:
+    ) -> Report:
         """Return this rank's state in the new world.  Collective.
 
         Parameters
         ----------
         state : this rank's present state; without tensors if the rank is new
-        collective : the collectives of the new world
-        name : name of the collective operations
-        timeout_s : time limit of each operation, in seconds
+        collective, name, timeout_s : the new world's collectives, their name and time limit
 
         Raises
         ------
-        RankMismatch
-            On all ranks, if one of them lacks the state from which the others resume.
-        ExchangeTimeout
-            If a rank does not take part in time.
+        RankMismatch : on all ranks, if one of them lacks the state from which the others resume
+        ExchangeTimeout : a rank does not take part in time
         """
         self._is_rejoining = True
         live = Held(self._generation, with_arrays(state, np.asarray))
-        held = [
-            each for each in (live, *self._commits, self._base, self._loose) if each is not None
-        ]
+        kept = (live, *self._commits, self._base, self._loose)
+        held = [each for each in kept if each is not None]
         gatherer = Gatherer(collective, name, timeout_s)
         told = gatherer.tell_all(
             {
@@ -129,14 +107,11 @@ class Commits:
                 "live": with_arrays(live.state, lambda array: [array.dtype.name, array.size]),
             }
         )
-        leader, holders = agree(told)
+        leader, holders = _agree(told)
         self._has_met = True
         point, chosen = told[leader]["held"][0], told[leader]["live"]
-        mine = (
-            next(each for each in held if each.point == point)
-            if collective.rank in holders
-            else None
-        )
+        is_holder = collective.rank in holders
+        mine = next(each for each in held if each.point == point) if is_holder else None
         if len(holders) == collective.world_size == chosen["world_size"]:  # no rank changed
             assert mine is not None
             tensors = with_arrays(mine.state, np.asarray)["tensors"]
@@ -160,19 +135,8 @@ class Commits:
         return dict(joined.state)
 
 
-def agree(told: Sequence[State]) -> tuple[int, list[int]]:
-    """Return the rank from whose point all ranks resume, and the ranks that hold this point.
-
-    Parameters
-    ----------
-    told : for every rank, whether it has rejoined before ("has_met"), the points that it holds
-        ("held"), and its present state without arrays ("live")
-
-    Raises
-    ------
-    RankMismatch
-        On all ranks, if a rank of the old world does not hold the point.
-    """
+def _agree(told: Sequence[State]) -> tuple[int, list[int]]:
+    """Return the rank from whose point all ranks resume, and the ranks that hold this point."""
     met = [rank for rank, each in enumerate(told) if each["has_met"]]
     trained = [rank for rank, each in enumerate(told) if each["live"]["tensors"]]
     # Ignore the state of a new worker, from an older checkpoint, if there are ranks of the old

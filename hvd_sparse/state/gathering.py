@@ -15,47 +15,29 @@ import numpy as np
 from hvd_sparse.collectives.contract import Collective
 from hvd_sparse.errors import PeerFailure
 from hvd_sparse.state.checkpoint_file import Writer, atomic, with_arrays
-from hvd_sparse.state.state_form import State
+from hvd_sparse.untyped import State
 
 Parts = Iterator["tuple[str, str, dict[int, np.ndarray]]"]
 """Tuples of a tensor's key, an array's name, and the arrays of this name by rank."""
 
 
 class Gatherer:
-    """Allgathers of values and of states, one after the other.
+    """Allgathers of values and of states under one name, one after the other.
 
-    Parameters
-    ----------
-    collective : the ranks' collectives
-    name : name of every allgather
-    timeout_s : time limit of each allgather, in seconds
+    ``timeout_s`` is the time limit of each, in seconds.
     """
 
     def __init__(self, collective: Collective, name: str, timeout_s: float | None) -> None:
-        self._collective = collective
-        self._name = name
-        self._timeout_s = timeout_s
+        self._collective, self._name, self._timeout_s = collective, name, timeout_s
 
     def _gather(self, data: np.ndarray) -> np.ndarray:
         return self._collective.allgather(data.view(np.uint8), self._name).wait(self._timeout_s)
 
     def tell_all(self, value: object) -> list[Any]:  # Any, because it is JSON
-        """Return the values of all ranks, in rank order.  Collective.
-
-        Parameters
-        ----------
-        value : this rank's value, JSON-serializable
-
-        Raises
-        ------
-        ExchangeTimeout
-            If a rank does not take part in time.
-        """
+        """Return the JSON-serializable values of all ranks, in rank order.  Collective."""
         line = json.dumps(value).encode() + b"\n"
-        return [
-            json.loads(line)
-            for line in self._gather(np.frombuffer(line, np.uint8)).tobytes().splitlines()
-        ]
+        gathered = self._gather(np.frombuffer(line, np.uint8)).tobytes()
+        return [json.loads(line) for line in gathered.splitlines()]
 
     def parts(self, mine: State, told: Sequence[State]) -> Parts:
         """Gather every array, by tensor and name.  Collective.
@@ -68,35 +50,22 @@ class Gatherer:
         told : the states of all ranks, with every array replaced by [dtype, length]
         """
         for key in mine["model"]:
-            names = sorted(
-                {
-                    name
-                    for state in told
-                    if key in state["tensors"]
-                    for name in state["tensors"][key]["arrays"]
-                }
-            )
-            for name in names:
-                tensor = mine["tensors"].get(key)
-                array = (
-                    np.empty(0, np.uint8)
-                    if tensor is None
-                    else np.ascontiguousarray(tensor["arrays"][name])
-                )
-                yield key, name, _split(self._gather(array), told, key, name)
-
-
-def _split(
-    gathered: np.ndarray, told: Sequence[State], key: str, name: str
-) -> dict[int, np.ndarray]:
-    found, place = {}, 0
-    for rank, state in enumerate(told):
-        if key in state["tensors"]:
-            dtype, length = state["tensors"][key]["arrays"][name]
-            size = length * np.dtype(dtype).itemsize
-            found[rank] = np.frombuffer(gathered[place : place + size].tobytes(), dtype)
-            place += size
-    return found
+            sizes = {
+                rank: state["tensors"][key]["arrays"]
+                for rank, state in enumerate(told)
+                if key in state["tensors"]
+            }
+            for name in sorted({name for arrays in sizes.values() for name in arrays}):
+                array = np.empty(0, np.uint8)
+                if key in mine["tensors"]:
+                    array = np.ascontiguousarray(mine["tensors"][key]["arrays"][name])
+                gathered, found, place = self._gather(array), {}, 0
+                for rank, arrays in sizes.items():
+                    dtype, length = arrays[name]
+                    end = place + length * np.dtype(dtype).itemsize
+                    found[rank] = np.frombuffer(gathered[place:end].tobytes(), dtype)
+                    place = end
+                yield key, name, found
 
 
 def gather_into_file(
@@ -108,18 +77,11 @@ def gather_into_file(
 ) -> None:
     """Write the states of all ranks to one file, on rank 0.  Collective.
 
-    Parameters
-    ----------
-    state : this rank's state
-    path : path of the file on rank 0
-    collective : the ranks' collectives
-    name : name of every allgather
-    timeout_s : time limit of each allgather, in seconds
+    ``name`` and ``timeout_s``, in seconds, are those of every allgather.
 
     Raises
     ------
-    PeerFailure
-        On all ranks, with rank 0's error, if the file cannot be written.
+    PeerFailure : on all ranks, with rank 0's error, if the file cannot be written
     """
     gatherer = Gatherer(collective, name, timeout_s)
     mine = with_arrays(state, np.asarray)
@@ -135,11 +97,9 @@ def gather_into_file(
         except Exception as error:
             if lost:
                 raise
-            failure = (
-                str(error)
-                if isinstance(error, OSError)
-                else f"{path!r}: {type(error).__name__}: {error}"
-            )
+            failure = f"{path!r}: {type(error).__name__}: {error}"
+            if isinstance(error, OSError):
+                failure = str(error)
     for _ in parts:  # take part in the other ranks' allgathers, even after an error
         pass
     failures = [words for words in gatherer.tell_all(failure) if words]

@@ -1,5 +1,8 @@
 """Redistribution of residuals to another number of ranks, without loss.
 
+``redistribute`` takes the states of all ranks; in an elastic run ``sum_tensors`` does the same by
+allreduce.
+
 The residuals pending for the optimizer are ``factor * sum over ranks (residual)``, where Horovod's
 factor is 1/N for Average and independent of N for Sum.  From N states, each of M new ranks gets
 
@@ -19,9 +22,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hvd_sparse.collectives.contract import Collective
 from hvd_sparse.configuration import LOCAL
 from hvd_sparse.errors import RankMismatch
-from hvd_sparse.state.state_form import NewState, State, check_form
+from hvd_sparse.state.state_check import check_form
+from hvd_sparse.untyped import Report, State
 
 REPLICATED = frozenset({"decay", "mean", "square", "largest"})
 """Names of memories' arrays that are the same on every rank, or each rank's own estimate of the
@@ -30,7 +35,7 @@ SHARED_FIELDS = ("version", "config", "model", "world_size", "reduction")
 """Fields of a state that are equal on all ranks of a world."""
 
 
-def redistribute(states: Sequence[State], world_size: int) -> list[NewState]:
+def redistribute(states: Sequence[State], world_size: int) -> list[Report]:
     """Redistribute the states of one world to a world of another size.
 
     Parameters
@@ -44,17 +49,15 @@ def redistribute(states: Sequence[State], world_size: int) -> list[NewState]:
 
     Raises
     ------
-    RankMismatch
-        If the states are not those of all ranks of one world at one step.
-    CorruptCheckpoint
-        If one of them is not a valid state.
+    RankMismatch : the states are not those of all ranks of one world at one step
+    CorruptCheckpoint : one of them is not a valid state
 
     Examples
     --------
     >>> states = read("step-1000.ckpt")  # doctest: +SKIP
     >>> redistribute(states, world_size=2)  # doctest: +SKIP
     """
-    check_one_world(states)
+    _check_one_world(states)
     ordered = sorted(states, key=lambda state: int(state["rank"]))
     if len(ordered) == world_size:
         return [dict(state) for state in ordered]
@@ -67,7 +70,7 @@ def redistribute(states: Sequence[State], world_size: int) -> list[NewState]:
     ]
 
 
-def check_one_world(states: Sequence[State]) -> None:
+def _check_one_world(states: Sequence[State]) -> None:
     """Raise RankMismatch unless the states are those of all ranks of one world at one step."""
     if not states:
         raise RankMismatch("there are no states to redistribute: give those of all ranks")
@@ -115,37 +118,24 @@ def _lengths(tensor: State) -> tuple[tuple[str, int], ...]:
     return tuple(sorted((name, len(array)) for name, array in tensor["arrays"].items()))
 
 
-def weight_of(name: str, *, is_sparse: bool, reduction: str, old_size: int, new_size: int) -> float:
+def _weight_of(
+    name: str, tensor: State, reduction: str, holders: int, old_size: int, new_size: int
+) -> float:
     """Return the factor by which a new rank multiplies an array's sum over the old ranks.
 
-    Parameters
-    ----------
-    name : name of the memory's array
-    is_sparse : whether the tensor is compressed
-    reduction : "sum" or "average"
-    old_size, new_size : numbers of ranks
+    ``holders`` is the number of ranks whose arrays are summed, at most ``old_size``.
     """
-    if is_replicated(name, is_sparse=is_sparse) or reduction == "average":
-        return 1.0 / old_size
-    return 1.0 / new_size
+    if name in REPLICATED or not tensor["is_sparse"]:
+        return 1.0 / holders
+    return 1.0 / (old_size if reduction == "average" else new_size)
 
 
-def is_replicated(name: str, *, is_sparse: bool) -> bool:
-    """Return whether an array is the same on every rank, or an estimate of the same quantity."""
-    return name in REPLICATED or not is_sparse
-
-
-def _merge_tensor(key: str, first: State, states: Sequence[State], size: int) -> NewState:
+def _merge_tensor(key: str, first: State, states: Sequence[State], size: int) -> Report:
     given = [state["tensors"][key] for state in states if key in state["tensors"]]
     arrays = {}
     for name, example in given[0]["arrays"].items():
-        weight = weight_of(
-            name,
-            is_sparse=bool(given[0]["is_sparse"]),
-            reduction=first["reduction"],
-            old_size=len(states),
-            new_size=size,
-        )
+        count = len(states)
+        weight = _weight_of(name, given[0], first["reduction"], count, count, size)
         dtype = np.asarray(example).dtype
         total = np.zeros(len(example), np.float64)
         for tensor in given:
@@ -154,3 +144,39 @@ def _merge_tensor(key: str, first: State, states: Sequence[State], size: int) ->
     # Measured densities depend on the number of ranks.
     forgotten = dict.fromkeys(("threshold", "memo", "exchange_memo", "density"))
     return {**given[0], **forgotten, "arrays": arrays}
+
+
+def sum_tensors(
+    mine: State | None,
+    chosen: State,
+    holders: int,
+    collective: Collective,
+    name: str,
+    timeout_s: float | None,
+) -> Report:
+    """Return the tensors of this rank's state in the new world.  Collective.
+
+    If a worker died, only the residual that it accumulated since it joined is lost.
+
+    Parameters
+    ----------
+    mine : this rank's state of the old world; None if it was not part of it
+    chosen : one rank's state of the old world, with every array replaced by [dtype, length]
+    holders : number of ranks that have a state of the old world
+    collective, name, timeout_s : the new world's collectives; name and time limit of the allreduces
+    """
+    sizes = holders, chosen["world_size"], collective.world_size
+    tensors = {}
+    for key in chosen["model"]:
+        if key not in chosen["tensors"]:
+            continue
+        example, arrays = chosen["tensors"][key], {}
+        for array_name, (dtype, length) in sorted(example["arrays"].items()):
+            part = np.zeros(length, np.float64)
+            if mine is not None:
+                part[:] = np.asarray(mine["tensors"][key]["arrays"][array_name])
+                part *= _weight_of(array_name, example, chosen["reduction"], *sizes)
+            arrays[array_name] = collective.allreduce(part, name).wait(timeout_s).astype(dtype)
+        forgotten = dict.fromkeys(("threshold", "memo", "exchange_memo"))
+        tensors[key] = {**example, **forgotten, "arrays": arrays}
+    return tensors

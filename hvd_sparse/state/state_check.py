@@ -1,7 +1,8 @@
-"""Validation of a saved state against a compressor, before it is loaded."""
+"""Validation of a saved state (``Compressor.state_dict``): its form and its fit to a compressor."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -11,14 +12,17 @@ import numpy as np
 from hvd_sparse.configuration import LOCAL, Configuration
 from hvd_sparse.errors import CorruptCheckpoint, SparseError
 from hvd_sparse.memories.contract import Memory
-from hvd_sparse.state.state_form import State, check_form
 from hvd_sparse.types import TensorSpec
+from hvd_sparse.untyped import State
 
+FIELDS = ("config", "model", "rank", "world_size", "reduction", "tensors")
+TENSOR_FIELDS = ("steps", "threshold", "memo", "is_sparse", "arrays")
+REDUCTIONS = ("sum", "average")
 STATE_VERSION = 2
 CHUNK = 1 << 20
 """Entries per chunk of a check, to bound its memory."""
-
-
+MALFORMED = (TypeError, ValueError, LookupError, AttributeError, RecursionError)
+"""Errors of Python's for options that are not a configuration."""
 ADDED = "largest"
 """An array that states of older versions lack, as they had nothing to put there."""
 
@@ -50,10 +54,6 @@ def named_as(state: State, specs: Sequence[TensorSpec]) -> State:
 
     Any other state is returned unchanged.
 
-    Parameters
-    ----------
-    state : a saved state, not yet validated
-    specs : the compressor's tensors
     """
     if not isinstance(state, Mapping):
         return state
@@ -106,12 +106,12 @@ def differences_of(
         return [f"it has version {version!r}, this build reads {STATE_VERSION}"]
     check_form(state)
     found = _of_options(state["config"], configuration) + _of_model(state["model"], specs, strict)
-    unknown = [
-        f"tensor {key!r} is unknown" for key in state["tensors"] if key not in kept and strict
+    unknown = [key for key in state["tensors"] if key not in kept and strict]
+    found = found or [
+        *_of_place(state, place),
+        *(f"tensor {key!r} is unknown" for key in unknown),
+        *_of_lengths(state["tensors"], configuration, specs, kept),
     ]
-    found = found or _of_place(state, place) + unknown + _of_lengths(
-        state["tensors"], configuration, specs, kept
-    )
     if not found:
         _check_numbers(state["tensors"], specs)
     return found
@@ -121,14 +121,7 @@ def _of_options(saved: State, configuration: Configuration) -> list[str]:
     shared = {option: value for option, value in saved.items() if option not in LOCAL}
     try:
         theirs = Configuration.create(**shared).describe()
-    except (
-        SparseError,
-        TypeError,
-        ValueError,
-        LookupError,
-        AttributeError,
-        RecursionError,
-    ) as error:
+    except (SparseError, *MALFORMED) as error:
         return [f"its configuration is not valid in this version: {error}"]
     ours = configuration.describe()
     return [
@@ -172,10 +165,8 @@ def _of_lengths(
     for spec in specs:
         if spec.key not in tensors:
             continue
-        arrays, known = (
-            tensors[spec.key]["arrays"],
-            lengths_of(configuration.memory, spec, kept[spec.key]),
-        )
+        arrays = tensors[spec.key]["arrays"]
+        known = lengths_of(configuration.memory, spec, kept[spec.key])
         missing = [name for name in known if name not in arrays and name != ADDED]
         found += [f"its {name} of {spec.key!r} is missing" for name in missing]
         found += [
@@ -192,15 +183,9 @@ def _of_lengths(
 
 
 def lengths_of(memory: Memory, spec: TensorSpec, kept: int) -> dict[str, tuple[int, ...]]:
-    """Return the valid lengths of each of a memory's arrays, by name.
+    """Return the valid lengths of a memory's arrays by name, for ``kept`` entries of a tensor.
 
     An array that the memory creates on first use may be empty.
-
-    Parameters
-    ----------
-    memory : the compressor's memory
-    spec : the tensor
-    kept : number of entries whose residual this rank keeps
     """
     # Take the names from the state of a tensor of one entry, which costs no memory.
     arrays = memory.create(replace(spec, shape=(1,)), rollback=False).arrays()
@@ -221,3 +206,115 @@ def _check_numbers(tensors: State, specs: Sequence[TensorSpec]) -> None:
                         f"its {name} of {spec.key!r} is {values[place]} at entry {place}: every "
                         "later step of this tensor would fail; use an older checkpoint"
                     )
+
+
+def check_form(state: State) -> None:
+    """Raise CorruptCheckpoint unless a state has all fields with values of the right types."""
+    missing, wrong = [field for field in FIELDS if field not in state], ""
+    if not missing:
+        wrong = ", ".join(f"{field} is {_short(state[field])}" for field in _wrong_fields(state))
+    if not missing and not wrong:
+        told = state["tensors"].items()
+        missing = [
+            f"{field} of {key!r}"
+            for key, tensor in told
+            for field in TENSOR_FIELDS
+            if field not in tensor
+        ]
+        if not missing:
+            wrong = "; ".join(words for key, tensor in told for words in _wrong_with(key, tensor))
+    if missing:
+        raise CorruptCheckpoint(
+            f"this is not a state of a compressor: it lacks {', '.join(missing)}; give the result "
+            "of state_dict()"
+        )
+    if wrong:
+        raise CorruptCheckpoint(
+            f"this is not a valid state of a compressor: {wrong}; use an older one"
+        )
+
+
+def _wrong_fields(state: State) -> list[str]:
+    wrong = [
+        field for field in ("config", "model", "tensors") if not isinstance(state[field], Mapping)
+    ]
+    wrong += [field for field in ("rank", "world_size") if not _is_whole(state[field])]
+    if not wrong and not all(isinstance(tensor, Mapping) for tensor in state["tensors"].values()):
+        wrong.append("tensors")
+    if not any(state["reduction"] == known for known in REDUCTIONS):
+        wrong.append("reduction")
+    return wrong
+
+
+def _wrong_with(key: str, tensor: State) -> list[str]:
+    """Return the reasons why a tensor's state is not valid."""
+    fine = {
+        "steps": _is_whole(tensor["steps"]),
+        "threshold": tensor["threshold"] is None or _is_number(tensor["threshold"]),
+        "memo": _is_memo(tensor["memo"]),
+        "exchange_memo": _is_memo(tensor.get("exchange_memo")),
+        "is_sparse": isinstance(tensor["is_sparse"], bool),
+        "density": _is_density(tensor.get("density", 1.0)),
+        "numbers": _is_numbers(tensor.get("numbers", {})),
+        "selected_in": isinstance(tensor.get("selected_in", ""), (str, type(None))),
+        "arrays": isinstance(tensor["arrays"], Mapping),
+    }
+    wrong = [
+        f"{field} of {key!r} is {_short(tensor[field])}"
+        for field, is_fine in fine.items()
+        if not is_fine
+    ]
+    arrays = tensor["arrays"] if fine["arrays"] else {}
+    for name, array in arrays.items():
+        try:
+            values = np.asarray(array)
+        except (ValueError, TypeError, RuntimeError):
+            values = np.empty((), object)
+        if values.ndim != 1 or values.dtype.kind != "f":
+            wrong.append(
+                f"its {name} of {key!r} is not a vector of floats: its dtype is {values.dtype}, "
+                f"its shape {list(values.shape)}"
+            )
+    return wrong
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(value >= 0)
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        return False
+    try:
+        return not math.isnan(float(value))
+    except OverflowError:
+        return False
+
+
+def _is_density(value: object) -> bool:
+    return value is None or (_is_number(value) and 0.0 < float(value) <= 1.0)  # type: ignore[arg-type]
+
+
+def _is_numbers(value: object) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(name, str) and _is_number(number) and math.isfinite(number)
+        for name, number in value.items()
+    )
+
+
+def _is_memo(value: object) -> bool:
+    """Return whether a value is None, a number, a list of numbers, or a mapping to these."""
+    if isinstance(value, Mapping):
+        return all(
+            isinstance(name, str) and not isinstance(v, Mapping) and _is_memo(v)
+            for name, v in value.items()
+        )
+    return (
+        value is None
+        or _is_number(value)
+        or (isinstance(value, (list, tuple)) and all(map(_is_number, value)))
+    )
+
+
+def _short(value: object) -> str:
+    return repr(value)[:80]

@@ -120,15 +120,13 @@ class Driver:
         )
         run, bucket = ticket.run, ticket.bucket
         if run is not self._current:
-            self._current = run
-            if self._under_way or self._coming:
-                self._discard_old(run)
+            self._discard_old(run)
         if self._coming:
             self._start_delivered()
         # As early as possible: it travels while the backward pass goes on.
         if len(bucket.entered) == len(bucket.members):
             if bucket.begun:
-                self.step.passes.begin(bucket)
+                self.step.begin_passes(bucket)
             if bucket.delivery is None:
                 self._start(bucket, run)
             else:
@@ -154,7 +152,6 @@ class Driver:
             self._look_around()
         wire, ticket = self.step.poison(error, key, dtype, self._rank, self._world_size)
         if ticket.run is not self._current:
-            self._current = ticket.run
             self._discard_old(ticket.run)
         return wire, ticket
 
@@ -179,14 +176,14 @@ class Driver:
         if ticket.run.errors:
             self.refuse(ticket)
         try:
-            self.step.receiver.report(ticket, reduced)  # refuses before anything is waited for
+            self.step.report(ticket, reduced)  # refuses before anything is waited for
             if not ticket.run.is_driven:
                 self._drive(ticket.run)
             # Without a bucket it is a stranger's, which has just been refused.
             assert isinstance(ticket, TensorStep)
             if is_dropped:  # not completed: the tensor's next step rolls this one back
                 return NOTHING
-            return self.step.receiver.result(ticket, reduced, parameter)
+            return self.step.result(ticket, reduced, parameter)
         except Exception as error:
             # Horovod's own errors too: an elastic run goes on from the state before the step.
             self.step.fail(ticket.run, error)
@@ -195,10 +192,7 @@ class Driver:
     def has_arrived(self) -> bool:
         """Tell whether nothing that was started has to be waited for any more, each in its
         phase."""
-        for conversation in self._under_way.values():
-            if conversation.pending is not None and not conversation.pending.is_done():
-                return False
-        return True
+        return all(pending.is_done() for pending in self.under_way())
 
     def under_way(self) -> list[Pending]:
         """Return what the exchanges that have been started wait for, each in its phase."""
@@ -240,7 +234,7 @@ class Driver:
         """
         try:
             if carried is not None:
-                self.step.receiver.report(*carried)
+                self.step.report(*carried)
             self._drive(run)
         except Exception as failure:
             self.step.fail(run, failure)
@@ -249,8 +243,9 @@ class Driver:
         raise error
 
     def _discard_old(self, run: StepRun) -> None:
-        """Finish the exchanges that a failed step has left behind: their names must be free
-        again."""
+        """Begin a step: finish the exchanges that a failed one has left behind, as their names must
+        be free again."""
+        self._current = run
         for bucket, its_run in self._coming.copy():
             if its_run is not run:  # others, whose devices were quicker, may have started it
                 self._start(bucket, its_run)
@@ -327,5 +322,5 @@ class Driver:
             keys = ", ".join(self.step.specs[i].key for i in bucket.members)
             name = f"hvd_sparse.{self.name}.{bucket.index}"
             self.step.spans.tell("exchange", f"{name}: {keys}", bucket.began_s)
-        self.step.receiver.receive(bucket, conversation.result or {})
+        self.step.receive(bucket, conversation.result or {})
         return True

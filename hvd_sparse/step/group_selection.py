@@ -16,7 +16,7 @@ import numpy as np
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.exchanges._entries import join, region_of
 from hvd_sparse.exchanges.members import Outgoing, Waiting
-from hvd_sparse.kernels.aligned import aligned_empty
+from hvd_sparse.kernels.arrays import aligned_empty
 from hvd_sparse.kernels.contract import Aim, Moments
 from hvd_sparse.selectors.contract import Context, Found, Miss, Selector
 from hvd_sparse.step.pipeline import Pipeline

@@ -13,8 +13,8 @@ from types import ModuleType
 import numpy as np
 
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.kernels.arrays import is_finite
 from hvd_sparse.kernels.contract import Kernels, Moments
-from hvd_sparse.kernels.finite import is_finite
 
 HALF_LIMIT = 65520.0
 """The smallest magnitude that becomes Inf as float16."""

@@ -19,17 +19,17 @@ import numpy as np
 
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.configuration import Configuration
+from hvd_sparse.errors import NonFiniteGradient
 from hvd_sparse.exchanges.contract import Exchange
-from hvd_sparse.exchanges.members import Begun, Outgoing, Part, Waiting
+from hvd_sparse.exchanges.members import Begun, Observed, Outgoing, Part, Waiting
+from hvd_sparse.kernels.arrays import as_array
 from hvd_sparse.kernels.contract import Aim, Kernels, Moments
 from hvd_sparse.kernels.randomness import generator
 from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.selectors.contract import Context, Found, Miss, Selector
-from hvd_sparse.step.observing import norm_left, observe, squared
-from hvd_sparse.step.summation import add_up, gather
+from hvd_sparse.step.summation import check_range, gather
 from hvd_sparse.step.taking import bounded, find_in
 from hvd_sparse.step.tensor_state import Source, TensorState
-from hvd_sparse.step.unselected import not_finite, send_nothing, send_whole
 from hvd_sparse.step_parts import StepParts
 from hvd_sparse.tracing.spans import Spans
 from hvd_sparse.types import Memo, Selection, TensorSpec
@@ -83,7 +83,7 @@ class Pipeline:
         begun : the pass, where it was begun (``begin``)
         """
         if self.exchange.sums_first and not is_summed:
-            return send_whole(state, gradient, self.kernels, world_size, dense=dense)
+            return self._send_whole(state, gradient, world_size, dense=dense)
         if dense:
             self._accumulate(state, gradient, world_size, None)
             state.note_dense()
@@ -137,11 +137,39 @@ class Pipeline:
         taken = None if taking is None else taking.taken
         return Waiting(vector, moments, aim, taken, self._norm(vector))
 
+    def _send_whole(
+        self, state: TensorState, gradient: np.ndarray, world_size: int, *, dense: bool
+    ) -> Outgoing:
+        """Return the gradient, for exchanges that sum before they select; on a dense step with the
+        residual of this rank's part."""
+        if not self.kernels.moments(gradient).is_finite:
+            raise not_finite(gradient, state.spec)
+        # A copy: Horovod sums it while the program may write to the gradient.
+        whole = gradient.copy()
+        if not dense:
+            return Outgoing(accumulated=whole)
+        state.memory.step = state.steps
+        state.memory.compensate(gradient[state.part], self.kernels, world_size)
+        whole[state.part] = state.memory.take_all()
+        state.note_dense()
+        return Outgoing(dense=whole, entries=state.spec.numel)
+
     def send_nothing(self, state: TensorState, *, dense: bool) -> Outgoing:
-        """Return what stands in for a gradient that is not finite: ``unselected.send_nothing``."""
-        parts = self.configuration.at_step(state.steps, state.spec, state.pace)
-        context = self.context(state.source, parts.selector, None, 0)
-        return send_nothing(state.spec, parts, self.exchange, context, dense=dense)
+        """Return a stand-in for a gradient that is not finite: the carrier has that as a flag, and
+        the step leaves no trace."""
+        spec, exchange = state.spec, self.exchange
+        zeros = np.zeros(spec.numel, spec.accumulator)
+        if dense:
+            return Outgoing(dense=zeros)
+        parts = self.configuration.at_step(state.steps, spec, state.pace)
+        nothing = Found(Selection.empty(spec.numel, spec.accumulator), None)
+        if not exchange.settles_later and not exchange.sums_first:
+            return Outgoing(parts.codec.encode(nothing.selection, self.kernels), found=nothing)
+        if exchange.shares_indices and parts.selector.has_shared_indices:
+            # The other ranks bring a value for each of these, and a sum wants as many of this one.
+            context = self.context(state.source, parts.selector, None, 0)
+            nothing = parts.selector.find(zeros, context)
+        return Outgoing(found=nothing, accumulated=zeros)
 
     def _accumulate(
         self,
@@ -241,7 +269,9 @@ class Pipeline:
         state.memory.update(sent, is_exact, self.kernels, is_taken=is_taken)
         if began_s:
             spans.tell("encode", state.spec.key, began_s)
-        norm = 0.0 if observed is None else norm_left(observed, vector, is_taken)
+        norm = 0.0
+        if observed is not None:  # of what stays
+            norm = math.sqrt(observed.kept_squared if is_taken else squared(vector))
         return Outgoing(frame, None, sent.indices.size, norm, found, observed=observed)
 
     def _find(
@@ -317,20 +347,30 @@ class Pipeline:
         steps: int,
         codec: Codec | None = None,
     ) -> float:
-        """Write factor * (sum of the parts) to ``out``: ``summation.gather`` and ``add_up``.
+        """Write out = factor * (sum of the parts), in their order, the same on all ranks.
 
-        Returns what the second does.
+        Returns a magnitude that no entry exceeds by more than rounding, infinite where none is
+        known.
 
+        out : flat, of the accumulator's dtype; untouched on any error
         steps : completed steps of the tensor, as when they were sent
         codec : of that step, where it is at hand
+
+        Raises
+        ------
+        CorruptPayload : a payload is not for this tensor
+        NonFiniteGradient : the sum leaves the range of the dtype, of the same bits on all ranks
         """
         began_s = self.spans.now() if self.spans.is_heard else 0.0
         codec = codec or self.configuration.at_step(steps, spec).codec
         arrived = gather(spec, parts, out.dtype, codec, self.kernels)
-        most = add_up(spec, arrived, factor, out, self.kernels)
+        is_safe = arrived.is_safe(factor)
+        if not is_safe:
+            check_range(spec, arrived.parts, factor, self.kernels)
+        self.kernels.assemble(out, arrived.parts, factor)
         if began_s:
             self.spans.tell("decode", spec.key, began_s)
-        return most
+        return arrived.most * abs(factor) if is_safe else math.inf
 
 
 def _draws(source: Source, selector: Selector, rank: int) -> Callable[[], np.random.Generator]:
@@ -353,3 +393,36 @@ def _surplus(accumulated: Accumulated, found: Found) -> tuple[np.ndarray, Select
     if taken is None or not found.is_taken or found.selection.count == taken.count:
         return None
     return accumulated.vector, taken.without(found.selection)
+
+
+def not_finite(gradient: np.ndarray, spec: TensorSpec) -> NonFiniteGradient:
+    """Return the error for a gradient whose sum with the residual is not finite."""
+    bad = int(np.count_nonzero(~np.isfinite(as_array(gradient))))
+    what = f"{bad} of {gradient.size} entries of its gradient are NaN or Inf"
+    if not bad:
+        what = f"gradient + residual leaves the range of {gradient.dtype}"
+    error = NonFiniteGradient(
+        f"tensor {spec.key!r}: {what}; look for the step's loss, lower the learning rate, or clip "
+        "gradients before they are compressed"
+    )
+    error.is_of_gradient = bad > 0
+    return error
+
+
+def observe(state: TensorState, vector: np.ndarray, sent: Selection, is_taken: bool) -> Observed:
+    """Measure for telemetry, before the memory keeps the rest.
+
+    is_taken : the vector has zeros at the sent entries
+    """
+    there = squared(vector)
+    if is_taken:
+        kept, there = there, there + squared(sent.values)
+    else:
+        left = vector[sent.indices]
+        kept = there - squared(left) + squared(left - sent.values)
+    return Observed(max(kept, 0.0), there, state.waited(sent.indices))
+
+
+def squared(x: np.ndarray) -> float:
+    """Return the squared L2 norm."""
+    return float(x.dot(x))

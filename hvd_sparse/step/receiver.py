@@ -10,47 +10,38 @@ import numpy as np
 
 from hvd_sparse.errors import NonFiniteGradient, PeerFailure, RankMismatch
 from hvd_sparse.exchanges.members import Arrival
-from hvd_sparse.kernels.aligned import aligned_empty
+from hvd_sparse.kernels.arrays import aligned_empty, is_finite
 from hvd_sparse.kernels.contract import Surplus
-from hvd_sparse.kernels.finite import is_finite
 from hvd_sparse.step.loss_scale import rescaled, stays_finite, unscaled
 from hvd_sparse.step.records import BucketRun, TensorStep, Ticket, in_words
 from hvd_sparse.step.shared import Shared
 from hvd_sparse.step.summation import Sum, sum_together
 from hvd_sparse.types import TensorSpec
-from hvd_sparse.wire.carrier import CarrierReport
+from hvd_sparse.wire.carrier import CHECKSUM_MASK, CarrierReport
+from hvd_sparse.wire.checksum import crc32
 
 MOST, MOST_HALF = 1e38, 6.5e4
 """Bounds that leave float32 and bfloat16, and float16, room for rounding."""
 
 
-class Receiver:
-    """Takes in what all ranks sent.
-
-    shared : the tensors, their states and parts
-    """
-
-    def __init__(self, shared: Shared) -> None:
-        self._shared = shared
-        self._finishes = shared.configuration.memory.finishes
-        self._compares = shared.configuration.check_replicas_every > 0
+class Receiver(Shared):
+    """The half of a step that takes in what all ranks sent."""
 
     def receive(self, bucket: BucketRun, arrivals: dict[int, Arrival]) -> None:
         """Accept what an exchange brought for a bucket, and keep back what did not leave this
         rank."""
         bucket.arrivals = arrivals
-        shared = self._shared
-        if not shared.pipeline.exchange.settles_later:
+        if not self.pipeline.exchange.settles_later:
             return
-        with shared.transactions.lock:
+        with self.transactions.lock:
             for position, arrival in arrivals.items():
                 ticket = bucket.sending[position]
                 if not (ticket.is_finite and arrival.is_finite):
                     continue  # the step leaves no trace
                 # A tensor's next step may have begun while this exchange was still under way.
-                if shared.transactions.is_current(position, ticket.run):
-                    state = shared.transactions.staged(position)
-                    shared.pipeline.settle(state, arrival.left, arrival.returned, arrival.memo)
+                if self.transactions.is_current(position, ticket.run):
+                    state = self.transactions.staged(position)
+                    self.pipeline.settle(state, arrival.left, arrival.returned, arrival.memo)
 
     def report(self, ticket: Ticket, reduced: np.ndarray) -> CarrierReport:
         """Return what all ranks' carriers say, at the start of what Horovod made of them; read
@@ -82,7 +73,7 @@ class Receiver:
         self._check(ticket, report)
         # All others have an error, which has just been raised.
         assert isinstance(ticket, TensorStep) and ticket.outgoing is not None
-        shared, sent, state = self._shared, ticket.outgoing, ticket.state
+        sent, state = ticket.outgoing, ticket.state
         spec = state.spec
         most: float | None = math.inf
         if sent.dense is not None:
@@ -93,10 +84,10 @@ class Receiver:
             is_summed = most is not None
             result = self._place(ticket) if ticket.out is None else ticket.out
         # Under the lock, as another tensor's thread may take the step back at this moment.
-        with shared.transactions.lock:
+        with self.transactions.lock:
             if ticket.run.failure is not None:  # another tensor's thread has taken the step back
                 raise ticket.run.failure
-            shared.count(ticket, sent)
+            self.count(ticket, sent)
             is_good = is_summed and not report.non_finite
             return self._finish(
                 ticket, spec, result, parameter, is_finite=is_good, most=most or 0.0
@@ -115,10 +106,8 @@ class Receiver:
         world_size = ticket.layout.world_size
         if world_size > 1:  # one rank's sum is its average
             is_average = abs(report.factor * world_size - 1) < 1e-3
-            self._shared.reduction = "average" if is_average else "sum"
-        if ticket.position is None or not self._shared.transactions.is_current(
-            ticket.position, ticket.run
-        ):
+            self.reduction = "average" if is_average else "sum"
+        if ticket.position is None or not self.transactions.is_current(ticket.position, ticket.run):
             if ticket.run.failure is not None:  # another tensor's thread has just taken it back
                 raise ticket.run.failure
             raise RankMismatch(
@@ -133,22 +122,22 @@ class Receiver:
 
         factor : as the carriers have it
         """
-        bucket, shared, state = ticket.bucket, self._shared, ticket.state
+        bucket, state = ticket.bucket, ticket.state
         arrival = bucket.arrivals[ticket.position]
         if not arrival.is_finite:
             return None
-        with shared.transactions.lock:  # tensors of a bucket may come in several threads
+        with self.transactions.lock:  # tensors of a bucket may come in several threads
             if bucket.summed is None:
                 bucket.summed = self._sum_together(bucket, factor)
             used, most = bucket.summed.pop(ticket.position, (math.nan, 0.0))
-        if self._finishes:  # what the optimizer's memory wants of the sum costs nothing here
+        if self.finishes:  # what the optimizer's memory wants of the sum costs nothing here
             factor *= state.memory.gain
         if used == factor:
             return most
         for vector, entries in self._surplus([ticket]):
-            shared.pipeline.kernels.restore(vector, entries)
+            self.pipeline.kernels.restore(vector, entries)
         try:
-            return shared.pipeline.receive(
+            return self.pipeline.receive(
                 state.spec,
                 arrival.parts,
                 factor,
@@ -177,13 +166,13 @@ class Receiver:
 
         factor : as the carriers of the first of them have it
         """
-        pipeline, sums, places = self._shared.pipeline, [], []
+        pipeline, sums, places = self.pipeline, [], []
         for position, ticket in bucket.sending.items():
             arrival, state = bucket.arrivals.get(position), ticket.state
             if arrival is None or not arrival.is_finite or ticket.outgoing is None:
                 continue
             out = self._place(ticket) if ticket.out is None else ticket.out
-            own = factor * state.memory.gain if self._finishes else factor
+            own = factor * state.memory.gain if self.finishes else factor
             if not (pipeline.spans.is_heard and isinstance(out, np.ndarray)):
                 places.append(position)
                 sums.append(Sum(state.spec, ticket.parts.codec, arrival.parts, out, own))
@@ -203,7 +192,7 @@ class Receiver:
             if sent is None or sent.surplus is None:
                 continue
             surplus, sent.surplus = sent.surplus, None
-            if self._shared.transactions.is_current(ticket.position, ticket.run):
+            if self.transactions.is_current(ticket.position, ticket.run):
                 found.append(surplus)
         return found
 
@@ -213,16 +202,16 @@ class Receiver:
 
         nbytes : that Horovod is handed for it, to be counted
         """
-        transactions, state = self._shared.transactions, None
+        transactions, state = self.transactions, None
         with transactions.lock:
-            self._shared.stats.bytes["dense"] += nbytes
-            if self._finishes:
+            self.stats.bytes["dense"] += nbytes
+            if self.finishes:
                 run, state = transactions.enter(position)
-                self._shared.prepare(position, state, 1.0)
+                self.prepare(position, state, 1.0)
             else:
                 run = transactions.open_run(position)
                 run.entered.add(position)
-        key = self._shared.keys[position]
+        key = self.keys[position]
         ticket = Ticket(run, key, scale=scale)
         ticket.position, ticket.state = position, state
         return ticket
@@ -235,12 +224,12 @@ class Receiver:
         It has no carrier: NaN or Inf are seen in the result, which is the same on all ranks.
         """
         is_number = is_finite(reduced)
-        if is_number and not self._finishes:
+        if is_number and not self.finishes:
             return reduced
         if is_number:
             reduced = unscaled(reduced, ticket.scale)
         assert ticket.position is not None
-        spec = self._shared.specs[ticket.position]
+        spec = self.specs[ticket.position]
         return self._finish(ticket, spec, reduced, parameter, is_finite=is_number)
 
     def _finish(
@@ -260,15 +249,15 @@ class Receiver:
 
         Here all ranks know alike: what they look at is of the same bits.
         """
-        shared, is_touched = self._shared, False
+        is_touched = False
         assert ticket.position is not None
-        if is_finite and self._finishes:
-            state = shared.transactions.staged(ticket.position)
+        if is_finite and self.finishes:
+            state = self.transactions.staged(ticket.position)
             is_compressed = ticket.bucket is not None
             try:
                 with np.errstate(over="ignore", invalid="ignore"):  # looked at below
                     finished = state.memory.finish(
-                        reduced, parameter, is_compressed, shared.pipeline.kernels
+                        reduced, parameter, is_compressed, self.pipeline.kernels
                     )
                 is_touched, reduced = finished is not reduced, finished
             except NonFiniteGradient:  # it would spoil the only buffer there is
@@ -281,14 +270,17 @@ class Receiver:
         is_sure = not is_touched and (
             is_as_wide or most * ticket.scale < (MOST_HALF if spec.dtype == "float16" else MOST)
         )
-        kernels = shared.pipeline.kernels
+        kernels = self.pipeline.kernels
         if is_finite and (is_sure or stays_finite(reduced, spec.dtype, kernels)):
-            if self._compares and ticket.bucket is not None and ticket.state is not None:
-                shared.replicas.note(ticket.key, ticket.state.steps + 1, reduced)
+            if self.has_replica and ticket.bucket is not None and ticket.state is not None:
+                is_due = (ticket.state.steps + 1) % self.configuration.check_replicas_every == 0
+                # Between checks a 0, in which all ranks agree.
+                checksum = crc32(reduced.tobytes()) & CHECKSUM_MASK if is_due else 0
+                self.applied[ticket.key] = checksum
             return reduced
-        if shared.configuration.on_nonfinite == "raise":
+        if self.configuration.on_nonfinite == "raise":
             self._refuse(ticket, spec)
-        shared.leave_no_trace(ticket.run)
+        self.leave_no_trace(ticket.run)
         # NaN on all ranks alike, so that a GradScaler skips the step and no replica applies it.
         return np.full(spec.numel, np.nan, spec.accumulator)
 
@@ -301,5 +293,5 @@ class Receiver:
             "lower the learning rate or the loss scale, or clip gradients before they are "
             "compressed"
         )
-        self._shared.fail(ticket.run, error)
+        self.fail(ticket.run, error)
         raise error

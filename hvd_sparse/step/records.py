@@ -59,7 +59,7 @@ class StepRun:
     buckets : those that have begun, by index
     entered, completed : positions of tensors that were handed over, and whose results are there
     errors : of gradients that no registered tensor stands for, in words for the other ranks
-    counted, observed : what was counted of it, to be taken back where it fails
+    counted : what was counted of each tensor, to be taken back where the step fails
     received : tickets whose phases are over, by number (TensorFlow)
     is_raising : a thread is about to raise its failure (TensorFlow)
     is_closed : the next ``compress`` begins another step
@@ -73,8 +73,7 @@ class StepRun:
     entered: set[int] = field(default_factory=set)
     completed: set[int] = field(default_factory=set)
     errors: list[str] = field(default_factory=list)
-    counted: list[tuple[str, dict[str, int]]] = field(default_factory=list)
-    observed: list[tuple[str, Observed, int]] = field(default_factory=list)
+    counted: list[tuple[str, dict[str, int], Observed | None]] = field(default_factory=list)
     received: set[int] = field(default_factory=set)
     is_raising: bool = False
     is_closed: bool = False

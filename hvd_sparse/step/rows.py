@@ -7,14 +7,24 @@ on from where the row has stopped; the results are the same, bit for bit.
 from __future__ import annotations
 
 from types import ModuleType
-from typing import cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.exchanges.members import Begun, Outgoing
 from hvd_sparse.kernels.contract import Aim, Kernels, Taking
-from hvd_sparse.kernels.rows import SENT, address, rows_of
-from hvd_sparse.selectors._aim import margin_of
+from hvd_sparse.kernels.rows import (
+    ADAM,
+    GRADIENT,
+    MOMENTUM,
+    PLAIN,
+    SENT,
+    SENT_ROW,
+    address,
+    rows_of,
+)
+from hvd_sparse.selectors._aim import SMALLEST, margin_of
 from hvd_sparse.selectors.contract import Found
 from hvd_sparse.step.pipeline import Pipeline
 from hvd_sparse.step.records import TensorStep
@@ -23,23 +33,30 @@ from hvd_sparse.wire.frame import HEADER_BYTES, frame_head
 
 UNKNOWN = Taking(0.0, 0, None)
 """Of a pass that was noted, and not made yet."""
-DONE = ["start", "sent", "threshold", "margin"]
+DONE = ["start", "nbytes", "sent", "threshold", "margin"]
 """What is read of the rows that were walked."""
 WORD_BYTES = 8
 """Frames begin at multiples of it, so that vectors can be read where they lie in them."""
+NO_VECTORS, NO_NUMBERS = (0,) * 7, (0.0,) * 11
+"""Of a row that has none: places of ``SENT`` to be filled up."""
+SPARE_BYTES = 24
+"""Room for the magnitude of signs, and for what fills up the parts of their body."""
+
+
+class Noted(NamedTuple):
+    """A pass that was noted, with vectors and numbers in the order of ``SENT``."""
+
+    move: int
+    vectors: tuple[np.ndarray, ...]
+    numbers: tuple[float, ...] = ()
 
 
 class NotedPasses:
-    """The engine's kernels, but for the pass that adds a gradient, which is only noted.
-
-    Attributes
-    ----------
-    noted : gradient, residual and sum of the last such pass
-    """
+    """The engine's kernels, but for the passes that take entries, which are only noted."""
 
     def __init__(self, kernels: Kernels | ModuleType) -> None:
         self._kernels = kernels
-        self.noted: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+        self.noted: Noted | None = None
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._kernels, name)
@@ -47,12 +64,24 @@ class NotedPasses:
     def accumulate_and_take(
         self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray, aim: Aim
     ) -> Taking:
-        self.noted = gradient, residual, out
+        self.noted = Noted(GRADIENT, (gradient, residual, out))
+        return UNKNOWN
+
+    def push_momentum_and_take(self, *given: Any) -> Taking:
+        gradient, velocity, out_velocity, residual, out, momentum, nesterov, _ = given
+        vectors = gradient, residual, out, velocity, out_velocity
+        self.noted = Noted(MOMENTUM, vectors, (momentum, nesterov))
+        return UNKNOWN
+
+    def push_adam_and_take(self, *given: Any) -> Taking:
+        gradient, *moments, residual, out, step, _ = given
+        vectors = gradient, residual, out, *moments
+        self.noted = Noted(ADAM, vectors, (*step.factors(out.dtype), step.is_of_mean))
         return UNKNOWN
 
 
 class OutgoingRows:
-    """The rows of one bucket, of vectors of one dtype; others are left to the walk.
+    """The rows of one bucket, of vectors of one dtype and one codec; others are left to the walk.
 
     Parameters
     ----------
@@ -66,28 +95,27 @@ class OutgoingRows:
         self._pipeline, self._world_size = pipeline, world_size
         self._passes = NotedPasses(pipeline.kernels)
         self._tickets: list[tuple[TensorStep, Begun]] = []
-        self._rows: list[tuple[float, ...]] = []
-        self._added: list[
-            np.ndarray
-        ] = []  # which rows have the addresses of, and nobody else holds
-        self._nbytes, self._codec, self._dtype = 0, 0, np.dtype(np.float32)
+        self._rows: list[bytes] = []
+        self._added: list[np.ndarray] = []  # a row has its address, and nobody else holds it
+        self._nbytes, self._codec, self._dtype = 0, cast(Codec, None), np.dtype(np.float32)
 
     def add(self, ticket: TensorStep) -> None:
         """Take a tensor in, if the call can do what its parts ask for; its pass has begun then."""
         state, parts = ticket.state, ticket.parts
+        spec, selector, codec = state.spec, parts.selector, parts.codec
         if (
             ticket.late is None
             or self._kernels is None
-            or not parts.sends_plain
+            or not parts.row_body
             or state.is_on_device
+            or state.selected_in != spec.key
+            or (self._rows and (spec.accumulator != self._dtype or codec != self._codec))
         ):
             return
-        spec, selector, codec = state.spec, parts.selector, parts.codec.number
-        band = selector.band(spec.numel) if state.selected_in == spec.key else None
-        if band is None or codec is None or (self._rows and spec.accumulator != self._dtype):
-            return
+        band = selector.band(spec.numel)
         aim = selector.aim(spec.numel, state.threshold, state.memo)
-        if aim is None:
+        # Signs are not asked of subnormal numbers, which some threads take for zero.
+        if band is None or aim is None or (not parts.is_exact and aim.threshold < SMALLEST):
             return
         gradient, passes = ticket.gradient(), self._passes
         passes.noted = None
@@ -97,36 +125,47 @@ class OutgoingRows:
         if passes.noted is None:  # the memory has made another pass
             ticket.begun = begun
             return
-        added, old, new = passes.noted
+        move, vectors, numbers = passes.noted
         self._tickets.append((ticket, begun))
-        self._added.append(added)
+        self._added.append(vectors[0])
         self._rows.append(
-            (
-                address(added), address(old), address(new), spec.numel, aim.threshold, aim.capacity,
-                band.least, band.wanted, band.most, margin_of(state.memo), self._nbytes,
-                0, 0, 0, 0, 0,
+            SENT_ROW.pack(
+                move, *map(address, vectors), *NO_VECTORS[len(vectors) :],
+                *numbers, *NO_NUMBERS[len(numbers) :], spec.numel,
+                aim.threshold, aim.capacity, band.least, band.wanted, band.most,
+                margin_of(state.memo), self._nbytes, 0, 0, 0, 0, 0, 0,
             )
         )  # fmt: skip
         self._codec, self._dtype = codec, spec.accumulator
-        nbytes = HEADER_BYTES + band.most * (4 + self._dtype.itemsize)
+        nbytes = HEADER_BYTES + band.most * (4 + self._dtype.itemsize) + SPARE_BYTES
         self._nbytes += -(-nbytes // WORD_BYTES) * WORD_BYTES
 
     def send(self) -> None:
         """Walk all rows.  Those that are left to the walk have their passes behind them."""
         if self._kernels is None or not self._rows:
             return
-        table, frames = np.array(self._rows, SENT), np.empty(self._nbytes, np.uint8)
-        head, first, size = frame_head(self._codec, self._dtype), 0, len(self._rows)
+        table = np.frombuffer(bytearray().join(self._rows), SENT)  # which may be written to
+        dtype, body = self._dtype, self._codec.row_body
+        lists = np.empty(self._nbytes, np.uint8)
+        frames = lists if body == PLAIN else np.zeros(self._nbytes, np.uint8)
+        head, first, size = frame_head(self._codec, dtype), 0, len(self._rows)
         while first < size:
-            left, indices, values = self._kernels.send_rows(table, first, head, frames, self._dtype)
+            left, indices, values = self._kernels.send_rows(
+                table, first, head, frames, lists, body, dtype
+            )
             if left < size:
                 self._leave(*self._tickets[left], table[left], indices, values)
             first = left + 1
-        width = 4 + self._dtype.itemsize
-        for (ticket, _), (start, count, *chosen) in zip(self._tickets, table[DONE].tolist()):
+        for (ticket, _), (start, nbytes, count, *chosen) in zip(
+            self._tickets, table[DONE].tolist()
+        ):
             if count >= 0:
-                frame = frames[start : start + HEADER_BYTES + count * width]
-                self._sent(ticket, frame, count, *chosen)
+                at = start + HEADER_BYTES
+                end = at + 4 * count
+                indices = lists[at:end].view(np.uint32)
+                values = lists[end : end + count * dtype.itemsize].view(dtype)
+                sent = Selection(indices, values, ticket.state.spec.numel)
+                self._sent(ticket, frames[start : start + nbytes], sent, *chosen)
 
     def _leave(
         self,
@@ -146,15 +185,19 @@ class OutgoingRows:
         ticket.begun = begun._replace(accumulated=accumulated)
 
     def _sent(
-        self, ticket: TensorStep, frame: np.ndarray, count: int, threshold: float, margin: float
+        self,
+        ticket: TensorStep,
+        frame: np.ndarray,
+        sent: Selection,
+        threshold: float,
+        margin: float,
     ) -> None:
         """Note what a frame sends, as ``Pipeline.send_found`` does."""
-        state, end = ticket.state, HEADER_BYTES + 4 * count
-        spec, indices = state.spec, frame[HEADER_BYTES:end].view(np.uint32)
-        sent = Selection(indices, frame[end:].view(self._dtype), spec.numel)
-        state.note(threshold, margin, spec.key)
+        state = ticket.state
+        state.note(threshold, margin, state.spec.key)
         if state.departures is not None:
-            state.departures.note(state.steps, indices)
-        state.memory.update(sent, True, self._pipeline.kernels, is_taken=True)
+            state.departures.note(state.steps, sent.indices)
+        is_exact = ticket.parts.is_exact
+        state.memory.update(sent, is_exact, self._pipeline.kernels, is_taken=True)
         found = Found(sent, threshold, memo=margin, is_one_pass=True, is_taken=True)
-        ticket.outgoing = Outgoing(frame, entries=count, found=found)
+        ticket.outgoing = Outgoing(frame, entries=sent.count, found=found)

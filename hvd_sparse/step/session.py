@@ -79,7 +79,7 @@ class Session:
                 if self.step.configuration.is_sparse(spec.shape, spec.numel):
                     sent[spec.key] = self.driver.compress(position, flat, scale, stays=True)
                 else:
-                    sent[spec.key] = flat, self.step.receiver.enter_dense(position, scale)
+                    sent[spec.key] = flat, self.step.enter_dense(position, scale)
         reduced = {
             key: self.collective.allreduce(wire, key).wait(None) * factor
             for key, (wire, _) in sent.items()
@@ -87,7 +87,7 @@ class Session:
         results = {}
         for key, (_, ticket) in sent.items():
             if ticket.bucket is None:
-                flat = self.step.receiver.finish_dense(ticket, reduced[key], NOTHING)
+                flat = self.step.finish_dense(ticket, reduced[key], NOTHING)
             else:
                 flat = self.driver.decompress(reduced[key], ticket, NOTHING)
             results[key] = flat.reshape(gradients[key].shape).astype(

@@ -24,7 +24,6 @@ from hvd_sparse.step_parts import StepParts
 from hvd_sparse.tracing.spans import Spans
 from hvd_sparse.types import Pace, TensorSpec
 from hvd_sparse.untyped import Settings
-from hvd_sparse.wire.replicas import Replicas
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -36,13 +35,21 @@ MOST_ANSWERS = 1 << 14
 class Shared:
     """All tensors of a compressor, which of them travel together, and what becomes of a step.
 
+    Parameters
+    ----------
+    configuration : parts and options
+    specs : the registered tensors, in the same order on every rank
+    buckets : members of every bucket, by position
+    kernels : the engine's kernels
+    carrier_dtype : of carriers that travel alone; None takes the accumulator's, as dense steps do
+
     Attributes
     ----------
-    configuration, specs : parts and options; the registered tensors, in the same order on every
-        rank
     fixed_parts : of every step, where the density stays as it is; else None
-    buckets, bucket_of : members of every bucket, by position; the bucket of every member
-    pipeline, stats, replicas, transactions : what the halves work with
+    finishes, has_replica : memories work on every result; carriers have a checksum of results
+    bucket_of : the bucket of every member
+    pipeline, stats, transactions : what the halves work with
+    applied : of each tensor, the checksum of the last applied gradient that is due for a comparison
     reduction : "average" or "sum", as the carriers have told
     placement : where the ranks are, for exchanges to which it matters
     """
@@ -60,16 +67,19 @@ class Shared:
         self.keys = [spec.key for spec in self.specs]
         self._set_buckets(buckets)
         self.fixed_parts = configuration.fixed_parts
+        self.finishes = configuration.memory.finishes
+        self.has_replica = configuration.check_replicas_every > 0
         self.pipeline = Pipeline(configuration, kernels)
         self.carrier_dtype = carrier_dtype
         self.reduction = "average"
-        self.replicas = Replicas(configuration.check_replicas_every)
+        self.applied: dict[str, int] = {}
         self.transactions = Transactions(configuration, self.specs)
         self.stats = Stats(self.transactions.lock)
         self.placement: Placement | None = None
         self.settings_of: Callable[[int], Settings] | None = None
         self.pace_of: Callable[[int], Pace] | None = None
         self._is_dense: dict[tuple[int, float | None, int], bool] = {}
+        self._started_checksums: dict[str, int] = {}
 
     @property
     def exchange(self) -> Exchange:
@@ -161,7 +171,7 @@ class Shared:
         memory = state.memory
         memory.step, memory.is_average = state.steps, self.reduction == "average"
         memory.density = density
-        if self.settings_of is not None and self.configuration.memory.finishes:
+        if self.settings_of is not None and self.finishes:
             memory.tune(**self.settings_of(position))
 
     def begin(self, position: int, state: TensorState) -> StepParts:
@@ -219,11 +229,8 @@ class Shared:
                 counts["one_pass"] = 1
             if found.is_fallback:
                 counts["fallbacks"] = 1
-        self.stats.count_tensor(ticket.key, counts)
-        ticket.run.counted.append((ticket.key, counts))
-        if sent.observed is not None:
-            self.stats.observe(ticket.key, sent.observed, sent.entries)
-            ticket.run.observed.append((ticket.key, sent.observed, sent.entries))
+        self.stats.count_tensor(ticket.key, counts, sent.observed)
+        ticket.run.counted.append((ticket.key, counts, sent.observed))
         if not ticket.run.is_finite:
             self._uncount(ticket.run)
 
@@ -256,11 +263,7 @@ class Shared:
 
     def _uncount(self, run: StepRun, only: str | None = None) -> None:
         """Take back what was counted of a step: of all its tensors, or of one alone."""
-        for key, counts in run.counted:
+        for key, counts, observed in run.counted:
             if only in (None, key):
-                self.stats.count_tensor(key, {name: -count for name, count in counts.items()})
-        for key, observed, entries in run.observed:
-            if only in (None, key):
-                self.stats.observe(key, observed, entries, sign=-1)
+                self.stats.count_tensor(key, counts, observed, sign=-1)
         run.counted = [each for each in run.counted if only not in (None, each[0])]
-        run.observed = [each for each in run.observed if only not in (None, each[0])]

@@ -45,23 +45,23 @@ class Stats:
         # TensorFlow calls from several threads
         self._lock: Lock = threading.RLock() if lock is None else lock
 
-    def count_tensor(self, key: str, counts: Mapping[str, int]) -> None:
-        """Add to a tensor's counters, those of ``COUNTED``."""
+    def count_tensor(
+        self, key: str, counts: Mapping[str, int], observed: Observed | None, *, sign: int = 1
+    ) -> None:
+        """Add to a tensor's counters, those of ``COUNTED``, and what telemetry observed; with a
+        sign of -1 take it back."""
         with self._lock:
             totals = self.tensors[key]
             for name, count in counts.items():
-                totals[name] += count
-
-    def observe(self, key: str, observed: Observed, entries: int, *, sign: int = 1) -> None:
-        """Add what telemetry found out about a tensor's step; take it back with a sign of -1."""
-        with self._lock:
-            kept, there, waited, sent = self._observed[key]
-            self._observed[key] = [
-                kept + sign * observed.kept_squared,
-                there + sign * observed.accumulated_squared,
-                waited + sign * observed.waited,
-                sent + sign * entries,
-            ]
+                totals[name] += sign * count
+            if observed is not None:
+                kept, there, waited, sent = self._observed[key]
+                self._observed[key] = [
+                    kept + sign * observed.kept_squared,
+                    there + sign * observed.accumulated_squared,
+                    waited + sign * observed.waited,
+                    sent + sign * counts["entries_sent"],
+                ]
 
     def count_bytes(self, kind: str, nbytes: int) -> None:
         """Count bytes that were handed to a collective.

@@ -11,25 +11,18 @@ All ranks then raise alike.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from types import ModuleType
-
 import numpy as np
 
-from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import NonFiniteGradient
 from hvd_sparse.exchanges.context import ExchangeContext
 from hvd_sparse.exchanges.contract import Conversation
 from hvd_sparse.exchanges.members import Arrival, Member, Outgoing
-from hvd_sparse.kernels.contract import Kernels
 from hvd_sparse.step.devices.contract import Late
-from hvd_sparse.step.devices.passes import DevicePasses
+from hvd_sparse.step.devices.passes import BucketPasses
 from hvd_sparse.step.group_selection import send_merged
 from hvd_sparse.step.loss_scale import check_scale, unscaled
 from hvd_sparse.step.receiver import Receiver
 from hvd_sparse.step.records import BucketRun, StepRun, TensorStep, Ticket, in_words, told_once
-from hvd_sparse.step.shared import Shared
-from hvd_sparse.types import TensorSpec
 from hvd_sparse.wire.carrier import CHECKSUM_MASK, CarrierLayout, carrier_layout
 from hvd_sparse.wire.checksum import crc32
 
@@ -41,37 +34,10 @@ to what each takes: between two gradients a backward pass and Horovod have the c
 cold caches take about twice as long."""
 
 
-class Step(Shared):
+class Step(BucketPasses, Receiver):
     """All tensors of a compressor and the step that they are in: takes gradients in, and speaks for
     this rank.
-
-    Parameters
-    ----------
-    configuration : parts and options
-    specs : the registered tensors, in the same order on every rank
-    buckets : members of every bucket, by position
-    kernels : the engine's kernels
-    carrier_dtype : of carriers that travel alone; None takes the accumulator's, as dense steps do
-
-    Attributes
-    ----------
-    passes : of tensors that wait for their bucket
-    receiver : what all ranks sent, taken in
     """
-
-    def __init__(
-        self,
-        configuration: Configuration,
-        specs: Sequence[TensorSpec],
-        buckets: Sequence[tuple[int, ...]],
-        kernels: Kernels | ModuleType,
-        carrier_dtype: type[np.floating] | None = None,
-    ) -> None:
-        super().__init__(configuration, specs, buckets, kernels, carrier_dtype)
-        self.passes = DevicePasses(self)
-        self.receiver = Receiver(self)
-        self._has_replica = configuration.check_replicas_every > 0
-        self._started_checksums: dict[str, int] = {}
 
     def compress(
         self,
@@ -179,7 +145,7 @@ class Step(Shared):
         """Return how a carrier lies in memory, travelling alone or before a dense gradient of the
         dtype."""
         chosen = (self.carrier_dtype if alone else None) or dtype
-        return carrier_layout(chosen, world_size, self._has_replica)
+        return carrier_layout(chosen, world_size, self.has_replica)
 
     def _write_wire(self, ticket: TensorStep, rank: int, dense: bool) -> np.ndarray:
         sent, waiting, state = ticket.outgoing, ticket.waiting, ticket.state
@@ -200,7 +166,7 @@ class Step(Shared):
             rank,
             ticket.checksum,
             failed=ticket.error is not None,
-            replica=self.replicas.due(spec.key) if self._has_replica else 0,
+            replica=self.applied.get(spec.key, 0),
             is_finite=ticket.is_finite,
             density=0.0 if sent is None else sent.entries / spec.numel,
             norm=sent.norm if sent else waiting.norm if waiting else 0.0,
@@ -219,7 +185,7 @@ class Step(Shared):
         """Return the bucket's exchange.  It takes part in every phase, whatever happened on this
         rank."""
         if bucket.begun:
-            self.passes.go_on(bucket, rank, world_size)
+            self.go_on_with(bucket, rank, world_size)
         if self.configuration.select_over == "group":  # else the exchange selects what waits
             self._select_merged(bucket, run, rank, world_size)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import NamedTuple
@@ -13,12 +12,13 @@ import numpy as np
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.errors import CorruptPayload, NonFiniteGradient
 from hvd_sparse.exchanges.members import Part
-from hvd_sparse.kernels.aligned import aligned_empty
+from hvd_sparse.kernels.arrays import aligned_empty, is_finite
 from hvd_sparse.kernels.contract import Kernels, Surplus
-from hvd_sparse.kernels.finite import is_finite
 from hvd_sparse.kernels.rows import ARRIVED, FRAME, address, rows_of
 from hvd_sparse.types import Selection, TensorSpec
 from hvd_sparse.wire.frame import decode_for, frame_head
+
+Row = tuple[float, ...]
 
 MOST_FACTOR = 1e6
 """Horovod multiplies sums by 1 or less, unless it is told otherwise."""
@@ -124,58 +124,28 @@ def _sum_rows(sums: Sequence[Sum], kernels: Kernels | ModuleType) -> list[float 
     engine = rows_of(kernels)
     if engine is None:
         return bounds
-    by_dtype: dict[np.dtype, list[int]] = defaultdict(list)
-    rows: dict[np.dtype, list[tuple[float, ...]]] = defaultdict(list)
-    frames: dict[np.dtype, list[tuple[int, int]]] = defaultdict(list)
-    heads: dict[np.dtype, int] = {}
+    # By dtype and codec: the places of the results, their rows, and the rows' frames.
+    tables: dict[tuple[np.dtype, Codec], tuple[list[int], list[Row], list[tuple[int, int]]]] = {}
     for place, (_, codec, parts, out, factor) in enumerate(sums):
-        if not (codec.is_plain and isinstance(out, np.ndarray) and abs(factor) <= MOST_FACTOR):
+        if not (codec.row_body and isinstance(out, np.ndarray) and abs(factor) <= MOST_FACTOR):
             continue
         there = [(address(s), s.size) for _, s in parts if isinstance(s, np.ndarray)]
         if not there or len(there) < len(parts):
             continue
-        dtype, number = out.dtype, codec.number
-        assert number is not None  # of a plain codec
-        heads[dtype] = frame_head(number, dtype)
-        by_dtype[dtype].append(place)
-        first = len(frames[dtype])
-        rows[dtype].append((address(out), out.size, first, len(parts), factor, 0.0))
-        frames[dtype] += there
-    for dtype, places in by_dtype.items():
-        table = np.array(rows[dtype], ARRIVED)
-        engine.sum_rows(table, np.array(frames[dtype], FRAME), heads[dtype], dtype)
+        places, rows, frames = tables.setdefault((out.dtype, codec), ([], [], []))
+        places.append(place)
+        rows.append((address(out), out.size, len(frames), len(parts), factor, 0.0))
+        frames += there
+    for (dtype, codec), (places, rows, frames) in tables.items():
+        table, head = np.array(rows, ARRIVED), frame_head(codec, dtype)
+        engine.sum_rows(table, np.array(frames, FRAME), head, codec.row_body, dtype)
         for place, most in zip(places, table["most"].tolist()):
             if most == most:
                 bounds[place] = most * abs(sums[place].factor)
     return bounds
 
 
-def add_up(
-    spec: TensorSpec,
-    arrived: Gathered,
-    factor: float,
-    out: np.ndarray,
-    kernels: Kernels | ModuleType,
-) -> float:
-    """Write out = factor * (sum of what was gathered), in its order, the same on all ranks.
-
-    Returns a magnitude that no entry exceeds by more than rounding, infinite where none is known.
-
-    out : flat, of the accumulator's dtype; untouched on any error
-
-    Raises
-    ------
-    NonFiniteGradient : the sum leaves the range of the dtype: of the same bits, so on all ranks or
-        none
-    """
-    is_safe = arrived.is_safe(factor)
-    if not is_safe:
-        _check_range(spec, arrived.parts, factor, kernels)
-    kernels.assemble(out, arrived.parts, factor)
-    return arrived.most * abs(factor) if is_safe else math.inf
-
-
-def _check_range(
+def check_range(
     spec: TensorSpec, parts: list[Selection], factor: float, kernels: Kernels | ModuleType
 ) -> None:
     """Raise NonFiniteGradient where the sum, as it is or times the factor, is not finite."""

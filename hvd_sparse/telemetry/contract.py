@@ -1,10 +1,10 @@
 """Contract of the writers: destinations of a run's records.
 
-A writer is a description, equal and JSON-able like the parts; ``open`` makes the sink that records
-are written to.  A record is a JSON-able mapping, of one of three events:
+A writer is a description, comparable and JSON-able like the parts.  Its method ``open`` returns the
+sink that takes the records.  A record is a JSON-able mapping with one of three events:
 
     run      the first: name, rank, world_size, exchange, config, shapes of the tensors
-    step     of a compressor's step: fields as in ``frontend.recorder``
+    step     fields of a compressor's step, as in ``frontend.recorder``
     metrics  metrics passed to ``log``
 
 Each has ``step`` (completed steps), ``seconds`` since the sink was opened, and ``time`` since 1970.
@@ -13,7 +13,6 @@ Each has ``step`` (completed steps), ``seconds`` since the sink was opened, and 
 from __future__ import annotations
 
 import math
-import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -32,12 +31,7 @@ Function = Callable[[Report], object]
 
 @dataclass(frozen=True)
 class Place:
-    """The rank that opens a writer.
-
-    Attributes
-    ----------
-    rank, world_size : of this process
-    """
+    """The rank that opens a writer, and the number of ranks."""
 
     rank: int = 0
     world_size: int = 1
@@ -59,14 +53,14 @@ class Sink(ABC):
 
     @abstractmethod
     def write(self, record: Report) -> None:
-        """Write a record down."""
+        """Write a record."""
 
     @abstractmethod
     def close(self) -> None:
         """Write pending records, and close files and connections."""
 
     def log(self, step: int, **metrics: Option) -> None:
-        """Write a program's own metrics down, for runs without a compressor.
+        """Write a program's own metrics, for runs without a compressor.
 
         Parameters
         ----------
@@ -82,13 +76,13 @@ class Writer(ABC):
 
     Parameters
     ----------
-    all_ranks : every rank writes, and not rank 0 alone
+    all_ranks : whether every rank writes, or only rank 0
     """
 
     id: ClassVar[str]
     paper: ClassVar[str | None] = None
     remedy: ClassVar[str]
-    """What to do where it cannot write, in words."""
+    """What to do if it cannot write, for messages."""
 
     all_ranks: bool = field(default=False, kw_only=True)
 
@@ -97,15 +91,11 @@ class Writer(ABC):
 
     @abstractmethod
     def open(self, place: Place = Place()) -> Sink:  # noqa: B008 - frozen
-        """Return the sink of this rank.
-
-        Parameters
-        ----------
-        place : this rank; by default, of a program that is alone
+        """Return the sink of this rank; by default that of a program with one rank.
 
         Raises
         ------
-        InvalidOption : a package lacks, or the place cannot be written to
+        InvalidOption : a package is missing, or the destination cannot be written to
         """
 
 
@@ -114,7 +104,7 @@ Writers = Union[bool, tuple[Union[Writer, Function], ...]]
 
 
 def resolve_writers(given: Option) -> Writers:
-    """Return the option ``telemetry`` in one form.
+    """Return the writers that the option ``telemetry`` names.
 
     Parameters
     ----------
@@ -123,7 +113,7 @@ def resolve_writers(given: Option) -> Writers:
 
     Raises
     ------
-    InvalidOption : it is none of these
+    InvalidOption : the value is none of these
 
     Examples
     --------
@@ -152,16 +142,11 @@ def _resolve_writer(each: Option, given: Option) -> Writer | Function:
 
 
 def numbers_of(metrics: Mapping[str, Option]) -> dict[str, float | None]:
-    """Return metrics as plain numbers; None for NaN and infinity, which JSON does not have.
-
-    Raises
-    ------
-    InvalidOption : one is no number
-    """
+    """Return metrics as plain numbers; None for NaN and infinity, which JSON does not have."""
     found: dict[str, float | None] = {}
     for name, value in metrics.items():
         try:
-            # A torch tensor of a graph warns where it is made a number as it is.
+            # Detach, because torch warns when it converts a tensor that requires a gradient.
             number = float(getattr(value, "detach", lambda value=value: value)())
         except (TypeError, ValueError):
             raise InvalidOption(
@@ -172,23 +157,15 @@ def numbers_of(metrics: Mapping[str, Option]) -> dict[str, float | None]:
 
 
 def stamped(event: str, step: int, began_s: float, content: Report) -> Report:
-    """Return a record.
-
-    Parameters
-    ----------
-    event : "run", "step" or "metrics"
-    step : completed steps
-    began_s : begin of the run, by ``time.monotonic``
-    content : further fields
-    """
+    """Return a record; ``began_s`` is the start of the run, by ``time.monotonic``."""
     seconds = round(time.monotonic() - began_s, 6)
     return {"event": event, "step": step, "seconds": seconds, "time": time.time(), **content}
 
 
 def flat(record: Report) -> dict[str, float]:
-    """Return the numbers of a record by tag, for boards: ``density_achieved/layer1.weight``.
+    """Return the numbers of a record by tag, for example ``density_achieved/layer1.weight``.
 
-    Those of the total end in ``/total``; metrics of the program have their own names.
+    Tags of the total end in ``/total``; metrics of the program keep their names.
     """
     if record["event"] == "metrics":
         names = [name for name in record if name not in ("event", "step", "seconds", "time")]
@@ -200,21 +177,3 @@ def flat(record: Report) -> dict[str, float]:
                 found[f"{what}/{whose}"] = float(value)
     found["lagging_ranks/total"] = float(len(record["lagging_ranks"] or ()))
     return found
-
-
-def open_for_lines(path: Path, what: str) -> int:
-    """Return a file to append to, as a descriptor; its folder is made.
-
-    Raises
-    ------
-    InvalidOption : that cannot be
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise InvalidOption(
-            f"path of writer {what!r} is {str(path)!r}, which cannot be written: {why}; give the "
-            "path of a file in a folder with room on its disk"
-        ) from None

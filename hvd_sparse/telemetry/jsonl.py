@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
+from hvd_sparse.errors import InvalidOption
 from hvd_sparse.registry import WRITERS
-from hvd_sparse.telemetry.contract import Place, Sink, Writer, open_for_lines
+from hvd_sparse.telemetry.contract import Place, Sink, Writer
 from hvd_sparse.untyped import Report
 
 
@@ -17,12 +19,12 @@ from hvd_sparse.untyped import Report
 class JsonLines(Writer):
     """Write every record as a line of JSON.
 
-    A file that is there is added to, so that a restart loses nothing: whoever reads it drops the
-    records that a later run has overtaken.
+    Existing files are appended to, so that a restart loses nothing; readers drop the records that a
+    later run repeats.
 
     Parameters
     ----------
-    path : of the file; its folder is made
+    path : of the file; a missing folder is created
 
     Examples
     --------
@@ -46,17 +48,11 @@ class JsonLines(Writer):
 
 
 class JsonLinesFile(Sink):
-    """An open file of records.
-
-    Parameters
-    ----------
-    path : as the writer has it
-    place : this rank
-    """
+    """An open file of records."""
 
     def __init__(self, path: str, place: Place) -> None:
         super().__init__()
-        self._file: int | None = open_for_lines(place.path(path), JsonLines.id)
+        self._file: int | None = _open(place.path(path))
 
     def write(self, record: Report) -> None:
         if self._file is not None:
@@ -67,3 +63,15 @@ class JsonLinesFile(Sink):
         file, self._file = self._file, None
         if file is not None:
             os.close(file)
+
+
+def _open(path: Path) -> int:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise InvalidOption(
+            f"path of writer 'jsonl' is {str(path)!r}, which cannot be written: {why}; give the "
+            "path of a file in a folder with room on its disk"
+        ) from None

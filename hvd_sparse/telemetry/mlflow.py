@@ -18,14 +18,14 @@ MOST_AT_ONCE = 1000
 @WRITERS.register("mlflow")
 @dataclass(frozen=True)
 class Mlflow(Writer):
-    """Log to the program's active run of MLflow, or to one that is started.
+    """Log to the program's active run of MLflow, or start a run.
 
-    Characters that MLflow does not take in the names of tensors become ``_``.
+    Characters of tensor names that MLflow refuses become ``_``.
 
     Parameters
     ----------
-    tracking_uri : of the store; that of MLflow's own settings if it is None
-    experiment : of a run that is started; MLflow's own default if it is None
+    tracking_uri : of the store; None for MLflow's own setting
+    experiment : of a run that is started; None for MLflow's own default
     """
 
     remedy: ClassVar[str] = "look at the tracking server, or give tracking_uri a local store"
@@ -44,13 +44,7 @@ class Mlflow(Writer):
 
 
 class MlflowRun(Sink):
-    """A run of MLflow.
-
-    Parameters
-    ----------
-    mlflow : the package
-    writer : its options
-    """
+    """A run of MLflow."""
 
     def __init__(self, mlflow: Value, writer: Mlflow) -> None:
         super().__init__()

@@ -24,7 +24,7 @@ class TensorBoard(Writer):
 
     Parameters
     ----------
-    path : of the folder
+    path : of the folder of events
     """
 
     remedy: ClassVar[str] = "look for room on the disk and the rights to its folder"
@@ -51,12 +51,7 @@ def _is_there(package: str) -> bool:
 
 
 class TorchBoard(Sink):
-    """A folder of events, written by torch.
-
-    Parameters
-    ----------
-    folder : of the events
-    """
+    """A folder of events, written by torch."""
 
     def __init__(self, folder: str) -> None:
         super().__init__()
@@ -77,12 +72,7 @@ class TorchBoard(Sink):
 
 
 class TensorflowBoard(Sink):
-    """A folder of events, written by TensorFlow.
-
-    Parameters
-    ----------
-    folder : of the events
-    """
+    """A folder of events, written by TensorFlow."""
 
     def __init__(self, folder: str) -> None:
         super().__init__()

@@ -16,13 +16,12 @@ STEP = "hvd_sparse/step"
 @WRITERS.register("wandb")
 @dataclass(frozen=True)
 class WeightsAndBiases(Writer):
-    """Log to the program's run of Weights & Biases, or to one that is started.
+    """Log to the program's run of Weights & Biases, or start a run.
 
     Parameters
     ----------
-    project : of a run that is started; the package's own default if it is None
-    mode : of a run that is started: "online", "offline" or "disabled"; the package's own default if
-        it is None
+    project : of a run that is started; None for the default of wandb
+    mode : of a run that is started: "online", "offline" or "disabled"; None for its default
     """
 
     remedy: ClassVar[str] = "look at the network and wandb login, or give mode='offline'"
@@ -41,14 +40,7 @@ class WeightsAndBiases(Writer):
 
 
 class WandbRun(Sink):
-    """A run of Weights & Biases.
-
-    Parameters
-    ----------
-    wandb : the package
-    writer : its options
-    place : this rank
-    """
+    """A run of Weights & Biases."""
 
     def __init__(self, wandb: Value, writer: WeightsAndBiases, place: Place) -> None:
         super().__init__()

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import tensorflow as tf
+
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.frontend.compression import AutoMethod
+from hvd_sparse.frontend.compression import AutoMethod, SendNothing
 from hvd_sparse.methods import Methods
-from hvd_sparse.optimizer_memory import Handover
+from hvd_sparse.optimizer_memory import Handover, Rates
 from hvd_sparse.plan.policy import Policy
 from hvd_sparse.plan.trial import Trial
-from hvd_sparse.rates import Rates
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.tensorflow.fallback import GraphFallback
-from hvd_sparse.tensorflow.nothing import TensorflowSendNothing
 from hvd_sparse.tensorflow.optimizer import foresee, read_optimizer
 from hvd_sparse.tensorflow.variables import refuse_graphs
-from hvd_sparse.untyped import GradScaler, Optimizer, Params, ProcessSet, Value
+from hvd_sparse.untyped import Context, GradScaler, Optimizer, Params, ProcessSet, Value
+
+
+class TensorflowSendNothing(SendNothing):
+    """Gives Horovod one number a tensor, and every rank its own gradient back."""
+
+    @tf.autograph.experimental.do_not_convert
+    def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Context]:
+        """Return a number for Horovod, and the gradient; groups of Horovod's want one dtype."""
+        return tf.zeros([1], tensor.dtype), tensor
+
+    @tf.autograph.experimental.do_not_convert
+    def decompress(self, tensor: tf.Tensor, ctx: Context) -> tf.Tensor:
+        """Return the rank's own gradient, once the number is there."""
+        with tf.control_dependencies([tensor]):
+            return tf.identity(ctx)
 
 
 class Compression(AutoMethod, Methods):

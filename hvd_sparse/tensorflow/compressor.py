@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
+import numpy as np
 import tensorflow as tf
 
 from hvd_sparse.collectives._process_set import rank_in
@@ -11,28 +13,27 @@ from hvd_sparse.collectives.horovod_tensorflow import HorovodTensorflowCollectiv
 from hvd_sparse.compatibility import PLANNED, refuse_hiding
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.frontend.compressor import check_process_set, is_elastic
-from hvd_sparse.frontend.watched import WatchedCompressor
+from hvd_sparse.frontend.compressor import Compressor, check_process_set, is_elastic
 from hvd_sparse.kernels.engines import resolve_engine
-from hvd_sparse.optimizer_memory import warn_of_rare_entries
+from hvd_sparse.optimizer_memory import Rates, warn_of_rare_entries
 from hvd_sparse.plan.group_plan import GroupPlan
-from hvd_sparse.plan.groups_of_graphs import GraphPlannedGroups
-from hvd_sparse.rates import Rates
+from hvd_sparse.plan.measuring import GraphPlannedGroups
 from hvd_sparse.state.state_check import IncompatibleKeys
 from hvd_sparse.step.buckets import one_per_tensor
 from hvd_sparse.step.step import Step
-from hvd_sparse.tensorflow.branches import Unbranched
 from hvd_sparse.tensorflow.bucket import DenseContext, GraphBucket, SparseContext
-from hvd_sparse.tensorflow.call_checks import (
+from hvd_sparse.tensorflow.fallback import GraphFallback, Unbranched
+from hvd_sparse.tensorflow.graph_functions import GraphFunctions, call_numpy
+from hvd_sparse.tensorflow.identity import (
+    CallSite,
+    VariableIndex,
     check_names,
     check_reduction,
+    find_call_site,
     refuse_xla,
     spec_of_unknown,
+    token_of,
 )
-from hvd_sparse.tensorflow.fallback import GraphFallback
-from hvd_sparse.tensorflow.graph_functions import GraphFunctions
-from hvd_sparse.tensorflow.host import call_numpy
-from hvd_sparse.tensorflow.identity import CallSite, VariableIndex, find_call_site, token_of
 from hvd_sparse.tensorflow.keras3 import inner_of, refuse_horovods_wrapper
 from hvd_sparse.tensorflow.optimizer import (
     Follower,
@@ -41,8 +42,6 @@ from hvd_sparse.tensorflow.optimizer import (
     refuse_clipping,
     refuse_momentum,
 )
-from hvd_sparse.tensorflow.scaler import scale_of
-from hvd_sparse.tensorflow.slots import Slots
 from hvd_sparse.tensorflow.variables import VariableSource, refuse_tensorflow_1, specs_of
 from hvd_sparse.tensorflow.witness import Witness
 from hvd_sparse.types import Pace
@@ -59,7 +58,7 @@ from hvd_sparse.untyped import (
 )
 
 
-class TensorflowCompressor(WatchedCompressor):
+class TensorflowCompressor(Compressor):
     """A stateful compressor with Horovod's ``compress`` and ``decompress``.  Made by
     ``Compression``.
 
@@ -74,8 +73,6 @@ class TensorflowCompressor(WatchedCompressor):
     grad_scaler : the loss scaler: a Keras ``LossScaleOptimizer``, or a callable
     policy : chooses each step's way; None to compress at every step
     """
-
-    _policy: GraphFallback | None
 
     def __init__(
         self,
@@ -103,13 +100,11 @@ class TensorflowCompressor(WatchedCompressor):
         self._kernels = resolve_engine(configuration.engine)
         self.process_set = hvd.global_process_set if process_set is None else process_set
         check_process_set(self.process_set)
-        super().__init__(
-            configuration, f"tensorflow.{self.process_set.process_set_id}", self.process_set.size()
-        )
+        place = f"tensorflow.{self.process_set.process_set_id}"
+        super().__init__(configuration, place, self.process_set.size(), policy)
         self.collective = HorovodTensorflowCollective(self.process_set)
-        self._policy = policy
+        self._fallback = policy
         self._planner: GraphPlannedGroups | None = None
-        self._unbranched = Unbranched()
         self._index: VariableIndex | None = None
         self._follower: Follower | None = None
         self._rates: Rates | None = None
@@ -117,8 +112,8 @@ class TensorflowCompressor(WatchedCompressor):
         self._has_shaken_hands = False
 
     def __hash__(self) -> int:
-        """Refuse Horovod's wrapper of a Keras 3 optimizer: it would average nothing, and all that
-        it ever does with a compressor is to hash it."""
+        """Refuse Horovod's wrapper of a Keras 3 optimizer: it would average nothing, and it only
+        ever hashes a compressor."""
         refuse_horovods_wrapper(calling_optimizer())
         return object.__hash__(self)
 
@@ -133,30 +128,22 @@ class TensorflowCompressor(WatchedCompressor):
         self.step = Step(
             self.configuration, specs, one_per_tensor(specs, self.configuration), self._kernels
         )
-        if self._follower is not None:
-            follower = self._follower
-            follower.paths = [self._source.paths[id(variable)] for variable in variables]
-            self.step.settings_of = lambda position: follower.settings(
-                specs[position].shape, position
-            )
-            if self._rates is not None:
-                self.step.pace_of = self._pace_of
         if self.configuration.exchange.needs_nodes and self.process_set.included():
             self.step.place(self.collective.rank, self.collective.world_size, self.collective.nodes)
         self._index = VariableIndex(variables)
         if self._follower is not None:
-            self._follower.index = self._index
-            self._follower.slots = Slots(self.step, self._index, self._averaged)
-        self._watch(rank_in(self.process_set))
-        self._trace(hvd.rank)
-        self._functions = GraphFunctions(
-            self.step, self.collective, self._index.tokens(), self.watchdog.ledger, self._policy
+            paths = [self._source.paths[id(variable)] for variable in variables]
+            self._follower.bind(self.step, self._index, paths, self._averaged)
+            if self._rates is not None:
+                self.step.pace_of = self._pace_of
+        self._start(rank_in(self.process_set), hvd.rank)
+        self.functions = GraphFunctions(
+            self.step, self.collective, self._index.tokens(), self.watchdog.ledger, self._fallback
         )
-        self._functions.follower = self._follower
+        self.functions.follower = self._follower
         if self.plans_groups and self._is_called():
-            self._planner = self._functions.planner = GraphPlannedGroups(self)
-        self._record()
-        self._functions.recorder = self._recorder
+            self._planner = self.functions.planner = GraphPlannedGroups(self)
+        self.functions.recorder = self._recorder
 
     @property
     def plans_groups(self) -> bool:
@@ -205,16 +192,6 @@ class TensorflowCompressor(WatchedCompressor):
             return False
         return self._planner.replan()
 
-    def position_of(self, token: Value) -> int | None:
-        """Return whose token it is (``identity.runtime_token``); None for a variable that is not
-        registered."""
-        return self._functions.position(token)
-
-    @property
-    def dense_bytes(self) -> int:
-        """Bytes a step of the tensors that are never compressed."""
-        return self._functions.dense_bytes
-
     def stats(self) -> Report:
         self.resolve()
         return super().stats()
@@ -249,11 +226,11 @@ class TensorflowCompressor(WatchedCompressor):
     def rejoin(self) -> None:
         self.resolve()
         super().rejoin()
-        self._functions.recorder = self._recorder
+        self.functions.recorder = self._recorder
 
     def _forget_world(self) -> None:
         super()._forget_world()
-        self._functions.forget()
+        self.functions.forget()
         if self._planner is not None:
             self._planner.forget_world(self)
 
@@ -278,16 +255,14 @@ class TensorflowCompressor(WatchedCompressor):
         else:
             spec = spec_of_unknown(tensor, variable, self.configuration)
         wire_dtype = tf.as_dtype(spec.accumulator)
-        flat = tf.reshape(tf.cast(tensor, wire_dtype), [-1])
+        wide = tf.cast(tensor, wire_dtype)
+        flat = tf.reshape(wide, [-1])
         token, scale = token_of(variable), self._scale()
         parameter = self._read(variable, wire_dtype)
         if not self.configuration.is_sparse(spec.shape, spec.numel):
-            self._functions.note_dense(spec)
-            return (
-                tf.cast(tensor, wire_dtype),
-                DenseContext(tensor.dtype, token, scale, parameter),
-            )
-        self._functions.note_sparse(spec)
+            self.functions.note_dense(spec)
+            return wide, DenseContext(tensor.dtype, token, scale, parameter)
+        self.functions.note_sparse(spec)
         bucket = self._bucket_of(site, wire_dtype)
         bucket.join(spec, self.configuration)
         wire, number = bucket.send(flat, token, scale)
@@ -296,10 +271,9 @@ class TensorflowCompressor(WatchedCompressor):
         )
 
     def _bucket_of(self, site: CallSite, dtype: tf.DType) -> GraphBucket:
-        """Return the bucket that a tensor travels in: that of its group of Horovod's, or one of its
-        own."""
-        policy, (together, bucket) = self._policy, self._filling
-        branches = self._unbranched if policy is None else policy.branches(self, site)
+        """Return the bucket of Horovod's group, or a new one."""
+        policy, (together, bucket) = self._fallback, self._filling
+        branches = Unbranched() if policy is None else policy.branches(self, site)
         if bucket is None or site.together is None or site.together is not together:
             phases = self.step.exchange.phases(
                 self.configuration.selector, self.collective.world_size
@@ -307,13 +281,12 @@ class TensorflowCompressor(WatchedCompressor):
             is_group = site.together is not None
             name = f"hvd_sparse.{self.name}"
             bucket = GraphBucket(
-                self._functions, phases, name, self.process_set, dtype, branches, is_group=is_group
+                self.functions, phases, name, self.process_set, dtype, branches, is_group=is_group
             )
             self._filling = (site.together, bucket) if is_group else (None, None)
         return bucket
 
     def _read(self, variable: Value, dtype: tf.DType) -> tf.Tensor:
-        """Return the variable's value, flat, for memories that finish with it."""
         if not self.configuration.memory.finishes:
             return tf.zeros([0], dtype)
         return tf.reshape(tf.cast(tf.convert_to_tensor(variable), dtype), [-1])
@@ -325,7 +298,16 @@ class TensorflowCompressor(WatchedCompressor):
         if ctx is None:
             return tensor
         if isinstance(ctx, DenseContext):
-            return tf.cast(self._finish_dense(tensor, ctx), ctx.dtype)
+            reduced = tensor
+            if self._finishes_dense:
+                flat = call_numpy(
+                    self.functions.finish_dense,
+                    [ctx.token, ctx.scale, tf.reshape(tensor, [-1]), ctx.parameter],
+                    tensor.dtype,
+                    name="hvd_sparse_finish",
+                )
+                reduced = tf.reshape(flat, tf.shape(tensor))
+            return tf.cast(reduced, ctx.dtype)
         self._filling = (None, None)
         # One function takes both, so that neither the carrier's verdict nor the messages can be
         # overlooked: a control dependency between them does not hold inside Horovod's branches.
@@ -333,23 +315,12 @@ class TensorflowCompressor(WatchedCompressor):
         dtype = tf.as_dtype(ctx.spec.accumulator)
 
         def build() -> tf.Tensor:
-            return call_numpy(self._functions.receive, inputs, dtype, name="hvd_sparse_receive")
+            return call_numpy(self.functions.receive, inputs, dtype, name="hvd_sparse_receive")
 
         flat = ctx.bucket.branches.receive(build, ctx.flat, tensor)
         result = tf.cast(tf.reshape(flat, ctx.spec.shape), ctx.dtype)
         result.set_shape(ctx.shape)
         return result
-
-    def _finish_dense(self, reduced: tf.Tensor, ctx: DenseContext) -> tf.Tensor:
-        if not self._finishes_dense:
-            return reduced
-        flat = call_numpy(
-            self._functions.finish_dense,
-            [ctx.token, ctx.scale, tf.reshape(reduced, [-1]), ctx.parameter],
-            reduced.dtype,
-            name="hvd_sparse_finish",
-        )
-        return tf.reshape(flat, tf.shape(reduced))
 
     def take_over(self, optimizer: Optimizer) -> None:
         """Do an optimizer's work from now on; the optimizer applies the result.  ``Compression``
@@ -370,8 +341,8 @@ class TensorflowCompressor(WatchedCompressor):
         return self._rates.pace(self._follower.rate, 0, steps)
 
     def _averaged(self, position: int) -> int:
-        """Return over how many ranks the optimizer's gradients of a tensor are averaged, and the
-        memory's are not."""
+        """Return over how many ranks the optimizer's gradients of a tensor are averaged; the
+        memory's are this rank's own."""
         spec = self.step.specs[position]
         is_sparse = self.configuration.is_sparse(spec.shape, spec.numel)
         return self._size_of_world() if is_sparse else 1
@@ -393,11 +364,11 @@ class TensorflowCompressor(WatchedCompressor):
         return scale if self._follower is None else self._follower.beside(scale)
 
     def _is_called(self) -> bool:
-        """Tell whether Horovod will call the compressor when a graph runs; it traces it anyway."""
+        """Return whether Horovod will run the compressor's operations; it traces them anyway."""
         return self.process_set.included() and (self.process_set.size() > 1 or is_elastic())  # type: ignore[no-any-return]
 
     def _look_at(self, caller: Optimizer) -> None:
-        """Horovod's Keras optimizer, which calls; None where a tape does."""
+        """Check Horovod's Keras optimizer, which calls; None with a tape."""
         if caller is None or not self._is_called():
             return
         if self._follower is not None:
@@ -422,11 +393,46 @@ class TensorflowCompressor(WatchedCompressor):
             }
             follower = self._follower
             factors = None if follower is None else follower.factors
-            self._functions.witness = Witness(self._index.variables, specs, factors)
+            self.functions.witness = Witness(self._index.variables, specs, factors)
         if site.op is not None and site.scales == (1.0, 1.0):  # else the carrier will say
             self.step.reduction = "sum" if site.op == hvd.Sum else "average"
         # TensorFlow traces on ranks outside the set too, but never runs there; an elastic state
         # meets before tracing.
         if self.process_set.included() and self._world is None:
-            self._meet(self.step.specs, self.collective)
+            self._meet()
         self._has_shaken_hands = True
+
+
+def scale_of(grad_scaler: GradScaler) -> Callable[[], tf.Tensor]:
+    """Return a function that builds a step's loss scale while a graph is traced.
+
+    The scale of a Keras ``LossScaleOptimizer`` is a variable, which the graph reads (in Keras 3
+    from the first step on); a callable is called at every step; None gives 1.
+
+    Raises
+    ------
+    InvalidOption : it is none of these
+    """
+    if grad_scaler is None:
+        return lambda: tf.constant(1.0, tf.float32)
+    if hasattr(grad_scaler, "loss_scale"):
+        return lambda: tf.cast(tf.convert_to_tensor(grad_scaler.loss_scale), tf.float32)
+    if hasattr(grad_scaler, "dynamic_growth_steps"):
+        return lambda: _scale_of_keras_3(grad_scaler)
+    if callable(grad_scaler):
+        return lambda: _ask(grad_scaler)
+    raise InvalidOption(
+        f"grad_scaler is {grad_scaler!r}: give the Keras LossScaleOptimizer that scales the loss, "
+        "or a callable that returns the scale"
+    )
+
+
+def _scale_of_keras_3(optimizer: GradScaler) -> tf.Tensor:
+    scale = optimizer.dynamic_scale if optimizer.built else optimizer.initial_scale
+    return tf.cast(tf.convert_to_tensor(scale), tf.float32)
+
+
+def _ask(call: Callable[[], Value]) -> tf.Tensor:
+    scale = call_numpy(lambda: np.float32(call()), [], tf.float32, name="hvd_sparse_scale")
+    scale.set_shape([])
+    return scale

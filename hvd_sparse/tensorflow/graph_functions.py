@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import tensorflow as tf
 
 from hvd_sparse.collectives.contract import AllToAll, Collective, Request
+from hvd_sparse.collectives.topology import is_elastic
 from hvd_sparse.errors import UnknownGradient
 from hvd_sparse.exchanges.contract import Conversation
 from hvd_sparse.frontend.recorder import Recorder
-from hvd_sparse.plan.groups_of_graphs import GraphPlannedGroups, now_s
+from hvd_sparse.plan.fallback import Fallback
+from hvd_sparse.plan.measuring import GraphPlannedGroups
 from hvd_sparse.step.records import BucketRun, StepRun, Ticket, joined
 from hvd_sparse.step.step import Step
-from hvd_sparse.tensorflow.branches import EVERYTHING, SPARSE
-from hvd_sparse.tensorflow.failing import FailingStep
-from hvd_sparse.tensorflow.fallback import GraphFallback
 from hvd_sparse.tensorflow.optimizer import Follower
 from hvd_sparse.tensorflow.witness import Witness
 from hvd_sparse.types import TensorSpec
@@ -26,27 +28,41 @@ from hvd_sparse.untyped import Value
 from hvd_sparse.watch.ledger import Ledger
 from hvd_sparse.wire.padding import Padding
 
+logger = logging.getLogger("hvd_sparse")
+
+SPARSE, EVERYTHING, DENSE, FP16 = range(4)
+"""A step's ways: as the method says; all that was kept back along with it; as Horovod does it, as
+float32 or float16."""
+HOST = "/CPU:0"
+"""Where numpy's functions and our collectives run, whatever device the gradients are on."""
+LONGEST_WAIT_S = 5.0
+"""Seconds for the other tensors of a step that failed; a graph that leaves out some of the traced
+ones waits this long for nothing."""
 NO_SPLITS = np.empty(0, np.int32)
 """Splits of an array that goes to all ranks alike."""
 
 
+def call_numpy(
+    function: Callable[..., Value],
+    inputs: Sequence[tf.Tensor],
+    dtypes: tf.DType | Sequence[tf.DType],
+    *,
+    name: str,
+) -> Value:
+    """Return an operation that calls a function of numpy arrays, pinned to the host."""
+    with tf.device(HOST):
+        return tf.numpy_function(function, inputs, dtypes, name=name)
+
+
 @dataclass(eq=False)
 class BucketUnderWay:
-    """A bucket whose exchange has begun.
-
-    Attributes
-    ----------
-    conversation : the exchange
-    bucket : the tensors' selections
-    numbers : of its tensors
-    lock : held by the thread that processes the last phase's data
-    is_finished, failure : whether that is done; the error if it failed
-    """
+    """A bucket whose exchange has begun."""
 
     conversation: Conversation
     bucket: BucketRun
     numbers: tuple[int, ...]
     lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held by the thread that processes the last phase's data."""
     is_finished: bool = False
     failure: Exception | None = None
 
@@ -60,10 +76,7 @@ class GraphFunctions:
 
     Parameters
     ----------
-    step, collective : of the compressor
     tokens : positions of variables, by their ``identity.runtime_token``
-    ledger : records submitted and received tensors
-    policy : notified of sent residuals and failed steps
     """
 
     def __init__(
@@ -72,10 +85,9 @@ class GraphFunctions:
         collective: Collective,
         tokens: Mapping[bytes, int],
         ledger: Ledger,
-        policy: GraphFallback | None = None,
+        policy: Fallback | None = None,
     ) -> None:
         self._step = step
-        self._receiver = step.receiver
         self._collective = collective
         self._padding = Padding(step.stats.count_padding)
         self._tokens = tokens
@@ -89,7 +101,6 @@ class GraphFunctions:
         self.dense_bytes = 0
         """Of the tensors that Horovod reduces dense, in a step."""
         self._traced: set[str] = set()
-        self._failing = FailingStep(step, ledger, policy, self._traced)
         self._counted: StepRun | None = None
         self.follower: Follower | None = None
         self.recorder: Recorder | None = None
@@ -97,20 +108,20 @@ class GraphFunctions:
         self.witness: Witness | None = None
 
     def note_dense(self, spec: TensorSpec) -> None:
-        """Learn of a tensor that Horovod reduces dense at every step, when the graph is traced."""
+        """Count a tensor that Horovod reduces dense at every step; called at tracing."""
         self._dense_bytes[spec.key] = spec.numel * spec.accumulator.itemsize
         self.dense_bytes = sum(self._dense_bytes.values())
 
     def note_sparse(self, spec: TensorSpec) -> None:
-        """Learn of a tensor that is sent at every step of some graph, when that is traced."""
+        """Note a tensor that is sent at every step of some graph; called at tracing."""
         self._traced.add(spec.key)
 
     def position(self, token: Value) -> int | None:
-        """Return whose token it is; None for a variable that is not registered."""
+        """Return a variable's position; None if it is not registered."""
         return self._tokens.get(token if type(token) is bytes else _as_bytes(token))
 
     def forget(self) -> None:
-        """Let go of all that is under way: Horovod was started anew, and none of it will end."""
+        """Drop everything under way: Horovod was restarted, and none of it will end."""
         self._tickets.clear()
         self._under_way.clear()
         self._place = None
@@ -118,44 +129,45 @@ class GraphFunctions:
     # -- sending ----------------------------------------------------------------------------------
 
     def send(
+        self, gradient: np.ndarray, token: Value, scale: Value, way: Value = SPARSE
+    ) -> tuple[np.ndarray, np.int64, np.ndarray, np.ndarray]:
+        """Combine ``take`` and ``seal`` for a tensor outside groups."""
+        wire, number = self.take(gradient, token, scale, way, is_joined=False)
+        return wire, number, *self.seal(number)
+
+    def take(
         self,
         gradient: np.ndarray,
         token: Value,
         scale: Value,
         way: Value = SPARSE,
-    ) -> tuple[np.ndarray, np.int64, np.ndarray, np.ndarray]:
-        """Combine ``take`` and ``seal`` for a tensor outside groups."""
-        wire, number, ticket = self._take(gradient, token, scale, way, is_joined=False)
-        bucket = ticket.bucket or BucketRun(-1, ())  # of a gradient that no tensor stands for
-        array, splits = self._open(bucket, ticket.run, (number,))
-        return wire, np.int64(number), array, splits
-
-    def take(
-        self, gradient: np.ndarray, token: Value, scale: Value, way: Value = SPARSE
+        *,
+        is_joined: bool = True,
     ) -> tuple[np.ndarray, np.int64]:
-        """Return the array to allreduce for a tensor that travels with others, and its number.
+        """Return the array to allreduce for a tensor, and the tensor's number.
 
         Parameters
         ----------
         gradient : flat; only read, as it is TensorFlow's own memory
         token : of its variable
-        scale : of the loss
+        scale : of the loss, followed by the hyper-parameters of a handed-over optimizer
         way : of the step, as ``branches`` numbers them
+        is_joined : the tensor travels with others
         """
-        wire, number, _ = self._take(gradient, token, scale, way, is_joined=True)
-        return wire, np.int64(number)
-
-    def _take(
-        self, gradient: np.ndarray, token: Value, scale: Value, way: Value, *, is_joined: bool
-    ) -> tuple[np.ndarray, int, Ticket]:
         if self._place is None:
             self._place = self._collective.rank, self._collective.world_size
         rank, world_size = self._place
-        came_s = 0.0 if self.planner is None else now_s()
-        position = self._tokens.get(token if type(token) is bytes else _as_bytes(token))
+        came_s = 0.0 if self.planner is None else time.perf_counter()
+        position = self.position(token)
         everything = bool(way == EVERYTHING)
         if position is None:
-            wire, ticket = self._refuse(gradient, rank, world_size)
+            error = UnknownGradient(
+                f"a gradient of {gradient.size} entries belongs to no registered variable: "
+                "give the compressor all variables that the tape or optimizer has"
+            )
+            wire, ticket = self._step.poison(
+                error, f"of {gradient.size} entries", gradient.dtype, rank, world_size
+            )
         else:
             if self.witness is not None:
                 self.witness.look(position)
@@ -177,49 +189,31 @@ class GraphFunctions:
                 self._step.stats.count_bytes("dense", self.dense_bytes)
         if self.planner is not None and position is not None:
             self.planner.took(position, ticket, came_s)
-        if everything and self._policy is not None:
-            self._policy.note_everything(ticket)
+        if everything and self._policy is not None and position is not None:
+            self._policy.debts.pay(position, ticket.run)
         if self.recorder is not None and len(ticket.run.entered) >= len(self._traced):
             self.recorder.submitted(ticket.run)
-        return wire, number, ticket
-
-    def _refuse(
-        self, gradient: np.ndarray, rank: int, world_size: int
-    ) -> tuple[np.ndarray, Ticket]:
-        error = UnknownGradient(
-            f"a gradient of {gradient.size} entries belongs to no registered variable: "
-            "give the compressor all variables that the tape or optimizer has"
-        )
-        return self._step.poison(
-            error, f"of {gradient.size} entries", gradient.dtype, rank, world_size
-        )
+        return wire, np.int64(number)
 
     def seal(self, *numbers: np.int64) -> tuple[np.ndarray, np.ndarray]:
-        """Return the first array that the exchange of these tensors wants moved, with splits.
+        """Return the first array that the exchange of these tensors moves, with splits.
 
-        They are of one step on every rank, and in the same order; the graph calls this when all are
-        there.
+        All ranks have them in the same order.
         """
         all_numbers = tuple(int(number) for number in numbers)
         tickets = [self._tickets[number] for number in all_numbers]
-        return self._open(joined(tickets), tickets[0].run, all_numbers)
-
-    def _open(
-        self, bucket: BucketRun, run: StepRun, numbers: tuple[int, ...]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        assert self._place is not None
-        spans = self._step.spans
+        bucket, spans = joined(tickets), self._step.spans
         if spans.is_heard:
             bucket.began_s = spans.now()
-        conversation = self._step.converse(bucket, run, *self._place)
+        assert self._place is not None
+        conversation = self._step.converse(bucket, tickets[0].run, *self._place)
         conversation = self._padding.carry(conversation, bucket.index)
-        under_way = BucketUnderWay(conversation, bucket, numbers)
-        for number in numbers:
-            self._under_way[number] = under_way
+        under_way = BucketUnderWay(conversation, bucket, all_numbers)
+        self._under_way.update(dict.fromkeys(all_numbers, under_way))
         return _moved(next(conversation))
 
     def advance(self, number: np.int64, received: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the next array that the exchange wants moved, with splits."""
+        """Return the next array that the exchange moves, with splits."""
         return _moved(self._under_way[int(number)].conversation.send(received))
 
     # -- receiving --------------------------------------------------------------------------------
@@ -227,9 +221,7 @@ class GraphFunctions:
     def receive(
         self, number: np.int64, reduced: np.ndarray, received: np.ndarray, parameter: np.ndarray
     ) -> np.ndarray:
-        """Return the reduced gradient, flat; on any error the step is taken back before it is
-        raised.
-        """
+        """Return the reduced gradient, flat; any error is raised after the step is taken back."""
         ticket, under_way = self._tickets.pop(int(number)), self._under_way.pop(int(number))
         run = ticket.run
         run.received.update(under_way.numbers)  # all of its phases are over
@@ -242,18 +234,18 @@ class GraphFunctions:
             if run.failure is not None:
                 raise run.failure
             # The carrier first: it refuses before anything of the message is taken in.
-            self._receiver.report(ticket, reduced)
+            self._step.report(ticket, reduced)
             with under_way.lock:  # the thread that comes first does it for all
                 if not under_way.is_finished:
                     under_way.is_finished = True
                     self._finish(under_way, received)
             if under_way.failure is not None:
                 raise under_way.failure
-            result = self._receiver.result(ticket, reduced, parameter)
+            result = self._step.result(ticket, reduced, parameter)
         except Exception as error:
             if self.planner is not None:
                 self.planner.fail()
-            self._failing.take_back(run, error)
+            self._take_back(run, error)
             raise
         self._ledger.end(ticket.key)
         if self.witness is not None:
@@ -263,26 +255,42 @@ class GraphFunctions:
         return result
 
     def _finish(self, under_way: BucketUnderWay, received: np.ndarray) -> None:
-        """Process the data of the last phase."""
+        bucket = under_way.bucket
         try:
             try:
                 under_way.conversation.send(received)
             except StopIteration as stop:
-                self._tell(under_way.bucket)
-                self._receiver.receive(under_way.bucket, stop.value)
+                if bucket.began_s:
+                    keys = ", ".join(self._step.specs[position].key for position in bucket.members)
+                    self._step.spans.tell(
+                        "exchange", f"hvd_sparse.{bucket.index}: {keys}", bucket.began_s
+                    )
+                self._step.receive(bucket, stop.value)
             else:
                 raise AssertionError("an exchange asks for more collectives than its phases name")
         except Exception as error:  # for every tensor of the bucket to raise, in its own thread
             under_way.failure = error
 
-    def _tell(self, bucket: BucketRun) -> None:
-        """Tell the listeners that an exchange is over."""
-        if bucket.began_s:
-            keys = ", ".join(self._step.specs[position].key for position in bucket.members)
-            self._step.spans.tell("exchange", f"hvd_sparse.{bucket.index}: {keys}", bucket.began_s)
+    def _take_back(self, run: StepRun, error: Exception) -> None:
+        """Undo a step in one thread, while the step's other tensors are in other threads.
+
+        First wait until they have passed all phases: once this tensor raises, TensorFlow drops
+        operations that have not begun, and the other ranks would wait for them.
+        """
+        self._ledger.clear()
+        if is_elastic():  # Horovod's elastic run ends in silence at errors that it does not know
+            logger.error("%s: %s", type(error).__name__, error)
+        if self._policy is not None:
+            self._policy.fail()
+        run.is_raising, run.failure = True, run.failure or error
+        deadline = time.monotonic() + LONGEST_WAIT_S
+        while len(run.received) < len(self._traced) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        self._step.fail(run, error)
+        run.is_raising = False
 
     def _note(self, scale: Value) -> float:
-        """Return the loss scale, after storing the hyper-parameters that follow it."""
+        """Return the loss scale; store the hyper-parameters that follow it."""
         return float(scale) if self.follower is None else self.follower.note(np.asarray(scale))
 
     def finish_dense(
@@ -291,17 +299,16 @@ class GraphFunctions:
         """Return the optimizer's input for a tensor that Horovod reduced itself."""
         position = self.position(token)
         assert position is not None  # one that is unknown is refused when it is traced
-        ticket = self._receiver.enter_dense(position, self._note(scale))
-        return self._receiver.finish_dense(ticket, reduced, parameter)
+        ticket = self._step.enter_dense(position, self._note(scale))
+        return self._step.finish_dense(ticket, reduced, parameter)
 
 
 def _as_bytes(token: Value) -> bytes:
-    """TensorFlow hands a string over as bytes, or eagerly as an array that holds them."""
+    # TensorFlow passes a string as bytes, or eagerly as an array that holds them.
     return bytes(token.item() if isinstance(token, np.ndarray) else token)
 
 
 def _moved(request: Request) -> tuple[np.ndarray, np.ndarray]:
-    """Return the input of a collective's operation: an array, with its splits if it has any."""
     if isinstance(request, AllToAll):
         return request.array, request.splits.astype(np.int32, copy=False)
     return request.array, NO_SPLITS

@@ -1,4 +1,4 @@
-"""Identification of the variable that a gradient belongs to.
+"""Identification of the variable that a gradient belongs to, and refusals while a graph is traced.
 
 Horovod's TensorFlow frontends pass a compressor a tensor without a name. Horovod's calling frame,
 however, holds the lists of gradients and variables side by side, and the tensor is an object of the
@@ -17,8 +17,19 @@ from types import FrameType
 
 import tensorflow as tf
 
-from hvd_sparse.untyped import Report, Value
+from hvd_sparse.collectives.horovod_tensorflow import hvd
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.errors import (
+    InvalidOption,
+    RankMismatch,
+    UnknownGradient,
+    UnsupportedInput,
+    UnsupportedReduction,
+)
+from hvd_sparse.types import TensorSpec
+from hvd_sparse.untyped import ProcessSet, Report, Value
 
+_FUNCTIONS = "tensorflow.python.eager.polymorphic_function.polymorphic_function"
 _HOROVOD = "horovod.tensorflow"
 # AutoGraph compiles Horovod's functions anew: the name gets this prefix, the globals stay Horovod's
 # own module.
@@ -76,23 +87,13 @@ def find_call_site(tensor: object) -> CallSite:
             scales = (local[_SCALES[0]], local[_SCALES[1]])
         if group is None and isinstance(local.get("index_group"), list):
             group = local["index_group"]
-        if (
-            together is None
-            and isinstance(local.get("tensor_list"), list)
-            and len(local["tensor_list"]) > 1
-        ):
-            together = local["tensor_list"]
+        tensors = local.get("tensor_list")
+        if together is None and isinstance(tensors, list) and len(tensors) > 1:
+            together = tensors
         if _function_name(frame) == "allreduce_grads":
             both = _side_by_side(local)
-            return CallSite(
-                _variable_of(tensor, both, group),
-                process_set,
-                op,
-                together,
-                both[0],
-                both[1],
-                scales,
-            )
+            variable = _variable_of(tensor, both, group)
+            return CallSite(variable, process_set, op, together, both[0], both[1], scales)
     return CallSite(None, process_set, op, together, scales=scales)
 
 
@@ -130,7 +131,6 @@ def _function_name(frame: FrameType) -> str:
 
 
 def _side_by_side(local: Report) -> tuple[Sequence[Value], Sequence[Value]] | tuple[None, None]:
-    """The gradients and the variables of Horovod's frame."""
     gradients, variables = local.get("grads"), local.get("vars")
     if not isinstance(gradients, (list, tuple)) or not isinstance(variables, (list, tuple)):
         return None, None
@@ -152,7 +152,7 @@ def _variable_of(
 
 
 def _times_asked(tensor: object, owners: tuple[int, ...]) -> int:
-    """How often this very tensor was asked for before, for these positions.
+    """Return how often this tensor was asked for before, for these positions.
 
     The gradient of `a + b` is one object for both, so identity leaves several owners, all of them
     proven. Horovod asks once for each, in list order, and hence the n-th time means the n-th owner.
@@ -192,7 +192,7 @@ class VariableIndex:
                 self._by_shape.setdefault(shape, []).append(position)
 
     def lookup(self, variable: object) -> int | None:
-        """The position of this variable, or None if it is not one of ours."""
+        """Return the variable's position, or None if it is not registered."""
         position = self._by_object.get(id(variable))
         if position is not None:
             return position
@@ -200,8 +200,7 @@ class VariableIndex:
         return None if handle is None else self._by_handle.get(id(handle))
 
     def tokens(self) -> dict[bytes, int]:
-        """The positions by the value that `runtime_token` has for their variables when the graph
-        runs."""
+        """Return the positions by the variables' `runtime_token`s."""
         with tf.init_scope():
             return {
                 bytes(runtime_token(variable).numpy()): position
@@ -214,24 +213,21 @@ class VariableIndex:
         Parameters
         ----------
         tensor : the gradient
-        variable : from Horovod's frames; None if they do not have it
+        variable : from Horovod's frames; None if they do not have it: then the only registered
+            variable of this static shape and dtype counts, if there is just one
         """
         if variable is not None:
             return self.lookup(variable), variable
-        position = self.by_unique_shape(tensor)
-        return position, None if position is None else self.variables[position]
-
-    def by_unique_shape(self, tensor: object) -> int | None:
-        """The position of the only registered variable of this static shape and dtype; None if
-        there is none, or more."""
         shape = _static_shape(tensor)
-        positions = self._by_shape.get(shape, []) if shape is not None else []
-        return positions[0] if len(positions) == 1 else None
+        positions = [] if shape is None else self._by_shape.get(shape, [])
+        if len(positions) != 1:
+            return None, None
+        return positions[0], self.variables[positions[0]]
 
 
 def _eager_handle(variable: object) -> object | None:
-    """The resource handle outside all graphs, which every wrapper of one variable shares as one
-    object."""
+    """Return the resource handle outside all graphs, the same object for every wrapper of a
+    variable."""
     handle: object | None = getattr(variable, "handle", None)
     while handle is not None:
         graph = getattr(handle, "graph", None) if not hasattr(handle, "numpy") else None
@@ -249,3 +245,75 @@ def _static_shape(value: Value) -> tuple[Value, ...] | None:
     if shape is None or not shape.is_fully_defined():
         return None
     return (tuple(shape.as_list()), value.dtype.name)
+
+
+def check_reduction(site: CallSite, process_set: ProcessSet) -> None:
+    """Check Horovod's operation and its ranks.
+
+    Raises
+    ------
+    UnsupportedReduction : the operation is neither sum nor average
+    RankMismatch : the ranks are not the compressor's
+    """
+    if site.op is not None and site.op not in (hvd.Average, hvd.Sum):
+        raise UnsupportedReduction(
+            "Horovod's op is neither hvd.Average nor hvd.Sum, which alone can be restored: use one"
+        )
+    theirs = site.process_set
+    if theirs is not None and theirs.process_set_id != process_set.process_set_id:  # type: ignore[attr-defined]
+        raise RankMismatch(
+            f"the compressor's process set is {process_set}, Horovod's is {theirs}: give "
+            "process_set= to both"
+        )
+
+
+def refuse_xla() -> None:
+    """Raise UnsupportedInput where the graph that is being traced will be compiled by XLA.
+
+    TensorFlow would say so at the first step, in words about operations that no user has written.
+    """
+    frame: Value = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__") == _FUNCTIONS and getattr(
+            frame.f_locals.get("self"), "_jit_compile", None
+        ):
+            raise UnsupportedInput(
+                "the training step is to be compiled by XLA, which knows no collectives of "
+                "Horovod: say model.compile(..., jit_compile=False), as Keras 3 turns it on by "
+                "itself where there is a GPU, or leave jit_compile=True out of tf.function"
+            )
+        frame = frame.f_back
+
+
+def spec_of_unknown(
+    tensor: tf.Tensor, variable: object | None, configuration: Configuration
+) -> TensorSpec:
+    """Return a placeholder for a gradient without a registered variable.
+
+    Compressing it fails, on all ranks.
+
+    Raises
+    ------
+    UnknownGradient : it would go dense, so it has no carrier to inform the other ranks
+    """
+    name = getattr(variable, "name", "of unknown name")
+    if tensor.shape.is_fully_defined():
+        spec = TensorSpec(name, tuple(tensor.shape.as_list()), tensor.dtype.name)
+        if configuration.is_sparse(spec.shape, spec.numel):
+            return spec
+    raise UnknownGradient(
+        f"the gradient of the variable {name!r}, of shape {tensor.shape}, has no registered "
+        "variable: give the compressor all variables that the tape or optimizer has (outside "
+        "of hvd.DistributedGradientTape and hvd.DistributedOptimizer, only shapes that are "
+        "unique are known)"
+    )
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raise InvalidOption where Horovod, which groups by name, would drop a gradient."""
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidOption(
+            f"two variables are called {twice[0]!r}, and Horovod tells those of groups apart by "
+            "name: give the layers names of their own, or groups= a number"
+        )

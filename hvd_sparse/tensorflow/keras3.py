@@ -63,12 +63,7 @@ def inner_of(optimizer: Optimizer) -> Optimizer:
 
 
 def refuse_horovods_wrapper(caller: Optimizer) -> None:
-    """Raise UnsupportedInput where Horovod's Keras wrapper is being put around Keras 3's optimizer.
-
-    Parameters
-    ----------
-    caller : Horovod's optimizer that is given the compressor; None where there is none
-    """
+    """Raise UnsupportedInput if the calling optimizer is Horovod's wrapper of a Keras 3 one."""
     if is_optimizer_of_keras_3(caller) and type(caller).__module__ == "horovod._keras":
         raise UnsupportedInput(f"{type(caller).__name__} is an optimizer of Keras 3. {WAY_OUT}")
 
@@ -106,13 +101,8 @@ def derive(optimizer: Optimizer, base: type, **members: Value) -> None:
 
 
 def warn_of_moments(optimizer: Optimizer, loss: str) -> None:
-    """Warn that an optimizer's moments are lost, where there are any.
-
-    Parameters
-    ----------
-    optimizer : that was handed over
-    loss : where they are lost, and the remedy, in words
-    """
+    """Warn that a handed-over optimizer's moments are lost, if it has any; ``loss`` says where, and
+    the remedy."""
     moments = [*getattr(optimizer, "momentums", ()), *getattr(optimizer, "_momentums", ())]
     for slots in getattr(optimizer, "_slots", {}).values():  # of the legacy optimizers
         moments += slots.values()

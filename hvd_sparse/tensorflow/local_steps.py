@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from hvd_sparse.collectives.horovod_tensorflow import hvd
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.frontend.local_options import check_local_steps
+from hvd_sparse.frontend.compression import check_local_steps
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.tensorflow.variables import VariableSource
 from hvd_sparse.untyped import Params, Report, Value

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -14,8 +14,16 @@ import tensorflow as tf
 
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.memories.adam_correction import AdamCorrection
-from hvd_sparse.optimizer_memory import OF_ADAM, OF_MUON, OF_SGD, Handover
-from hvd_sparse.rates import Rates, first_rates, refuse_path
+from hvd_sparse.optimizer_memory import (
+    OF_ADAM,
+    OF_MUON,
+    OF_SGD,
+    Handover,
+    Rates,
+    first_rates,
+    refuse_path,
+)
+from hvd_sparse.step.step import Step
 from hvd_sparse.tensorflow.identity import VariableIndex
 from hvd_sparse.tensorflow.keras3 import (
     LEGACY_UPDATE,
@@ -78,8 +86,6 @@ def read_optimizer(optimizer: Optimizer) -> Handover:
 
 
 def _memories_of(optimizer: Optimizer) -> tuple[type, ...]:
-    """Return the memories that do an optimizer's work; none unless it is SGD's, Adam's or
-    Muon's."""
     update = _update_of(optimizer)
     if update in updates_of("SGD"):
         return OF_SGD
@@ -97,7 +103,6 @@ def _update_of(optimizer: Optimizer) -> Value:
 
 
 def _with_options_of(optimizer: Optimizer, memory: Value) -> Value:
-    """Return a memory with the options that an optimizer has now."""
     config = optimizer.get_config()
     numbers = {field: float(config[name]) for field, name in NAMES[type(memory)].items()}
     return replace(memory, **_as_options(numbers))
@@ -155,7 +160,7 @@ class ApplyingOfKeras3(Showing):
     """The same, of the optimizers of Keras 3, which stay the objects that they are."""
 
     def update_step(self, gradient: Value, variable: Value, learning_rate: Value) -> None:
-        """Apply what the compressor made of a gradient."""
+        """Apply the compressor's result."""
         self.hvd_sparse_follower.check(gradient, variable)
         rate = tf.cast(learning_rate, variable.dtype)
         self.assign_sub(variable, rate * tf.cast(gradient, variable.dtype))  # type: ignore[attr-defined]
@@ -170,23 +175,21 @@ class Follower:
     Attributes
     ----------
     met : positions of the variables whose gradients come through the compressor
-    index : of the compressor's variables; None until it has asked for them
-    paths : of these variables, as Keras names them
-    slots : the optimizer's own moments; None until then
     """
 
-    paths: list[str]
+    _paths: list[str]
+    index: VariableIndex | None = None
     slots: Slots | None = None
 
     def __init__(self, optimizer: Optimizer, memory: Value) -> None:
         self._optimizer = optimizer = inner_of(optimizer)
         self._memory = memory = _with_options_of(optimizer, memory)
+        self._names = NAMES[type(memory)]
         self.met: set[int] = set()
-        self.index: VariableIndex | None = None
         self._is_eager, self._traced = False, dict[str, float]()
         self._is_nadam = _update_of(optimizer) in updates_of("Nadam")
         self._last_rate = 0.0
-        self._settings: Settings = {name: getattr(memory, name) for name in NAMES[type(memory)]}
+        self._settings: Settings = {name: getattr(memory, name) for name in self._names}
         self._settings["rate"] = 0.0
         if not is_optimizer_of_keras_3(optimizer):
             base = getattr(optimizer, "hvd_sparse_base", type(optimizer))
@@ -199,6 +202,18 @@ class Follower:
         if type(memory) in OF_MUON:
             warn_of_moments(optimizer, "the compressor, which begins a Muon anew: begin with it")
         self._keeps_momentum = is_optimizer_of_keras_3(optimizer)
+
+    def bind(
+        self,
+        step: Step,
+        index: VariableIndex,
+        paths: list[str],
+        averaged: Callable[[int], int],
+    ) -> None:
+        """Serve a compressor's step, now that its variables and their Keras paths are known."""
+        self.index, self._paths = index, paths
+        self.slots = Slots(step, index, averaged)
+        step.settings_of = lambda at: self._settings_of(step.specs[at].shape, at)
 
     def meet(self, caller: Optimizer) -> None:
         """Take the settings from the optimizer that calls: Horovod's copy, or Keras 3's own."""
@@ -260,7 +275,7 @@ class Follower:
         """
         optimizer = self._optimizer
         rate = self._rate()  # first: the legacy optimizers make their variables for it
-        numbers = [getattr(optimizer, name) for name in NAMES[type(self._memory)].values()]
+        numbers = [getattr(optimizer, name) for name in self._names.values()]
         is_hat = not (self._is_nadam or getattr(optimizer, "adaptive_epsilon", False))
         held = scale, rate, *numbers, is_hat, optimizer.iterations
         return tf.stack([tf.cast(tf.convert_to_tensor(n), tf.float64) for n in held])
@@ -279,17 +294,14 @@ class Follower:
 
     def _constants(self) -> dict[str, float]:
         """Return the hyper-parameters that are Python's numbers, and no variables."""
-        held = {
-            field: getattr(self._optimizer, name)
-            for field, name in NAMES[type(self._memory)].items()
-        }
+        held = {field: getattr(self._optimizer, name) for field, name in self._names.items()}
         return {key: float(value) for key, value in held.items() if isinstance(value, (int, float))}
 
     def note(self, held: np.ndarray) -> float:
         """Store the hyper-parameters that came with a gradient, the same for all tensors of a step;
         return the loss scale."""
         scale, rate, *numbers, is_hat, steps = held.tolist()
-        told = dict(zip(NAMES[type(self._memory)], numbers))
+        told = dict(zip(self._names, numbers))
         # Constants count as of when Keras reads them, in update_step: Horovod's reduction is a
         # graph also where Keras runs eagerly, and is not traced again where Keras traces again.
         told |= self._constants() if self._is_eager else self._traced
@@ -312,11 +324,11 @@ class Follower:
         """Return by how much the optimizer multiplies results and values to update a variable."""
         return self.rate, self.rate * float(getattr(self._optimizer, "weight_decay", None) or 0.0)
 
-    def settings(self, shape: tuple[int, ...], position: int) -> Settings:
+    def _settings_of(self, shape: tuple[int, ...], position: int) -> Settings:
         """Return the settings of this step for a variable, as the memory's ``tune`` takes them."""
         optimizer, told = self._optimizer, dict(self._settings)
         if type(self._memory) in OF_MUON:
-            return _settings_of_muon(optimizer, told, shape, self.paths[position])
+            return _settings_of_muon(optimizer, told, shape, self._paths[position])
         if self._is_nadam:
             told["momentum_decay"] = 1.0
         if getattr(optimizer, "amsgrad", False):
@@ -346,13 +358,7 @@ def _settings_of_muon(
 
 
 def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
-    """Return the rates of a run.
-
-    Parameters
-    ----------
-    optimizer : that is handed over, with a schedule in the place of its rate or without
-    scheduler : must be None
-    steps : of the run; None where the mean is not asked for
+    """Return the rates of a run of so many steps, or only the first rate where ``steps`` is None.
 
     Raises
     ------
@@ -375,8 +381,6 @@ def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
 
 
 def _path_of(schedule: Value, steps: int) -> list[list[float]]:
-    """Return the rate at each step."""
-
     @tf.function
     def all_rates() -> tf.Tensor:
         return tf.map_fn(
@@ -392,11 +396,7 @@ def _path_of(schedule: Value, steps: int) -> list[list[float]]:
 
 
 def calling_optimizer() -> Optimizer:
-    """Return the Keras optimizer that calls ``compress``, or None.
-
-    It is looked up in the frames of Horovod's Keras and ours; with a tape, the optimizer is
-    unknown.
-    """
+    """Return the Keras optimizer that calls ``compress``; None with a tape."""
     frame: Value = sys._getframe(1)
     while frame is not None:
         if frame.f_globals.get("__name__") in WRAPPERS and hasattr(

@@ -36,12 +36,8 @@ OF_LEGACY = "momentum"
 class Slots:
     """Carries moments between a memory and an optimizer's variables.
 
-    Parameters
-    ----------
-    step : has the memories
-    index : of the compressor's variables
-    averaged : returns over how many ranks the optimizer's gradients of a tensor are averaged, and
-        the memory's are not
+    ``averaged`` returns over how many ranks the optimizer's gradients of a tensor are averaged, and
+    the memory's are not.
     """
 
     def __init__(self, step: Step, index: VariableIndex, averaged: Callable[[int], int]) -> None:
@@ -55,11 +51,8 @@ class Slots:
         self._stride = 1
 
     def begin(self, steps: int) -> None:
-        """Note how many steps the optimizer has counted; every tensor of a step comes with it.
-
-        Another count than the steps that were taken means that a program has written to the
-        variables.
-        """
+        """Note how many steps the optimizer has counted; any other count than the steps taken means
+        that a program has written to the variables."""
         with self._lock:
             if steps == self._steps:
                 return
@@ -72,15 +65,9 @@ class Slots:
         self._to_look.update(range(len(self._index.variables)))
 
     def given(self, optimizer: Optimizer, position: int, rate: float) -> Moments | None:
-        """Return moments that the optimizer was given and the memory has not.
+        """Return moments that a program has written into the optimizer; None if there are none.
 
-        None where the memory goes on.
-
-        Parameters
-        ----------
-        optimizer : that trains
-        position : of the tensor, which is in a step
-        rate : learning rate of the step
+        ``rate`` is the learning rate of the tensor's current step.
         """
         state, told = self._step.transactions.staged(position), self._steps or 0
         if position not in self._to_look:
@@ -116,15 +103,12 @@ class Slots:
         return Moments(arrays, told, self._averaged(position))
 
     def forget(self) -> None:
-        """Fill anew where the variables are asked for: the memories' states are others now."""
+        """Fill all variables again when asked: the memories' states were replaced."""
         self._filled_at.clear()
 
     def fill(self, optimizer: Optimizer, rate: float) -> None:
         """Copy this rank's moments from the memory into the optimizer's variables; the next step
-        reads what a program has made of them.
-
-        rate : learning rate of the last step
-        """
+        reads them back.  ``rate`` is the learning rate of the last step."""
         with self._lock:
             for position, variable in enumerate(self._index.variables):
                 slots = slots_of(optimizer, variable)

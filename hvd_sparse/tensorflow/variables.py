@@ -32,17 +32,12 @@ MADE_WHILE_TRACED = (
 
 
 class VariableSource:
-    """The program's way to its variables.
-
-    It is asked as late as possible: models are often built by their first batch.
-
-    Parameters
-    ----------
-    params : a model, a list of variables, or a callable that returns one
+    """Variables of a model, a list or a callable, asked for as late as possible: models are often
+    built by their first batch.
 
     Attributes
     ----------
-    prefix : of the variables' names, which says nothing
+    prefix : of the variables' names, to be left out
     """
 
     def __init__(self, params: Params) -> None:
@@ -77,25 +72,17 @@ class VariableSource:
         variables = [v for v in variables if v.trainable or tf.as_dtype(v.dtype).name in FLOATS]
         if not variables:
             raise InvalidOption(NONE_YET)
-        twice = [
-            ref.deref().name
-            for ref, count in Counter(v.ref() for v in variables).items()
-            if count > 1
-        ]
-        if twice:
-            raise InvalidOption(f"variable {twice[0]!r} is given twice: give each variable once")
+        for ref, count in Counter(v.ref() for v in variables).items():
+            if count > 1:
+                name = ref.deref().name
+                raise InvalidOption(f"variable {name!r} is given twice: give each variable once")
         return variables
 
 
 def specs_of(variables: Sequence[tf.Variable], prefix: str = "") -> list[TensorSpec]:
-    """Return the specs that ranks must agree on.
+    """Return the specs that ranks must agree on; names lose their prefix.
 
     Variables with the same name, which Keras layers may have, are distinguished by their order.
-
-    Parameters
-    ----------
-    variables : of the model
-    prefix : of their names, to be left out
     """
     seen: Counter[str] = Counter()
     specs = []
@@ -115,13 +102,7 @@ def specs_of(variables: Sequence[tf.Variable], prefix: str = "") -> list[TensorS
 
 
 def refuse_graphs() -> None:
-    """Raise where no compressor can be made.
-
-    Raises
-    ------
-    UnsupportedInput : in a graph of TensorFlow 1
-    InvalidOption : while a function is traced
-    """
+    """Raise UnsupportedInput in TensorFlow 1's graphs, InvalidOption while a function is traced."""
     refuse_tensorflow_1()
     if not tf.executing_eagerly():
         raise InvalidOption(MADE_WHILE_TRACED)
@@ -148,16 +129,15 @@ def _refuse_variable_of_1(variable: Value) -> None:
         )
 
 
-def _variables_of(model: Value) -> Sequence[tf.Variable]:
-    try:
-        return model.trainable_variables  # type: ignore[no-any-return]
-    except ValueError as error:  # so do Keras' models say that they are not built
-        raise InvalidOption(f"{NONE_YET}. {error}") from error
-
-
 def _asker(params: Params) -> Callable[[], Sequence[tf.Variable]]:
+    def of_model() -> Sequence[tf.Variable]:
+        try:
+            return params.trainable_variables  # type: ignore[no-any-return]
+        except ValueError as error:  # raised by Keras models that are not built
+            raise InvalidOption(f"{NONE_YET}. {error}") from error
+
     if hasattr(type(params), "trainable_variables"):  # of the class: an unbuilt model's own raises
-        return lambda: _variables_of(params)
+        return of_model
     if callable(params):
         return params  # type: ignore[no-any-return]
     if isinstance(params, (str, bytes)) or not hasattr(params, "__iter__"):

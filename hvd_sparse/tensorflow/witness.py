@@ -1,5 +1,4 @@
-"""A witness of what a program with a tape does to results, which nobody can follow: whether it
-applies them, and as they came."""
+"""Detects a program with a tape that does not apply the results, or changes them first."""
 
 from __future__ import annotations
 
@@ -15,10 +14,9 @@ from hvd_sparse.untyped import Value
 logger = logging.getLogger("hvd_sparse")
 
 STEPS = 100
-"""Steps that are looked at; a copy of one variable a step."""
+"""Steps that are checked; each costs a copy of one variable."""
 ENOUGH = 3
-"""Steps of one kind after which it is told: one or two may be skipped, or have a learning rate
-of 0."""
+"""Steps of one kind before a warning: one or two may be skipped, or have a learning rate of 0."""
 TOLERANCE = 0.02
 """Share by which roundings, and a loss scale's division, may change an update."""
 VISIBLE = 1e-4
@@ -26,15 +24,10 @@ VISIBLE = 1e-4
 
 
 class Witness:
-    """Sees how the smallest compressed variable changes between the steps of a program that has a
-    tape.
+    """Compares the smallest compressed variable between steps with its expected update.
 
-    Parameters
-    ----------
-    variables : in the order of their positions
-    specs : of the compressed ones, by position
-    factors : returns by how much an optimizer that was handed over multiplies results, and values,
-        to update a variable; None where none was
+    ``factors`` returns by how much a handed-over optimizer multiplies results and values to update
+    a variable; None without one.
     """
 
     def __init__(
@@ -51,10 +44,7 @@ class Witness:
         self._steps = self._unchanged = self._altered = 0
 
     def note(self, position: int | None, result: np.ndarray, scale: float) -> None:
-        """Keep the variable's value, as its result is handed out.
-
-        scale : of the loss, by which the program is about to divide the result
-        """
+        """Keep the variable's value; the program will divide its result by the loss scale."""
         if position != self._position or not result.any() or not np.isfinite(result).all():
             return
         index, expected = int(np.abs(result).argmax()), []
@@ -66,8 +56,7 @@ class Witness:
         self._before = value, index, expected
 
     def look(self, position: int) -> None:
-        """Say once what is done to results, with the remedies; the variable's next gradient has
-        come."""
+        """Look at the variable when its next gradient arrives; warn once, with the remedy."""
         if position != self._position or self._before is None:
             return
         (value, index, expected), self._before = self._before, None

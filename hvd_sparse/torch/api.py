@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import torch
+
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.frontend.compression import AutoMethod
-from hvd_sparse.frontend.torch.optimizer import read_optimizer
-from hvd_sparse.frontend.torch.rates import foresee
+from hvd_sparse.frontend.compression import AutoMethod, SendNothing
+from hvd_sparse.frontend.torch.optimizer import ReadsTorch
 from hvd_sparse.methods import Methods
-from hvd_sparse.optimizer_memory import Handover
 from hvd_sparse.plan.policy import Policy
-from hvd_sparse.rates import Rates
 from hvd_sparse.torch.compressor import TorchCompressor
-from hvd_sparse.torch.nothing import TorchSendNothing
-from hvd_sparse.untyped import GradScaler, Optimizer, Params, ProcessSet, Value
+from hvd_sparse.untyped import Context, GradScaler, Params, ProcessSet
 
 
-class Compression(AutoMethod, Methods):
+class Compression(ReadsTorch, AutoMethod, Methods):
     """Gradient sparsification for ``horovod.torch``.
 
     ``params`` of every method are ``model.named_parameters()``, the same as given to Horovod:
@@ -46,14 +44,6 @@ class Compression(AutoMethod, Methods):
         return TorchCompressor(params, configuration, process_set, grad_scaler, policy)
 
     @classmethod
-    def _read_optimizer(cls, optimizer: Optimizer) -> Handover:
-        return read_optimizer(optimizer)
-
-    @classmethod
-    def _foresee(cls, optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
-        return foresee(optimizer, scheduler, steps)
-
-    @classmethod
     def nothing(cls, params: Params = None) -> TorchSendNothing:
         """Return a compressor that sends nothing, to measure the upper bound of any speed-up.
 
@@ -64,3 +54,15 @@ class Compression(AutoMethod, Methods):
         params : as for the other methods; ignored
         """
         return TorchSendNothing()
+
+
+class TorchSendNothing(SendNothing):
+    """Gives Horovod one number a tensor, and every rank its own gradient back."""
+
+    def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Context]:
+        """Return a number for Horovod, and the gradient."""
+        return torch.zeros(1), tensor
+
+    def decompress(self, tensor: torch.Tensor, ctx: Context) -> torch.Tensor:
+        """Return the rank's own gradient; a sparse one came without a context, and is passed on."""
+        return tensor if ctx is None else ctx

@@ -25,11 +25,9 @@ MOST_NAMES = 3
 class Given:
     """A gradient at the time Horovod received it.
 
-    Attributes
-    ----------
     version : the tensor's; None if others may raise it
     place : address of its memory
-    watched, sample : positions of some entries, and their values
+    watched, sample : a view of some entries, and their values then
     """
 
     key: str
@@ -41,7 +39,6 @@ class Given:
     sample: bytes
 
     def is_changed(self) -> bool:
-        """Return whether something was written that Horovod's result would replace."""
         now = self.parameter.grad
         if now is None:
             return False  # there is nothing that would be replaced
@@ -52,11 +49,8 @@ class Given:
 
 
 class Changes:
-    """The gradients of a step that Horovod has, up to the step's first result.
-
-    All are looked at then, as results are written from there on, and some gradients share their
-    memory.
-    """
+    """The gradients of a step, up to its first result: all are compared then, as results are
+    written from there on, and some gradients share their memory."""
 
     def __init__(self) -> None:
         self.given: dict[int, Given] = {}
@@ -73,8 +67,8 @@ class Changes:
     ) -> None:
         """Remember a parameter's gradient, which Horovod gets now.
 
-        run : the step, where that is known; whatever is left of another one was given up
-        memory : the gradient's own, flat, where that is at hand
+        run : the step, if known; whatever is left of another one was given up
+        memory : the gradient's own, flat, if at hand
         """
         gradient = parameter.grad
         if position in self.given or (
@@ -97,19 +91,14 @@ class Changes:
         )
 
     def take(self) -> tuple[list[str], StepRun | None]:
-        """Return the names of the gradients that were changed, and their step; all are
-        forgotten."""
-        changed, run = [], self.run
-        for position in sorted(self.given):
-            given = self.given[position]
-            if given.is_changed():
-                changed.append(given.key)
-        self.given.clear()
-        self.run = None
+        """Return the names of changed gradients, and their step; forget all."""
+        changed = [given.key for _, given in sorted(self.given.items()) if given.is_changed()]
+        run = self.run
+        self.forget()
         return changed, run
 
     def forget(self) -> None:
-        """Let go of all gradients: the step is over, or was given up."""
+        """Let go of all gradients."""
         self.given.clear()
         self.run = None
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -26,49 +26,41 @@ from hvd_sparse.frontend.compressor import check_process_set
 from hvd_sparse.frontend.torch.arrays import (
     check_device,
     flatten,
+    late_gradient,
+    lies_in,
     own_memory,
     unflatten,
+    vector_of,
 )
-from hvd_sparse.frontend.torch.clipping import clip
+from hvd_sparse.frontend.torch.clipping import clip_alone, hold_back
 from hvd_sparse.frontend.torch.compressor import ParameterCompressor
-from hvd_sparse.frontend.torch.device_vectors import late_gradient, lies_in, vector_of
 from hvd_sparse.kernels.torch.vector import upload
-from hvd_sparse.plan.hiding_policy import HidingPolicy
-from hvd_sparse.plan.planned_groups import PlannedGroups
+from hvd_sparse.plan.measuring import HidingPolicy, PlannedGroups
 from hvd_sparse.plan.policy import EVERYTHING, Policy
 from hvd_sparse.plan.trial import SPARSE
 from hvd_sparse.state.gathering import Gatherer
 from hvd_sparse.step.buckets import grouped
 from hvd_sparse.step.driver import NOTHING, Driver
 from hvd_sparse.step.records import StepRun, Ticket
-from hvd_sparse.torch.call_site import check_call_site, refuse_parameter
 from hvd_sparse.torch.changes import Changes, in_words
-from hvd_sparse.torch.dense_way import DenseTicket, DenseWay, as_horovod_wants
-from hvd_sparse.torch.holding_back import clip_alone, hold_back
-from hvd_sparse.torch.identity import ParameterIndex, check_named
+from hvd_sparse.torch.identity import (
+    ParameterIndex,
+    check_named,
+    find_optimizer,
+    refuse_parameter,
+)
 from hvd_sparse.torch.last_gradient_wait import LastGradientWait
-from hvd_sparse.torch.wire import device_of_wire, fetch_carrier, has_groups
+from hvd_sparse.torch.wire import (
+    DenseTicket,
+    DenseWay,
+    as_horovod_wants,
+    device_of_wire,
+    fetch_carrier,
+)
 from hvd_sparse.types import TensorSpec
 from hvd_sparse.untyped import Context, GradScaler, Optimizer, Option, ProcessSet, Report
-from hvd_sparse.watch.patient_collective import PatientCollective
+from hvd_sparse.watch.watchdog import PatientCollective
 from hvd_sparse.wire.padding import Padding
-
-NORM = "the norm of all gradients, for clip_grad_norm"
-
-
-@dataclass(eq=False)
-class Given:
-    """A gradient that Horovod has got something for.
-
-    Attributes
-    ----------
-    gradient : as ``compress`` was given it
-    memory : where the result goes: its own memory, flat, where it lies as the result will; on a
-        device, what was read of it; else None
-    """
-
-    gradient: torch.Tensor
-    memory: np.ndarray | None
 
 
 class TorchCompressor(ParameterCompressor):
@@ -105,7 +97,7 @@ class TorchCompressor(ParameterCompressor):
         check_process_set(self.process_set)
         place, world_size = f"torch.{self.process_set.process_set_id}", self.process_set.size()
         named = check_named(named_parameters)
-        super().__init__(named, configuration, place, world_size, grad_scaler, np.float64)
+        super().__init__(named, configuration, place, world_size, grad_scaler, policy, np.float64)
         self.collective = HorovodTorchCollective(self.process_set)
         device = self._wire_device = device_of_wire(configuration.wire, named)
         self._carrier_device: torch.device | None = None
@@ -117,9 +109,7 @@ class TorchCompressor(ParameterCompressor):
         self._expected = 0
         self._is_elastic = is_elastic()
         self._clips_alone: Any = None
-        self._watch(rank_in(self.process_set))
-        self._trace(hvd.rank)
-        self._record()
+        self._start(rank_in(self.process_set), hvd.rank)
         # Everything else, as handshakes and checkpoints, takes the host's way.
         count, padding = self.step.stats.count_padding, None
         if device is None:
@@ -129,17 +119,14 @@ class TorchCompressor(ParameterCompressor):
             self.messenger = PatientCollective(wire, self.watchdog)
         self._driver = Driver(self.step, self.messenger, self.name, padding)
         self._dense = DenseWay(
-            self.step,
-            self._driver,
-            self._changes,
-            self._parameters,
-            stays=device is not None,
+            self.step, self._driver, self._changes, self._parameters, stays=device is not None
         )
-        self._policy = policy
         if configuration.groups == PLANNED:
             self._policy = PlannedGroups(self.step, self.name)
         elif configuration.hides:
             self._policy = HidingPolicy(self.step, self.name)
+        self._is_led = type(self._policy) is not Policy  # most are not, and are spared the calls
+        self._is_scaled = grad_scaler is not None
 
     # -- what Horovod calls -----------------------------------------------------------------------
 
@@ -148,7 +135,7 @@ class TorchCompressor(ParameterCompressor):
         ``decompress``."""
         if type(tensor) is not torch.Tensor:
             refuse_parameter(tensor)
-        if not self._has_met or self._is_closed or (self._is_elastic and self.is_in_another_world):
+        if self._is_closed or self._is_elastic or not self.has_begun:
             self._greet()
         policy = self._policy
         try:
@@ -157,75 +144,64 @@ class TorchCompressor(ParameterCompressor):
             if not tensor.is_cpu:
                 check_device(spec.key, tensor)
         except SparseError as error:
-            if policy is not None:
-                policy.begin(self, None)
+            policy.begin(self, None)
             return self._poison(error, tensor)
-        if policy is None:
-            return self._submit(tensor, position, spec, everything=False)
-        way = policy.begin(self, position)
-        if way not in (SPARSE, EVERYTHING):
-            self.watchdog.ledger.begin(spec.key)
-            return self._dense.pass_on(tensor, position, way)
-        wire, context = self._submit(tensor, position, spec, everything=way == EVERYTHING)
-        ticket = context.ticket if isinstance(context, DenseTicket) else context
-        assert ticket is not None  # a way that passes everything on is not this one
-        policy.sent(self, position, ticket)
-        return wire, context
-
-    def _submit(
-        self, tensor: torch.Tensor, position: int, spec: TensorSpec, *, everything: bool
-    ) -> tuple[torch.Tensor, Ticket | DenseTicket]:
-        """Take a gradient in, and return what Horovod is to reduce for it."""
+        way = policy.begin(self, position) if self._is_led else SPARSE
         self.watchdog.ledger.begin(spec.key)
+        if way not in (SPARSE, EVERYTHING):
+            return self._dense.pass_on(tensor, position, way)
         self.results.settle(position)
-        scale = self._scale_of(position)
+        scale = self._scale_of(position) if self._is_scaled else 1.0
+        ticket: Ticket
         context: Ticket | DenseTicket
         if self._is_sparse[position]:
-            memory = watched = own_memory(tensor)
-            late, flat = None, memory
-            if self._stays[position]:
-                flat = memory = vector_of(tensor, spec)
-            elif flat is None and tensor.is_cpu:
-                flat = flatten(tensor, spec)
-            elif flat is None:
-                late, flat = late_gradient(tensor, spec), NOTHING
-            carrier, ticket = self._driver.compress(
-                position,
-                flat,
-                scale,
-                everything=everything,
-                late=late,
-                stays=not self._is_on_devices,
-            )
-            ticket.extra, ticket.out, context = Given(tensor, memory), memory, ticket
-            run = ticket.run
-            wire, parameter = torch.from_numpy(carrier), self._parameters[position]
-            if self._carrier_device is not None:
-                wire = upload(carrier, self._carrier_device)
-            self._changes.give(position, spec.key, parameter, run, watched)
+            wire, ticket = self._send(tensor, position, scale, everything=way == EVERYTHING)
+            context = ticket
         else:
-            wire, entered = self._dense.leave(tensor, position, scale)
-            context, run = DenseTicket(tensor, spec.key, entered), entered.run
-        self._submitted(run)
+            wire, ticket = self._dense.leave(tensor, position, scale)
+            context = DenseTicket(tensor, spec.key, ticket)
+        self._submitted(ticket.run)
+        if self._is_led:
+            policy.sent(self, position, ticket)
         return wire, context
+
+    def _send(
+        self, tensor: torch.Tensor, position: int, scale: float, *, everything: bool
+    ) -> tuple[torch.Tensor, Ticket]:
+        """Compress a gradient, and return its carrier."""
+        spec = self.step.specs[position]
+        memory = watched = own_memory(tensor)
+        late, flat = None, memory
+        if self._stays[position]:
+            flat = memory = vector_of(tensor, spec)
+        elif flat is None and tensor.is_cpu:
+            flat = flatten(tensor, spec)
+        elif flat is None:
+            late, flat = late_gradient(tensor, spec), NOTHING
+        stays = not self._is_on_devices
+        carrier, ticket = self._driver.compress(
+            position, flat, scale, everything=everything, late=late, stays=stays
+        )
+        # The result goes where the gradient was read, if it can lie there.
+        ticket.out, ticket.extra = memory, (tensor, memory)
+        self._changes.give(position, spec.key, self._parameters[position], ticket.run, watched)
+        device = self._carrier_device
+        return torch.from_numpy(carrier) if device is None else upload(carrier, device), ticket
 
     def _scale_of(self, position: int) -> float:
         """Return the loss scale of the step that a tensor enters."""
-        if self._scale is None:
-            return 1.0
         if position in self._run.entered:  # a new step, and nothing may have come of the last
             self._scale.forget()
         return self._scale()
 
     def _submitted(self, run: StepRun) -> None:
-        """Rest where the step that a gradient has entered is complete."""
+        """Wait asleep at the last gradient of a step, rather than in Horovod's loop."""
         if run is not self._run:
             self._expected, self._run = len(self._run.entered), run
         if len(run.entered) != self._expected:
             return
         if self._recorder is not None:
             self._recorder.submitted(run)
-        # Wait asleep at the last gradient of a step, rather than in Horovod's loop.
         if not self._is_on_devices:  # a device is not waited for here, nor what comes behind it
             self._wait.take(self._driver.has_arrived, run.began_s)
 
@@ -235,10 +211,10 @@ class TorchCompressor(ParameterCompressor):
         if ctx is None:
             return tensor  # a sparse gradient, which Horovod exchanged by itself
         policy, ledger, came = self._policy, self.watchdog.ledger, None
-        if policy is not None:
+        if self._is_led:
             policy.end(self)
         ledger.begin_wait()
-        if self._scale is not None:
+        if self._is_scaled:
             self._scale.forget()
         try:
             if self._changes.given:
@@ -250,30 +226,29 @@ class TorchCompressor(ParameterCompressor):
             self._hand_out(ticket, result)
             came = ctx.key
         except Exception as error:
-            if policy is not None:
-                policy.fail()
+            policy.fail()
             if isinstance(error, ExchangeTimeout):
                 raise self.explain(error) from error
             ledger.clear()
             raise
         finally:
             ledger.end_wait(came)
-        if policy is not None:
+        if self._is_led:
             policy.arrived(self)
         return result
 
     def _finish(self, tensor: torch.Tensor, ticket: Ticket) -> torch.Tensor:
-        given = ticket.extra
-        memory = given.memory if isinstance(given, Given) else None
-        parameter = self._parameter(ticket) if self.configuration.memory.finishes else NOTHING
+        gradient, memory = cast("tuple[torch.Tensor, np.ndarray | None]", ticket.extra)
+        parameter = NOTHING
+        if self.configuration.memory.finishes and ticket.position is not None:
+            parameter = self._value_of(ticket.position)
         reduced = tensor.numpy() if tensor.is_cpu else fetch_carrier(tensor)
         flat = self._driver.decompress(reduced, ticket, parameter)
-        assert isinstance(given, Given)
-        if flat is memory and (given.gradient.is_cpu or lies_in(memory, given.gradient)):
+        if flat is memory and (gradient.is_cpu or lies_in(memory, gradient)):
             # The gradient itself: Horovod puts the result into the gradient, and a new tensor
             # around its memory would keep the old one alive, one more at every step.
-            return given.gradient
-        return unflatten(flat, given.gradient)
+            return gradient
+        return unflatten(flat, gradient)
 
     def _refuse_changes(self, tensor: torch.Tensor, ctx: Context) -> None:
         """Raise ChangedGradient at a step's first result if the program changed what this result
@@ -286,27 +261,20 @@ class TorchCompressor(ParameterCompressor):
             self.watchdog.ledger.clear()
             raise error
         if run.failure is None and not run.errors:  # else that is raised
-            carried = None
-            if isinstance(ctx, Ticket):
-                carried = ctx, tensor.numpy() if tensor.is_cpu else fetch_carrier(tensor)
+            carried = (ctx, fetch_carrier(tensor)) if isinstance(ctx, Ticket) else None
             self._driver.abandon(run, error, carried)
-
-    def _parameter(self, ticket: Ticket) -> np.ndarray:
-        """Return the value of a ticket's parameter, for memories that finish with it."""
-        return NOTHING if ticket.position is None else self._value_of(ticket.position)
 
     def _poison(self, error: SparseError, gradient: torch.Tensor) -> tuple[torch.Tensor, Context]:
         """Submit what the other ranks expect for such a tensor, marked as failed."""
         key = f"of shape {list(gradient.shape)}"
         wire, ticket = self._driver.poison(error, key, np.float64)
-        ticket.extra = Given(gradient, None)
+        ticket.extra = gradient, None
         if not self.configuration.is_sparse(tuple(gradient.shape), gradient.numel()):
             dense = as_horovod_wants(gradient, stays=self._wire_device is not None)
             self.step.stats.count_bytes("dense", dense.nbytes)
             return dense, DenseTicket(gradient, key, ticket)
-        if self._carrier_device is not None:
-            return upload(wire, self._carrier_device), ticket
-        return torch.from_numpy(wire), ticket
+        device = self._carrier_device
+        return torch.from_numpy(wire) if device is None else upload(wire, device), ticket
 
     # -- what users read --------------------------------------------------------------------------
 
@@ -324,26 +292,27 @@ class TorchCompressor(ParameterCompressor):
         return {**super().stats(), "wire": self.wire}
 
     def _describe(self, specs: Sequence[TensorSpec]) -> Report:
-        """Return what the handshake compares: also the wire, which must be one on all ranks."""
         return {**super()._describe(specs), "wire": self.wire}
 
     # -- between the steps ------------------------------------------------------------------------
 
     def _greet(self) -> None:
-        """Know the other ranks."""
+        """Meet the other ranks, before the first step and in another world."""
         if self._is_closed:
             raise InvalidOption(
                 f"the compressor {self.name!r} is closed, and an optimizer that it was given to is "
                 "still there, with Horovod's hooks on the parameters: del it and call gc.collect() "
                 "before the next backward pass"
             )
-        if self._has_met:  # workers left, and Horovod does not synchronize elastic states then
-            self.rejoin()
+        if self.has_begun:
+            # Workers may leave, and Horovod does not synchronize elastic states then.
+            if self._is_elastic and self.is_in_another_world:
+                self.rejoin()
             return
-        self._look_at(check_call_site(self.process_set))
+        self._look_at(find_optimizer(self.process_set))
         if self._world is None:  # an elastic state may have been synchronized before
-            self._meet(self.step.specs, self.collective)
-        self._has_met = True
+            self._meet()
+        self.has_begun = True
 
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:
         """Do an optimizer's work from now on; the optimizer applies the result.  ``Compression``
@@ -361,43 +330,18 @@ class TorchCompressor(ParameterCompressor):
 
     def derived(self, cls: type) -> None:
         if self.configuration.clip_grad_norm is not None and hasattr(cls, "synchronize"):
-            hold_back(cls, self._clip)
+            hold_back(cls, self._clip_behind)
 
-    def _clip(self, caller: Optimizer, gradients: list[torch.Tensor]) -> None:
-        """Scale all gradients of a step to a norm of at most the bound, before Horovod receives any
-        of them."""
-        bound = self.configuration.clip_grad_norm
-        assert bound is not None
-        if not self._has_met or self._is_closed or (self._is_elastic and self.is_in_another_world):
-            self._greet()
-        if self._scale is not None:
-            self._scale.forget()
-        scale = 1.0 if self._scale is None else self._scale()
-        name, is_sum = f"hvd_sparse.{self.name}.norm", caller.op == hvd.Sum
-        ledger = self.watchdog.ledger
-        ledger.begin(NORM)
-        try:
-            with ledger.waiting():
-                clip(
-                    gradients,
-                    bound,
-                    self.collective,
-                    name,
-                    self.limit_s,
-                    scale=scale,
-                    is_sum=is_sum,
-                )
-        except ExchangeTimeout as error:
-            raise self.explain(error) from error
-        finally:
-            ledger.end(NORM)
+    def _clip_behind(self, caller: Optimizer, gradients: list[torch.Tensor]) -> None:
+        """Bound all gradients of a step, before Horovod receives any of them."""
+        self._greet()
+        self._scale.forget()
+        self._clip(gradients, is_sum=caller.op == hvd.Sum)
 
     def _look_at(self, caller: Optimizer) -> None:
-        """Look at Horovod's optimizer, which calls for the first time.
-
-        caller : None where something else calls
-        """
-        if has_groups(caller):
+        """Check Horovod's optimizer at its first call; None if something else calls."""
+        # A group of Horovod's, which dense gradients may be in too, must lie on one device.
+        if caller is None or getattr(caller, "_groups", None) is not None:
             self._carrier_device = self._wire_device
         if caller is None:
             return
@@ -448,12 +392,10 @@ class TorchCompressor(ParameterCompressor):
                 f"ranks were given different groups: {groups!r} here; give all of them the same"
             )
         self.step.regroup(plan)
-        if self._policy is not None:
-            self._policy.regrouped(self, groups)
+        self._policy.regrouped(self, groups)
 
     def close(self) -> None:
-        """Give the name free and take the hooks away; the compressor must not be used
-        afterwards."""
+        """Release the name and the hooks; do not use the compressor afterwards."""
         super().close()
         self._changes.forget()
         self._index.close()
@@ -462,8 +404,7 @@ class TorchCompressor(ParameterCompressor):
 
     def _forget_world(self) -> None:
         super()._forget_world()
-        if self._scale is not None:
-            self._scale.forget()
+        self._scale.forget()
         self._driver.forget()
         self._changes.forget()
-        self.results.forget()
+        self.results.waiting.clear()

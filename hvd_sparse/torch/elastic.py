@@ -19,16 +19,13 @@ class CompressorStateHandler(StateHandler):  # type: ignore[misc]
         self.save()
 
     def save(self) -> None:
-        """Remember the state: a commit."""
         self.value.commit()
 
     def restore(self) -> None:
-        """Back to the last commit."""
         self.value.go_back()
 
     def sync(self) -> None:
-        """Meet the ranks of the new world.  Collective; no commit, as Horovod's handler of the
-        model makes none here."""
+        # no commit, as Horovod's handler of the model makes none here
         self.value.rejoin()
 
 

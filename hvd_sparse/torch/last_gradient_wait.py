@@ -25,18 +25,14 @@ time."""
 
 
 class LastGradientWait:
-    """Waits at the last gradient of a step, not for much longer than the step's gradients took to
-    come."""
+    """Waits at a step's last gradient, not for much longer than its gradients took to come."""
 
     def __init__(self) -> None:
         self._skipped = self._to_skip = 0
 
     def take(self, is_done: Callable[[], bool], began_s: float) -> None:
-        """Sleep after the step's last gradient until a condition holds, or until the time limit.
+        """Sleep until the other ranks have come as far, or until the time limit.
 
-        Parameters
-        ----------
-        is_done : whether the other ranks have come as far
         began_s : time of the step's first gradient, by ``time.monotonic``
         """
         if self._to_skip:

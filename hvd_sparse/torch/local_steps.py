@@ -11,7 +11,7 @@ import torch
 from hvd_sparse.collectives.horovod_torch import hvd
 from hvd_sparse.compatibility import refuse_hiding
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.frontend.local_options import check_local_steps
+from hvd_sparse.frontend.compression import check_local_steps
 from hvd_sparse.torch.compressor import TorchCompressor
 from hvd_sparse.untyped import Optimizer, ProcessSet, Report, State, Value
 
@@ -82,7 +82,11 @@ class LocalSteps:
         nesterov: bool = False,
         process_set: ProcessSet = None,
     ) -> None:
-        _refuse_horovods(optimizer)
+        if hasattr(optimizer, "_allreduce_grad_async"):
+            raise InvalidOption(
+                "the local optimizer is Horovod's, which exchanges at every step: give LocalSteps "
+                "the optimizer itself"
+            )
         check_local_steps(compression, every, outer_lr, outer_momentum, nesterov)
         self.optimizer, self.every, self.taken = optimizer, every, 0
         named = [(name, p) for name, p in named_parameters if p.is_floating_point()]
@@ -214,25 +218,10 @@ class LocalSteps:
 def _broadcast(values: torch.Tensor, name: str, process_set: ProcessSet) -> None:
     """Overwrite a tensor by that of the lowest rank; the bits of bfloat16, which Horovod does not
     know."""
-    root = _first(process_set)
+    root = min(getattr(process_set, "ranks", None) or [0])
     if values.dtype != torch.bfloat16:
         hvd.broadcast_(values, root, name=name, process_set=process_set)
         return
     bits = values.contiguous().view(torch.int16).to(torch.int32)
     hvd.broadcast_(bits, root, name=name, process_set=process_set)
     values.copy_(bits.to(torch.int16).view(torch.bfloat16))
-
-
-def _first(process_set: ProcessSet) -> int:
-    """Return the lowest rank of a process set."""
-    ranks = getattr(process_set, "ranks", None)
-    return min(ranks) if ranks else 0
-
-
-def _refuse_horovods(optimizer: Optimizer) -> None:
-    """Raise InvalidOption for an optimizer that exchanges by itself."""
-    if hasattr(optimizer, "_allreduce_grad_async"):
-        raise InvalidOption(
-            "the local optimizer is Horovod's, which exchanges at every step: give LocalSteps the "
-            "optimizer itself"
-        )

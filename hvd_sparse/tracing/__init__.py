@@ -1,1 +1,1 @@
-"""Tracing: spans of the parts of a step, Chrome traces of them, and merging those."""
+"""Tracing: spans of the parts of a step, and Chrome traces of them."""

@@ -45,18 +45,8 @@ _LOCK = threading.Lock()
 class TraceFile:
     """The timeline of one process.  Safe to call from many threads.
 
-    If the file cannot be written any more, that is logged once, the file ends there and training
-    goes on.
-
-    Parameters
-    ----------
-    path : of the file
-    rank : of this process
-
-    Raises
-    ------
-    InvalidOption
-        If the file cannot be written.
+    If the file cannot be written any more, this is logged once, the file ends there and training
+    continues.
     """
 
     def __init__(self, path: Path, rank: int) -> None:
@@ -82,25 +72,21 @@ class TraceFile:
         atexit.register(self.close)
 
     def listen(self, what: str, whose: str, start_s: float, end_s: float) -> None:
-        """Write down a span: a ``tracing.spans.Listener``."""
+        """Write a span; a ``tracing.spans.Listener``."""
         with self._lock:
             if self._file is None:
                 return
-            thread = self._thread(
-                # rounds of one bucket are told apart behind a colon, and stand in one row
-                whose.partition(":")[0] if what == "exchange" else threading.get_ident()
-            )
-            times = {
-                "ts": round(1e6 * (start_s - self._start_s), 1),
-                "dur": round(1e6 * (end_s - start_s), 1),
-            }
-            self._write(what, "X", tid=thread, **times, args={"of": whose})
+            # The number of a bucket's round follows a colon; all rounds have one row.
+            bucket = whose.partition(":")[0]
+            thread = self._thread(bucket if what == "exchange" else threading.get_ident())
+            start_us = round(1e6 * (start_s - self._start_s), 1)
+            length_us = round(1e6 * (end_s - start_s), 1)
+            self._write(what, "X", tid=thread, ts=start_us, dur=length_us, args={"of": whose})
             if end_s - self._flushed_s > FLUSH_S or len(self._unwritten) >= MOST_UNWRITTEN:
                 self._put_out()
                 self._flushed_s = end_s
 
     def _thread(self, owner: int | str) -> int:
-        """Return the number of a thread or of a bucket; it is named when it is first seen."""
         if owner not in self._threads:
             number = self._threads[owner] = len(self._threads) + 1
             name = owner if isinstance(owner, str) else "compress and decompress"
@@ -162,27 +148,21 @@ def _open(path: Path) -> int:
 
     Links are not followed, and a pipe, which would make its writer wait, is refused.
     """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        file = os.open(
-            path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666
-        )
+        file = os.open(path, flags, 0o666)
     except (OSError, ValueError) as error:
-        why = (
-            "it is a symbolic link"
-            if path.is_symlink()
-            else getattr(error, "strerror", None) or str(error)
-        )
-        raise _refusal(path, why) from None
+        why = getattr(error, "strerror", None) or str(error)
+        raise _refusal(path, "it is a symbolic link" if path.is_symlink() else why) from None
     try:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise _refusal(path, "it is no regular file")
-        os.ftruncate(file, 0)
+        why = None if stat.S_ISREG(os.fstat(file).st_mode) else "it is no regular file"
+        if why is None:
+            os.ftruncate(file, 0)
     except OSError as error:
+        why = error.strerror
+    if why is not None:
         os.close(file)
-        raise _refusal(path, error.strerror) from None
-    except InvalidOption:
-        os.close(file)
-        raise
+        raise _refusal(path, why)
     return file
 
 
@@ -195,20 +175,10 @@ def _refusal(path: Path, why: str | None) -> InvalidOption:
 
 
 def path_of(setting: str, rank: int) -> Path:
-    """Return the path of a rank's file.
+    """Return the path of a rank's file, from the value of ``HVD_SPARSE_TIMELINE``.
 
     The rank's number replaces ``{rank}`` in the setting, or comes before the suffix.  In elastic
     runs, where ranks change, the number of the process follows it.
-
-    Parameters
-    ----------
-    setting : value of ``HVD_SPARSE_TIMELINE``
-    rank : of this process
-
-    Raises
-    ------
-    InvalidOption
-        If the setting is a folder.
     """
     # a new process may get the rank of one that ended, whose file must not be emptied
     number = f"{rank}.{os.getpid()}" if is_elastic() else str(rank)
@@ -221,23 +191,18 @@ def path_of(setting: str, rank: int) -> Path:
 
 
 def follow(spans: Spans, rank: Callable[[], int]) -> TraceFile | None:
-    """Write down a compressor's spans, if ``HVD_SPARSE_TIMELINE`` is set.
+    """Write a compressor's spans if ``HVD_SPARSE_TIMELINE`` is set, and return the file.
 
     All compressors of a process share one file.
 
     Parameters
     ----------
-    spans : the compressor's
+    spans : the compressor's spans
     rank : function that returns this process's rank; called if a file is opened
-
-    Returns
-    -------
-    The file; None if the setting is not set
 
     Raises
     ------
-    InvalidOption
-        If the file cannot be written.
+    InvalidOption : the file cannot be written
     """
     setting = os.environ.get(SETTING)
     if not setting:

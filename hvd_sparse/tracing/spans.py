@@ -45,14 +45,7 @@ class Spans:
         return self.clock() if self._listeners else 0.0
 
     def tell(self, what: str, whose: str, start_s: float) -> None:
-        """Pass a finished span to the listeners.
-
-        Parameters
-        ----------
-        what : kind of the span
-        whose : name of the tensor or bucket
-        start_s : ``now()`` at its begin; a span that began without listeners is skipped
-        """
+        """Pass a finished span to the listeners, if there were any when it began at ``start_s``."""
         if self._listeners and start_s:
             end_s = self.clock()
             for listener in self._listeners:

@@ -31,7 +31,7 @@ class Ledger:
         self.begun = self._begun_before = 0
 
     def begin(self, name: str) -> None:
-        """Note that this rank submits a tensor."""
+        """Record that this rank submits a tensor."""
         with self._lock:
             self._counts[name] += 1
             self.begun += 1
@@ -58,7 +58,7 @@ class Ledger:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Return a context in which this rank waits under a time limit that raises by itself."""
+        """Return a context for a wait whose own time limit raises an error."""
         self.begin_wait()
         try:
             yield
@@ -66,12 +66,12 @@ class Ledger:
             self.end_wait()
 
     def begin_wait(self) -> None:
-        """Begin what ``waiting`` is for, where every call counts."""
+        """Begin such a wait, without the cost of a context."""
         with self._lock:
             self._waits += 1
 
     def end_wait(self, name: str | None = None) -> None:
-        """End it; note that the result of a tensor is there, where one is named."""
+        """End such a wait; the result of tensor ``name`` has arrived, if one is given."""
         with self._lock:
             self._waits -= 1
             if name is not None:
@@ -94,14 +94,13 @@ class Ledger:
         return clock.now_s - self._last_change
 
     def pending(self) -> dict[str, int]:
-        """Return the pending names, oldest first, with how often each has been submitted."""
+        """Return the pending names, oldest first, with the submissions of each."""
         with self._lock:
             names = sorted(self._since, key=self._since.__getitem__)
             return {name: self._counts[name] for name in names}
 
     def oldest(self) -> tuple[str, int, float] | None:
-        """Return the oldest pending name, how often it has been submitted, and its age in
-        seconds."""
+        """Return the oldest pending name, its submissions, and its age in seconds."""
         with self._lock:
             if not self._since:
                 return None
@@ -109,11 +108,6 @@ class Ledger:
             return name, self._counts[name], clock.now_s - self._since[name]
 
     def behind(self, counts: Mapping[str, int]) -> list[str]:
-        """Return the names that another rank has submitted more often than this one.
-
-        Parameters
-        ----------
-        counts : the other rank's submissions by name
-        """
+        """Return the names that another rank, by its ``counts``, has submitted more often."""
         with self._lock:
             return [name for name, count in counts.items() if self._counts[name] < count]

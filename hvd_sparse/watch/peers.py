@@ -42,15 +42,8 @@ logger = logging.getLogger("hvd_sparse")
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The addresses at which a rank answers.
-
-    Attributes
-    ----------
-    rank : the rank
-    addresses : IPv4 addresses of its host, of which some may not be reached from elsewhere
-    port : UDP port
-    token : secret with which a question to it begins
-    """
+    """The place at which a rank answers: IPv4 addresses of its host, of which some may not be
+    reachable from other hosts, a UDP port, and the secret that begins a question."""
 
     rank: int
     addresses: tuple[str, ...]
@@ -77,17 +70,11 @@ class Answer:
 
 
 class Port:
-    """Answer the other ranks' questions until it is closed.
+    """A thread that answers the other ranks' questions until ``close``.
 
     Parameters
     ----------
-    answer : function that is given how often the asking rank has submitted which tensors; called
-        in the port's thread
-
-    Attributes
-    ----------
-    number : UDP port
-    token : secret with which a question begins
+    answer : function of the asking rank's submissions by tensor
     """
 
     def __init__(self, answer: Callable[[Mapping[str, int]], Answer]) -> None:
@@ -110,18 +97,14 @@ class Port:
             while not self._is_closed:
                 try:
                     said, caller = self._socket.recvfrom(LONGEST_BYTES)
-                    token, mark, question = _parts(said)
-                    if hmac.compare_digest(token, self.token.encode()):
+                    # The mark identifies a question, and its answer begins with it.
+                    mark, question = said[TOKEN_BYTES : 2 * TOKEN_BYTES], said[2 * TOKEN_BYTES :]
+                    if hmac.compare_digest(said[:TOKEN_BYTES], self.token.encode()):
                         answer = json.dumps(astuple(self._answer(json.loads(question))))
                         self._socket.sendto(mark + answer.encode(), caller)
                 except Exception:  # whatever a caller has sent: this thread must go on
                     logger.warning("another rank's question was not answered", exc_info=True)
                     time.sleep(PAUSE_S)
-
-
-def _parts(said: bytes) -> tuple[bytes, bytes, bytes]:
-    """Return a question's secret, its mark, with which the answer begins, and its content."""
-    return said[:TOKEN_BYTES], said[TOKEN_BYTES : 2 * TOKEN_BYTES], said[2 * TOKEN_BYTES :]
 
 
 def addresses() -> tuple[str, ...]:
@@ -138,16 +121,7 @@ def addresses() -> tuple[str, ...]:
 
 
 def introduce(endpoint: Endpoint) -> Generator[AllGather, np.ndarray, list[Endpoint]]:
-    """Exchange the addresses of all ranks: a generator of collectives, as exchanges are.
-
-    Parameters
-    ----------
-    endpoint : this rank's
-
-    Returns
-    -------
-    The endpoints of all ranks, in rank order
-    """
+    """Exchange the endpoints of all ranks: a generator that yields requests and returns them."""
     line = json.dumps(astuple(endpoint)).encode() + b"\n"
     gathered = yield AllGather(np.frombuffer(line, np.uint8))
     told = [json.loads(line) for line in gathered.tobytes().splitlines()]
@@ -157,18 +131,13 @@ def introduce(endpoint: Endpoint) -> Generator[AllGather, np.ndarray, list[Endpo
 def ask_all(
     endpoints: Sequence[Endpoint], submitted: Mapping[str, int], patience_s: float = PATIENCE_S
 ) -> dict[int, Answer]:
-    """Ask all ranks at once which of these tensors they have not submitted.
+    """Ask all ranks at once which tensors they have not submitted; return the answers by rank.
 
     Parameters
     ----------
-    endpoints : of the ranks to ask
-    submitted : how often the asking rank has submitted which tensors, oldest first, of which it
-        asks about ``LONGEST_LIST``
-    patience_s : seconds for which to wait for answers
-
-    Returns
-    -------
-    The answers that came, by rank
+    endpoints : the ranks to ask
+    submitted : this rank's submissions by tensor, oldest first; it asks about ``LONGEST_LIST``
+    patience_s : seconds to wait for answers
     """
     mark = secrets.token_hex(TOKEN_BYTES // 2).encode()
     question = mark + json.dumps(dict(islice(submitted.items(), LONGEST_LIST))).encode()
@@ -178,8 +147,9 @@ def ask_all(
         asking.settimeout(min(AGAIN_S, patience_s))
         while len(answers) < len(endpoints) and time.monotonic() < end_s:
             for endpoint in endpoints:
-                if endpoint.rank not in answers:
-                    _send(asking, endpoint, question)
+                for address in () if endpoint.rank in answers else endpoint.addresses:
+                    with contextlib.suppress(OSError):  # no route to it
+                        asking.sendto(endpoint.token.encode() + question, (address, endpoint.port))
             with contextlib.suppress(TimeoutError):
                 while len(answers) < len(endpoints) and time.monotonic() < end_s:
                     said = asking.recv(LONGEST_BYTES)
@@ -187,12 +157,6 @@ def ask_all(
                         answer = Answer(*json.loads(said[TOKEN_BYTES:]))
                         answers[answer.rank] = answer
     return answers
-
-
-def _send(asking: socket.socket, endpoint: Endpoint, question: bytes) -> None:
-    for address in endpoint.addresses:
-        with contextlib.suppress(OSError):  # no route to it
-            asking.sendto(endpoint.token.encode() + question, (address, endpoint.port))
 
 
 def names(keys: Sequence[str]) -> str:

@@ -37,11 +37,8 @@ def lines_of_main_thread() -> list[Line]:
     are not safe: CPython 3.11 may collect garbage while it makes one for ``f_back``, and if a
     finalizer lets the thread run on, its frame is gone: a segmentation fault.
 
-    Returns
-    -------
-    list of Line
-        Empty where the process has no file descriptor left, or more than 100 threads, which are the
-        most that faulthandler reads.
+    The list is empty if the process has no file descriptor left, or more than 100 threads, the most
+    that faulthandler reads.
     """
     try:
         with _memory_file() as file:

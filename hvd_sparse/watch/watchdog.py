@@ -4,6 +4,9 @@ Horovod's own wait has no limit, and releases Python's lock.  So a thread looks 
 this rank has submitted and not got back.  When the oldest is older than ``timeout_s`` the thread
 asks the other ranks, says which of them have not submitted which tensors, and ends the process; the
 launcher then ends the others.  A wait of this package raises ``ExchangeTimeout`` first.
+
+In both, only the seconds in which this process ran count, and where a rank is silent the limit is
+``TIMES_IN_DOUBT`` times as long.
 """
 
 from __future__ import annotations
@@ -12,6 +15,11 @@ import logging
 import threading
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
+from hvd_sparse.collectives.contract import Collective, Pending
+from hvd_sparse.errors import ExchangeTimeout
+from hvd_sparse.watch.clock import TURN_S, clock
 from hvd_sparse.watch.ending import JOIN_REASON, prepare_end, say_and_exit, was_ended_by_join
 from hvd_sparse.watch.ledger import Ledger
 from hvd_sparse.watch.peers import (
@@ -80,12 +88,7 @@ class Watchdog:
         return Endpoint(rank, addresses(), self._port.number, self._port.token)
 
     def meet(self, endpoints: Sequence[Endpoint]) -> None:
-        """Take the endpoints of all ranks, which are at the same point of their programs.
-
-        Parameters
-        ----------
-        endpoints : those of all ranks, this one's among them
-        """
+        """Start over with the endpoints of all ranks, this one's included."""
         self.ledger.restart()
         self._peers = [endpoint for endpoint in endpoints if endpoint.token != self._port.token]
 
@@ -196,3 +199,63 @@ class Watchdog:
     def _end(self, why: str) -> None:
         if not self._is_over.is_set():
             say_and_exit(f"hvd_sparse {self.name!r}: ExchangeTimeout: {why}. {REMEDY}")
+
+
+class PatientPending:
+    """A started collective, whose wait continues while the time that passed does not count."""
+
+    def __init__(self, pending: Pending, watchdog: Watchdog) -> None:
+        self._pending, self._watchdog = pending, watchdog
+        self.is_done = pending.is_done  # without a second call, because it is polled
+
+    def wait(self, timeout_s: float | None) -> np.ndarray:
+        """Return the result within ``timeout_s`` seconds that count."""
+        if timeout_s is None:
+            return self._pending.wait(None)
+        began_s, left_s, is_extended = clock.now_s, timeout_s, False
+        while True:
+            try:
+                return self._pending.wait(left_s)
+            except ExchangeTimeout as error:
+                failure = error
+            left_s = timeout_s - (clock.now_s - began_s)
+            if left_s <= TURN_S and not is_extended and self._watchdog.has_silent_rank():
+                is_extended, timeout_s = True, TIMES_IN_DOUBT * timeout_s
+                left_s = timeout_s - (clock.now_s - began_s)
+            if left_s <= TURN_S:
+                raise failure
+
+
+class PatientCollective:
+    """A collective whose waits follow the watchdog's rules.
+
+    Implements ``collectives.contract.Collective``.
+    """
+
+    def __init__(self, collective: Collective, watchdog: Watchdog) -> None:
+        self._collective = collective
+        self._watchdog = watchdog
+
+    @property
+    def rank(self) -> int:
+        return self._collective.rank
+
+    @property
+    def world_size(self) -> int:
+        return self._collective.world_size
+
+    @property
+    def nodes(self) -> tuple[int, ...] | None:
+        return self._collective.nodes
+
+    def allgather(self, array: np.ndarray, name: str) -> PatientPending:
+        return PatientPending(self._collective.allgather(array, name), self._watchdog)
+
+    def allreduce(self, array: np.ndarray, name: str) -> PatientPending:
+        return PatientPending(self._collective.allreduce(array, name), self._watchdog)
+
+    def broadcast(self, array: np.ndarray, root: int, name: str) -> PatientPending:
+        return PatientPending(self._collective.broadcast(array, root, name), self._watchdog)
+
+    def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> PatientPending:
+        return PatientPending(self._collective.alltoall(array, splits, name), self._watchdog)

@@ -55,11 +55,17 @@ FEW = 32
 """Indices that are looked at one by one."""
 
 
-class Decoder(Protocol):
-    """A codec, as whoever holds a frame sees it."""
+class Coding(Protocol):
+    """The parts of a ``Codec`` that frames and messages need."""
+
+    id: ClassVar[str]
+    number: ClassVar[int | None]
 
     def decode(self, buffer: np.ndarray, kernels: Packers) -> Selection:
         """Return the selection of the one frame that fills the buffer."""
+
+    def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:
+        """Return the bytes behind a frame's header."""
 
 
 @dataclass(eq=False)
@@ -113,11 +119,11 @@ def write_frame(
 
 
 @lru_cache(maxsize=64)
-def frame_head(codec: int, value_type: np.dtype) -> int:
-    """Return the first 8 bytes of every frame of a codec that keeps the values as they are, as a
-    little-endian integer."""
+def frame_head(codec: Coding, value_type: np.dtype) -> int:
+    """Return the first 8 bytes of every frame of a codec whose values have the value type's format,
+    as a little-endian integer."""
     header = _CHECKED.pack(
-        MAGIC, WIRE_VERSION, codec, VALUE_NUMBERS[value_type], AS_TYPE, 0, 0, 0, 0
+        MAGIC, WIRE_VERSION, codec.number, VALUE_NUMBERS[value_type], AS_TYPE, 0, 0, 0, 0
     )
     return int.from_bytes(header[:8], "little")
 
@@ -162,14 +168,6 @@ def measure_frame(buffer: np.ndarray, offset: int = 0) -> int:
     if magic != MAGIC or version != WIRE_VERSION or size > left:
         _refuse_start(buffer[offset:])
     return size
-
-
-def peek_frame(buffer: np.ndarray) -> Frame:
-    """Return the frame at the start of a buffer as its header announces it.
-
-    Its checksum is left to ``read_frame``.
-    """
-    return read_frame(buffer, has_checksum=False)
 
 
 def read_frame(buffer: np.ndarray, *, has_checksum: bool = True) -> Frame:
@@ -227,14 +225,7 @@ def _refuse_start(buffer: np.ndarray) -> NoReturn:
     )
 
 
-class Writer(Protocol):
-    """The codec that a frame must be of."""
-
-    id: ClassVar[str]
-    number: ClassVar[int | None]
-
-
-def open_frame(buffer: np.ndarray, codec: Writer, value_format: int = AS_TYPE) -> Frame:
+def open_frame(buffer: np.ndarray, codec: Coding, value_format: int = AS_TYPE) -> Frame:
     """Return the one frame that fills a buffer, written by this codec with this format of values.
 
     Raises
@@ -300,7 +291,7 @@ def decode_for(
     key: str,
     numel: int,
     dtype: DTypeLike,
-    codec: Decoder,
+    codec: Coding,
     buffer: np.ndarray,
     kernels: Packers,
 ) -> Selection:

@@ -28,13 +28,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
 from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.wire.checksum import crc32
-from hvd_sparse.wire.frame import WIRE_VERSION, measure_frame
+from hvd_sparse.wire.frame import HEADER_BYTES, WIRE_VERSION, Coding, measure_frame
 
 MAGIC = b"HSM"
 _HEAD = struct.Struct("<3sBB3xIIIIQ")
@@ -93,6 +93,33 @@ def overhead_bytes(members: int) -> int:
     return OVERHEAD_BYTES + 4 * members
 
 
+@lru_cache(maxsize=4096)  # asked for at every step of a tensor
+def capacity(
+    codec: Coding, numel: int, value_bytes: int, world_size: int, gathered_bytes: int
+) -> int:
+    """Return how many entries a rank may send of a tensor: at least one.
+
+    For codecs whose length depends on where the entries are, the expected length is kept.
+
+    Parameters
+    ----------
+    codec : hashable, at the step's density
+    numel : entries of the tensor
+    value_bytes : of the accumulator's dtype
+    world_size : number of ranks
+    gathered_bytes : bytes that the messages of all ranks may come to
+    """
+    budget = gathered_bytes / world_size - overhead_bytes(1) - HEADER_BYTES
+    least, most = 1, max(1, numel)  # lengths rise with the count: the bound is found by bisection
+    while least < most:
+        middle = (least + most + 1) // 2
+        if codec.body_bytes(middle, numel, value_bytes) <= budget:
+            least = middle
+        else:
+            most = middle - 1
+    return least
+
+
 def write_message(
     rank: int,
     step: int,
@@ -144,13 +171,7 @@ def _write(
     return np.concatenate([np.frombuffer(head, np.uint8), *body])
 
 
-def split_messages(gathered: np.ndarray, world_size: int) -> list[Message]:
-    """Return the messages of all ranks, in rank order, from the bytes that an allgather
-    returned."""
-    return split_messages_of(gathered, range(world_size))
-
-
-def split_messages_of(joined: np.ndarray, senders: Sequence[int]) -> list[Message]:
+def split_messages(joined: np.ndarray, senders: Sequence[int]) -> list[Message]:
     """Return the messages of these ranks, from the bytes that a collective joined in this order.
 
     Raises

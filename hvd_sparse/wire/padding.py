@@ -122,6 +122,32 @@ def read_blocks(joined: np.ndarray, name: str) -> list[np.ndarray]:
     return contents
 
 
+def unpadded(
+    joined: np.ndarray, array: np.ndarray, sent: int, name: str, count: Count, room: Room | None
+) -> np.ndarray:
+    """Return the concatenated contents of received blocks, and count the bytes of padding.
+
+    Parameters
+    ----------
+    joined : uint8, the concatenated blocks
+    array : this rank's array, whose dtype the contents have
+    sent : bytes that this rank has sent for it
+    name : name of the collective, for errors
+    count : called with the bytes that padding adds
+    room : noted with the longest block; all ranks see all lengths, so all compute the same room
+
+    Raises
+    ------
+    CorruptPayload : the bytes are not a sequence of whole blocks
+    """
+    contents = read_blocks(joined, name)
+    if room is not None:
+        room.note(max(map(needed, contents)))
+    brought: np.ndarray = np.concatenate(contents).view(array.dtype)
+    count(sent - array.nbytes, joined.nbytes - brought.nbytes)
+    return brought
+
+
 class Padding:
     """Padding of the allgathers of a compressor's exchanges.
 
@@ -161,11 +187,6 @@ class Padding:
         block = write_block(array, room.nbytes if room.nbytes <= MOST_PADDED else 0)
         joined = yield AllGather(block)
         try:
-            contents = read_blocks(joined, "gather")
+            return unpadded(joined, array, block.nbytes, "gather", self._count, room)
         except CorruptPayload:
             return joined  # the exchange raises it, after its last phase
-        # All ranks see all lengths, so all compute the same room.
-        room.note(max(map(needed, contents)))
-        brought: np.ndarray = np.concatenate(contents).view(array.dtype)
-        self._count(block.nbytes - array.nbytes, joined.nbytes - brought.nbytes)
-        return brought

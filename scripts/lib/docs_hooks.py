@@ -15,7 +15,7 @@ from pathlib import Path
 
 from mkdocs.structure.files import File, Files
 
-from hvd_sparse.cli import COMMANDS
+from hvd_sparse.cli import add_commands
 from hvd_sparse.cli.cite import papers
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.methods import METHODS, Methods
@@ -101,10 +101,7 @@ def _expanded(entry: dict) -> dict:
 
 def _commands() -> str:
     """Return a page with the help text of every command."""
-    parser = argparse.ArgumentParser(prog="hvd-sparse")
-    commands = parser.add_subparsers()
-    for module in COMMANDS:
-        module.add_parser(commands)
+    commands = add_commands(argparse.ArgumentParser(prog="hvd-sparse"))
     text = (
         "# Commands\n\nEvery command of `hvd-sparse` prints this text with `--help`. "
         "`python -m hvd_sparse` is the same program.\n"

@@ -11,7 +11,6 @@ ROOMS = (
     "collectives.contract",
     "collectives.topology",
     "tracing.spans",
-    "plan.costmodel",
     "frontend.torch",
 )
 """Units that lie deeper than the first name below the package."""

@@ -19,7 +19,16 @@ from hvd_sparse.memories.contract import Memory, MemoryState
 from hvd_sparse.schedules.contract import Schedule
 from hvd_sparse.selectors.contract import Selector
 
-CONTRACTS = (Codec, Exchange, Memory, MemoryState, Schedule, Selector, kernels.Kernels)
+CONTRACTS = (
+    Codec,
+    Exchange,
+    Memory,
+    MemoryState,
+    Schedule,
+    Selector,
+    kernels.Kernels,
+    kernels.Engine,
+)
 PARTS = [
     pytest.param(parts, parts.get(id), id=f"{parts.kind}-{id}")
     for parts in registry.ALL

@@ -89,11 +89,9 @@ def test_a_block_of_code_says_where_it_runs_or_why_it_does_not(block):
 
 
 SHOWN = {
-    "docs/launching.md: docker build": "scripts/docker-test builds it with more options",
+    "docs/guide/launching.md: docker build": "scripts/docker-test builds it with more options",
+    "docs/guide/launching.md: kubectl apply": "a cluster; test_kubernetes.py checks the file",
     "docs/guide/start.md: conda activate": "conda",
-    "docs/guide/start.md: docker build": "scripts/docker-test builds it with more options",
-    "docs/guide/kubernetes.md: docker build": "Docker, and a registry to push to",
-    "docs/guide/kubernetes.md: kubectl apply": "a cluster; test_kubernetes.py checks the file",
 }
 """The blocks that no test runs, by page and beginning, and what of them cannot be had here."""
 

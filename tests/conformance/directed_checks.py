@@ -15,7 +15,7 @@ from conformance.kernel_checks import rounded, untouched
 from conformance.statistics_checks import ADAM_STEPS
 
 from hvd_sparse.kernels import reference
-from hvd_sparse.kernels.aligned import aligned_zeros
+from hvd_sparse.kernels.arrays import aligned_zeros
 from hvd_sparse.kernels.contract import Aim
 
 Direct = Callable[[list[np.ndarray]], np.ndarray]

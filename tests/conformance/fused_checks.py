@@ -34,7 +34,7 @@ from conformance.packing_checks import PACKING
 from conformance.statistics_checks import ON_FINITE_DATA
 
 from hvd_sparse.kernels import reference
-from hvd_sparse.kernels.aligned import aligned_zeros
+from hvd_sparse.kernels.arrays import aligned_zeros
 from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.types import Selection
 

@@ -68,7 +68,7 @@ def check_messages(world_size: int, data: bytes) -> bool:
     """The reader of an allgather's bytes refuses them, or all of its messages and frames are what
     ranks write."""
     try:
-        messages = split_messages(np.frombuffer(data, np.uint8), world_size)
+        messages = split_messages(np.frombuffer(data, np.uint8), range(world_size))
         selections = [
             [INDEX_VALUE.decode(frame) for frame in message.frames] for message in messages
         ]

@@ -30,10 +30,7 @@ class Late:
 
 
 class Replaying:
-    """A rank's end that remembers what came, and delivers it again where it is told to.
-
-    again : the name of the collective that is to bring what it brought last
-    """
+    """A rank's end that remembers what came, and delivers it again where it is told to."""
 
     def __init__(self, collective):
         self._collective, self._brought, self.again = collective, {}, None

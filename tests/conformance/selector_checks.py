@@ -151,10 +151,7 @@ def everything() -> Iterator[np.ndarray]:
 def check_everything(
     selector: Any, kernels: Any = reference, data: Iterable[np.ndarray] | None = None
 ) -> None:
-    """``check_found`` with every kind of memory of an earlier threshold.
-
-    data : None for all there is
-    """
+    """``check_found`` with every kind of memory of an earlier threshold."""
     for x in everything() if data is None else data:
         for warm in WARM:
             if not check_found(selector, x, kernels, warm):

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hvd_sparse.kernels.adam import AdamStep
-from hvd_sparse.kernels.newton_schulz import NewtonSchulz
+from hvd_sparse.kernels.optimizers import AdamStep, NewtonSchulz
 
 
 @contextlib.contextmanager

@@ -129,8 +129,6 @@ def test_another_wire_version_is_refused_by_name_with_the_remedy(codec):
 @codecs
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_an_exact_codec_refuses_what_is_not_finite(codec, bad):
-    """A lossy one writes its largest number, or refuses: nothing that is decoded is ever NaN or
-    Inf."""
     payload = None
     with np.errstate(all="ignore"):
         payload = codec.encode(
@@ -154,8 +152,6 @@ def test_numbers_on_the_wire_are_unique_and_fit_a_byte():
 @dtypes
 @pytest.mark.parametrize("density", [0.001, 0.02, 0.3, 1.0])
 def test_the_bytes_that_a_codec_announces_are_the_payloads(codec, dtype, density):
-    """To the byte where they depend on the count alone, else within 1 % for entries at random
-    places (a filter's mistakes: 5 %)."""
     numel, width = 100_000, np.dtype(dtype).itemsize
     count = int(numel * density)
     indices = np.sort(np.random.default_rng(0).choice(numel, count, replace=False))

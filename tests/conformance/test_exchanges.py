@@ -138,8 +138,7 @@ def test_finite_gradients_whose_sum_is_not_leave_no_trace_and_are_seen_by_all(ca
 @exchanges
 @pytest.mark.parametrize("scale", [2.0**-3, 2.0**4])
 def test_so_they_are_whatever_the_loss_scale(case, scale, monkeypatch):
-    """Beyond range as they are, or as the loss scaler is given them.  Where the sum is given up,
-    memory that nobody wrote is not reckoned with: here it holds NaN that signal."""
+    """Beyond range as they are, or as the loss scaler is given them."""
     monkeypatch.setattr(receiver, "aligned_empty", signalling)
     check_range(configured(case.create(EXCHANGES)), 4, scale)
 
@@ -170,9 +169,7 @@ def test_so_they_are_in_dense_steps_and_by_other_codecs(options):
     ids=str,
 )
 def test_so_they_are_by_every_method(id, selector):
-    """Where the parts can be joined; so dense that also ranks that draw lots meet.  ``signs_only``
-    and ``sign_vote`` send small values, and ``redsync_signs`` no positive ones at the step that has
-    the large ones."""
+    """Where the parts can be joined; so dense that also ranks that draw lots meet."""
     exchange, chosen = EXCHANGES.create(id), selector.create(SELECTORS, density=0.9)
     try:
         configuration = composed(exchange, chosen)

@@ -49,11 +49,6 @@ def test_a_phase_of_the_last_step_is_refused_on_all_ranks_where_it_comes_to_all(
 @pytest.mark.parametrize(("name", "late"), EVERY)
 @pytest.mark.parametrize("victim", [0, WORLD - 1])
 def test_a_phase_of_the_last_step_that_comes_to_one_rank_ends_on_all(name, late, victim):
-    """At once where a phase follows, in which that rank can say so; else there, and on the others
-    in the next step.
-
-    Some ranks receive nothing in some phases of ``gtopk``: nothing is late there.
-    """
     configuration = CONFIGURATIONS[name]
     outcomes = deliver_again(configuration, late, {victim}, buckets=BUCKETS)
     errors = [error for error, _ in outcomes]

@@ -25,8 +25,7 @@ from frontends._integer_gradients import SHAPES
 from hvd_sparse.collectives.local import LocalCollective, LocalWorld
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.contract import Sums, Surplus
-from hvd_sparse.kernels.torch import TorchKernels
-from hvd_sparse.kernels.torch.by_place import KernelsByPlace
+from hvd_sparse.kernels.torch import KernelsByPlace, TorchKernels
 from hvd_sparse.kernels.torch.coming import Answers, Pass
 
 CPU = torch.device("cpu")

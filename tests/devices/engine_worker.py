@@ -24,12 +24,10 @@ from devices.vectors_on_device import VectorsOnDevice
 from distributions import draw
 
 from hvd_sparse.kernels import reference
-from hvd_sparse.kernels.adam import AdamStep
 from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.kernels.engines import resolve_engine
-from hvd_sparse.kernels.newton_schulz import NewtonSchulz
-from hvd_sparse.kernels.torch import coming
-from hvd_sparse.kernels.torch.by_place import KernelsByPlace
+from hvd_sparse.kernels.optimizers import AdamStep, NewtonSchulz
+from hvd_sparse.kernels.torch import KernelsByPlace, coming
 from hvd_sparse.kernels.torch.coming import Delivery
 from hvd_sparse.kernels.torch.vector import DeviceVector, upload
 from hvd_sparse.types import Selection

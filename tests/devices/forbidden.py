@@ -26,12 +26,7 @@ on the order in which threads come."""
 
 
 class Watch(TorchDispatchMode):
-    """Notes every forbidden operation that runs inside of it.
-
-    Attributes
-    ----------
-    found : their names
-    """
+    """Notes every forbidden operation that runs inside of it."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

@@ -37,12 +37,7 @@ AIMS = {
 
 
 class Launches:
-    """The code for the device, which here notes its launches and does nothing.
-
-    Attributes
-    ----------
-    names : of what was launched
-    """
+    """The code for the device, which here notes its launches and does nothing."""
 
     def __init__(self, device: torch.device) -> None:
         self.names: list[str] = []

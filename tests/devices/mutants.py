@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from hvd_sparse.kernels import torch as engine
-from hvd_sparse.kernels.torch import taking, vector
+from hvd_sparse.kernels.torch import passes, vector
 
 
 def leave_out_the_wait() -> None:
@@ -39,7 +39,7 @@ def read_a_result_on_the_host() -> None:
         there = (ctypes.c_char * size).from_address(tensor.data_ptr())
         return np.frombuffer(bytes(there), np.int32)
 
-    taking.fetch = fetch
+    passes.fetch = fetch
 
 
 MUTANTS: dict[str, Callable[[], None]] = {

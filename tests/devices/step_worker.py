@@ -17,7 +17,7 @@ from frontends._integer_gradients import SHAPES, gradients_of
 from hvd_sparse.collectives.local import LocalCollective, LocalWorld
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import PeerFailure
-from hvd_sparse.frontend.torch.device_vectors import TorchDevices, vector_of
+from hvd_sparse.frontend.torch.arrays import TorchDevices, vector_of
 from hvd_sparse.kernels.engines import resolve_engine, resolve_engine_by_place
 from hvd_sparse.step.buckets import grouped
 from hvd_sparse.step.driver import Driver
@@ -36,11 +36,7 @@ SPOILT = 3
 
 
 class Rank:
-    """One rank that takes steps on the host or on a device.
-
-    device : None for the host
-    kernels : None for the best there are
-    """
+    """One rank that takes steps on the host or on a device."""
 
     def __init__(
         self,

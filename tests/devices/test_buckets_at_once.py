@@ -14,7 +14,7 @@ pytestmark = [
 ]
 
 TENSORS = 3
-CASES = {"torch": 43, "triton": 8}
+CASES = {"torch": 45, "triton": 8}
 
 
 @pytest.fixture(scope="module", params=["torch", "triton"])

@@ -27,17 +27,7 @@ NO_LAUNCH = (
 
 
 class Transfers(TorchDispatchMode):
-    """Counts, inside of it, the sectors of every load and store of an instruction, and launches.
-
-    Parameters
-    ----------
-    of_torch : counts torch's other operations as launches, too; else they raise
-
-    Attributes
-    ----------
-    bytes_moved : by the device's code and by what torch fills
-    launches : of the device's code, and of torch
-    """
+    """Counts, inside of it, the sectors of every load and store of an instruction, and launches."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

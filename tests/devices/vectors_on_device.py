@@ -22,11 +22,6 @@ class VectorsOnDevice:
     """Kernels whose vectors are carried to a device before every call, and back behind it.
 
     All of them come back, those that were only to be read too: who writes to its input is seen.
-
-    Parameters
-    ----------
-    kernels : an engine's
-    device : where its vectors are to lie
     """
 
     def __init__(self, kernels: Any, device: torch.device) -> None:

@@ -53,18 +53,21 @@ class Scripted:
         return self.left.pop(0)
 
 
+def caught(function: Any, *arguments: Any) -> str:
+    """The error that a call raises, with its class."""
+    try:
+        function(*arguments)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing was raised"
+
+
 def run_cases(cases: Mapping[str, Case], rank: int, meet: Callable[[], Any]) -> dict[str, Any]:
     """Run every case on this rank and report: what it measured, or its error; return the report.
 
     A case is given its own name, which its compressor bears, so that cases do not meet in each
     other's collectives. Results are reported after every case: when one hangs, those before it are
     known.
-
-    Parameters
-    ----------
-    cases : the same on every rank
-    rank : under which to report
-    meet : waits for the other ranks
     """
     results: dict[str, Any] = {}
     for name, function in cases.items():

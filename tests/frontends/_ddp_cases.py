@@ -69,12 +69,3 @@ def summed(array: np.ndarray) -> np.ndarray:
     total = torch.from_numpy(np.asarray(array, np.float64).copy())
     dist.all_reduce(total)
     return total.numpy()
-
-
-def caught(function: Any, *arguments: Any) -> str:
-    """The error that a call raises, with its class."""
-    try:
-        function(*arguments)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return "nothing was raised"

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from _common import SPARSE_ONLY, Cases
-from _ddp_cases import SMALL_BUCKETS, caught, digest_of, flat_parameters, loss_of, network
+from _common import SPARSE_ONLY, Cases, caught
+from _ddp_cases import SMALL_BUCKETS, digest_of, flat_parameters, loss_of, network
 from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel

@@ -5,14 +5,15 @@ from __future__ import annotations
 import io
 import shutil
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from _common import SPARSE_ONLY, Cases
-from _ddp_cases import SMALL_BUCKETS, Chosen, caught, chosen, digest_of, loss_of, network, summed
+from _common import SPARSE_ONLY, Cases, caught
+from _ddp_cases import SMALL_BUCKETS, Chosen, chosen, digest_of, loss_of, network, summed
 from _integer_gradients import SHAPES, gradients_of
 from _method_cases import BUILT, METHODS, OVER_GROUPS, STEPS, compressor_of, found, session_beside
 from torch.nn.parallel import DistributedDataParallel
@@ -71,10 +72,10 @@ def drawn_for(rank: int, step: int) -> dict[str, np.ndarray]:
 
 
 def conserve(
-    name: str, method: str, ddp: dict[str, Any], density: Any = 0.05, **options: Any
+    name: str, method: str, ddp: dict[str, Any] | None = None, density: Any = 0.05, **options: Any
 ) -> dict[str, Any]:
     """What all ranks' gradients are together, what was applied, and what is kept back."""
-    model = chosen(WIDE, **SMALL_BUCKETS, **ddp)
+    model = chosen(WIDE, **SMALL_BUCKETS, **(ddp or {}))
     handle = register(model, method, density=density, name=name, **SPARSE_ONLY, **options)
     totals = {key: np.zeros(shape) for key, shape in WIDE.items()}
     lost, plans, idle, size = [], set(), 0, dist.get_world_size()
@@ -108,29 +109,16 @@ def conserve(
     return {"lost": lost, "plans": len(plans), "idle": idle, **measured}
 
 
-@cases
-def conservation(name: str) -> dict[str, Any]:
-    return conserve(name, "ldte_bs", {})
-
-
-@cases
-def densities_that_hide(name: str) -> dict[str, Any]:
-    return conserve(name, "topk", {}, density="hiding:50")
-
-
-@cases
-def conservation_without_rollback(name: str) -> dict[str, Any]:
-    return conserve(name, "topk", {"find_unused_parameters": True}, rollback=False)
-
-
-@cases
-def conservation_of_unused_parameters(name: str) -> dict[str, Any]:
-    return conserve(name, "ldte_bs", {"find_unused_parameters": True})
-
-
-@cases
-def conservation_of_unused_parameters_by_oktopk(name: str) -> dict[str, Any]:
-    return conserve(name, "oktopk", {"find_unused_parameters": True}, period=2)
+UNUSED = {"find_unused_parameters": True}
+cases |= {
+    "conservation": partial(conserve, method="ldte_bs"),
+    "densities_that_hide": partial(conserve, method="topk", density="hiding:50"),
+    "conservation_without_rollback": partial(conserve, method="topk", ddp=UNUSED, rollback=False),
+    "conservation_of_unused_parameters": partial(conserve, method="ldte_bs", ddp=UNUSED),
+    "conservation_of_unused_parameters_by_oktopk": partial(
+        conserve, method="oktopk", ddp=UNUSED, period=2
+    ),
+}
 
 
 def spoiled(name: str, **options: Any) -> dict[str, Any]:
@@ -160,19 +148,13 @@ def spoiled(name: str, **options: Any) -> dict[str, Any]:
     return {"ends": ends, "error": errors[0], "nans": nans[0], "nonfinite_steps": steps}
 
 
+cases["nan_leaves_no_trace"] = spoiled
+cases["nan_is_raised_on_all_ranks_and_training_goes_on"] = partial(spoiled, on_nonfinite="raise")
+
+
 def full_gradients(step: int) -> dict[str, np.ndarray]:
     drawn = drawn_for(dist.get_rank(), step)
     return {key: drawn.get(key, np.ones(WIDE[key], np.float32)) for key in WIDE}
-
-
-@cases
-def nan_leaves_no_trace(name: str) -> dict[str, Any]:
-    return spoiled(name)
-
-
-@cases
-def nan_is_raised_on_all_ranks_and_training_goes_on(name: str) -> dict[str, Any]:
-    return spoiled(name, on_nonfinite="raise")
 
 
 def trainee(name: str) -> list[Any]:
@@ -229,45 +211,6 @@ def one_file_of_all_ranks(name: str) -> dict[str, Any]:
     dist.barrier()
     shutil.rmtree(folder[0], ignore_errors=True)
     return {"same": torch.equal(after, kept[0]), "changed": not torch.equal(kept[0], kept[1])}
-
-
-@cases
-def optimizers_that_are_handed_over(name: str) -> dict[str, Any]:
-    """Everything dense: the memory's arithmetic beside the optimizer's own; and sparse."""
-    results = {}
-    for kind, options in (
-        (torch.optim.SGD, {"lr": 0.05, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
-        (torch.optim.AdamW, {"lr": 0.01, "weight_decay": 0.1}),
-        (torch.optim.Adam, {"lr": 0.01}),
-    ):
-        ends = []
-        for way in ("torch", "dense", "sparse"):
-            model = DistributedDataParallel(network(), **SMALL_BUCKETS)
-            optimizer, handle = kind(model.parameters(), **options), None
-            if way != "torch":
-                least = 10**6 if way == "dense" else 64
-                handle = register(
-                    model, "topk", density=0.1, optimizer=optimizer, name=name, min_numel=least
-                )
-            losses = []
-            for step in range(12):
-                optimizer.zero_grad()
-                loss = loss_of(model, step)
-                loss.backward()
-                optimizer.step()
-                losses.append(loss.item())
-            ends.append(torch.cat([p.detach().reshape(-1) for p in model.parameters()]))
-            if handle is not None:
-                memory = handle.configuration.memory.id
-                handle.close()
-        results[kind.__name__] = {
-            "difference": float((ends[0] - ends[1]).abs().max()),
-            "memory": memory,
-            "digest": digest_of([ends[2]]),
-            "first_loss": losses[0],
-            "sparse_loss": losses[-1],
-        }
-    return results
 
 
 @cases

@@ -75,10 +75,7 @@ class Carried(dist.ProcessGroup):
 
 
 def start(*, alone: bool) -> torch.device:
-    """Make the device and the process group; return the device.
-
-    alone : the group says that it takes tensors of the device only
-    """
+    """Make the device and the process group; return the device."""
     device = pretend.load()
     kinds = [pretend.NAME] if alone else ["cpu", pretend.NAME]
     dist.Backend.register_backend(NAME, Carried, devices=kinds)

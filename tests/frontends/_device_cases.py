@@ -15,6 +15,7 @@ STAYING: dict[str, dict[str, Any]] = {
         "schedule": {"id": "dense_warmup", "value": 0.1, "warmup_steps": 2},
     },
     "momentum": {"selector": _TOPK, "memory": "momentum_correction"},
+    "momentum_feedback": {"selector": _TOPK, "memory": "momentum_feedback"},
     "momentum_and_decay": {
         "selector": {"id": "ldte_bs", "density": 0.1},
         "memory": {"id": "momentum_correction", "nesterov": True, "weight_decay": 0.1},

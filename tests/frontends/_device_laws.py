@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import horovod.torch as hvd
 import torch
 from _common import SCRIPT, Scripted
-from _device_runs import EARLY, engine_on, law
+from _device_runs import EARLY, cases, engine_on, law, on_both
 from _method_cases import STEPS
 from _torch_cases import digest_of
 from _torch_recoveries import forget_step
@@ -30,31 +31,36 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(16, 20, generator=draw), torch.randint(5, (16,), generator=draw)
 
 
-def train(name: str, device: torch.device, **options: Any) -> dict[str, Any]:
+def train(
+    name: str,
+    device: torch.device,
+    *,
+    model: Any = lambda: nn.Sequential(*layers()),
+    method: Any = Compression.ldte_bs,
+    hands_over: bool = False,
+    num_groups: int = 0,
+    spoils: tuple[int, ...] = (),
+    amp: torch.amp.GradScaler | None = None,
+    process_set: Any = hvd.global_process_set,
+    **options: Any,
+) -> dict[str, Any]:
     """A net with norms and an optimizer with momentum; what its weights become."""
     torch.manual_seed(0)
-    make = options.pop("model", lambda: nn.Sequential(*layers()))
-    model = make().to(device)
-    handed = options.pop("hands_over", False)
-    groups = options.pop("num_groups", 0)
-    scaler = options.pop("scaler", None)
-    spoils = options.pop("spoils", ())
-    amp = options.pop("amp", None)
-    method = options.pop("method", Compression.ldte_bs)
-    local = {key: options.pop(key) for key in ("process_set",) if key in options}
+    model = model().to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     named = list(model.named_parameters())
-    compressor = method(
-        named,
-        name=name,
-        **{"density": 0.1, "min_numel": 40, **engine_on(device), **options, **local},
-        **({"optimizer": optimizer} if handed else {}),
-        **({"grad_scaler": scaler} if scaler is not None else {}),
-        **({"grad_scaler": amp} if amp is not None else {}),
-    )
-    keyed = [(f"{name}.{key}", parameter) for key, parameter in named]
+    chosen = {"density": 0.1, "min_numel": 40, **engine_on(device), **options}
+    if hands_over:
+        chosen["optimizer"] = optimizer
+    if amp is not None:
+        chosen["grad_scaler"] = amp
+    compressor = method(named, name=name, process_set=process_set, **chosen)
     optimizer = hvd.DistributedOptimizer(
-        optimizer, named_parameters=keyed, compression=compressor, num_groups=groups, **local
+        optimizer,
+        named_parameters=[(f"{name}.{key}", parameter) for key, parameter in named],
+        compression=compressor,
+        num_groups=num_groups,
+        process_set=process_set,
     )
     inputs, targets = batch()
     seen = []
@@ -97,43 +103,6 @@ def train(name: str, device: torch.device, **options: Any) -> dict[str, Any]:
     return result
 
 
-@law
-def training(name: str, device: torch.device) -> dict[str, Any]:
-    return train(name, device)
-
-
-@law
-def groups_of_horovods(name: str, device: torch.device) -> dict[str, Any]:
-    return train(name, device, num_groups=2)
-
-
-@law
-def tensors_that_travel_together(name: str, device: torch.device) -> dict[str, Any]:
-    return train(name, device, groups=2, select_over="group")
-
-
-@law
-def an_optimizer_handed_over(name: str, device: torch.device) -> dict[str, Any]:
-    return train(name, device, hands_over=True)
-
-
-@law
-def a_dense_warm_up(name: str, device: torch.device) -> dict[str, Any]:
-    schedule = {"id": "dense_warmup", "value": 0.1, "warmup_steps": 2}
-    return train(name, device, schedule=schedule)
-
-
-@law
-def a_nan_on_one_rank(name: str, device: torch.device) -> dict[str, Any]:
-    return train(name, device, spoils=(2,))
-
-
-@law
-def a_step_that_is_taken_back(name: str, device: torch.device) -> dict[str, Any]:
-    """NaN is an error on all ranks, and training goes on from the state before it."""
-    return train(name, device, spoils=(2,), on_nonfinite="raise")
-
-
 class Tied(nn.Module):
     """Two layers with one weight."""
 
@@ -156,16 +125,6 @@ class Tied(nn.Module):
 
 
 @law
-def tied_weights(name: str, device: torch.device) -> dict[str, Any]:
-    return train(name, device, model=Tied)
-
-
-@law
-def groups_that_are_planned(name: str, device: torch.device) -> dict[str, Any]:
-    return train(name, device, groups="planned")
-
-
-@law
 def a_loss_scale(name: str, device: torch.device) -> dict[str, Any]:
     """It is asked for once a step, as a scaler on a device is waited for."""
     asked = []
@@ -174,7 +133,7 @@ def a_loss_scale(name: str, device: torch.device) -> dict[str, Any]:
         asked.append(True)
         return 2.0 ** (len(asked) % 3)
 
-    found = train(name, device, scaler=scale)
+    found = train(name, device, grad_scaler=scale)
     return found | {"asked": len(asked)}
 
 
@@ -221,12 +180,6 @@ def side_stream(device: torch.device) -> Iterator[None]:
 
 
 @law
-def a_dense_fall_back(name: str, device: torch.device) -> dict[str, Any]:
-    """Messages that would be longer than the tensors: Horovod sums what the tensors hold."""
-    return train(name, device, density=0.9)
-
-
-@law
 def auto_on_every_way(name: str, device: torch.device) -> dict[str, Any]:
     """Sparse, dense, float16 and everything, as a script says."""
 
@@ -236,16 +189,6 @@ def auto_on_every_way(name: str, device: torch.device) -> dict[str, Any]:
         return compressor
 
     return train(name, device, method=scripted)
-
-
-@law
-def a_staged_nan_on_one_rank(name: str, device: torch.device) -> dict[str, Any]:
-    return train(name, device, spoils=(2,), engine="numpy")
-
-
-@law
-def a_staged_step_that_is_taken_back(name: str, device: torch.device) -> dict[str, Any]:
-    return train(name, device, spoils=(2,), on_nonfinite="raise", engine="numpy")
 
 
 @law
@@ -260,6 +203,26 @@ def a_staged_side_stream(name: str, device: torch.device) -> dict[str, Any]:
         return train(name, device, hands_over=True, num_groups=2, engine="numpy")
 
 
-@law
-def staged_tensors_that_travel_together(name: str, device: torch.device) -> dict[str, Any]:
-    return train(name, device, groups=2, engine="numpy")
+OPTIONS: dict[str, dict[str, Any]] = {
+    "training": {},
+    "groups_of_horovods": {"num_groups": 2},
+    "tensors_that_travel_together": {"groups": 2, "select_over": "group"},
+    "an_optimizer_handed_over": {"hands_over": True},
+    "a_dense_warm_up": {"schedule": {"id": "dense_warmup", "value": 0.1, "warmup_steps": 2}},
+    "a_nan_on_one_rank": {"spoils": (2,)},
+    # NaN is an error on all ranks, and training goes on from the state before it.
+    "a_step_that_is_taken_back": {"spoils": (2,), "on_nonfinite": "raise"},
+    "tied_weights": {"model": Tied},
+    "groups_that_are_planned": {"groups": "planned"},
+    # Messages that would be longer than the tensors: Horovod sums what the tensors hold.
+    "a_dense_fall_back": {"density": 0.9},
+    "a_staged_nan_on_one_rank": {"spoils": (2,), "engine": "numpy"},
+    "a_staged_step_that_is_taken_back": {
+        "spoils": (2,),
+        "on_nonfinite": "raise",
+        "engine": "numpy",
+    },
+    "staged_tensors_that_travel_together": {"groups": 2, "engine": "numpy"},
+}
+for label, options in OPTIONS.items():
+    cases[label] = on_both(partial(train, **options))

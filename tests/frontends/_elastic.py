@@ -51,10 +51,7 @@ def residual_of(residuals: Mapping[str, Any]) -> np.ndarray:
 
 
 def note_reset(books: dict[str, Any], here: list[tuple[str, np.ndarray]]) -> dict[str, Any]:
-    """After the state is synchronized: the ranks owe what the survivors among them owed.
-
-    here : worker and residual of every rank
-    """
+    """After the state is synchronized: the ranks owe what the survivors among them owed."""
     owes = sum(residual for _, residual in here) / len(here)
     workers = {worker for worker, _ in here}
     expected = sum(

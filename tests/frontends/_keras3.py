@@ -1,4 +1,4 @@
-"""What the workers with Keras 3 share: small models, a rank's data, and averaging by hand."""
+"""Training with Keras 3 and gradients that are averaged by hand."""
 
 from __future__ import annotations
 
@@ -6,66 +6,29 @@ import os
 
 os.environ["TF_USE_LEGACY_KERAS"] = "0"  # before TensorFlow is imported
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 from _common import SPARSE_ONLY
+from _keras_models import (
+    BATCH_SIZE,
+    BATCHES,
+    FEATURES,
+    RATE,
+    Make,
+    data_of_rank,
+    fit,
+    make_built_model,
+    make_model,
+    params_of,
+    setting_of_groups,
+    weights_of,
+)
 from _tensorflow_cases import Compression, hvd
 
 from hvd_sparse.keras import DistributedOptimizer
-
-BATCHES, BATCH_SIZE, FEATURES = 8, 2, 6
-RATE = 0.05
-Make = Callable[[], Any]
-
-
-def make_model(seed: int = 1) -> Any:
-    """Unbuilt; it starts the same on every rank and in every run."""
-    first = _dense(5, seed, name="first", activation="tanh")
-    return keras.Sequential([first, _dense(3, seed + 1, name="second")])
-
-
-def _dense(units: int, seed: int, **options: Any) -> Any:
-    start = keras.initializers.RandomUniform(-0.5, 0.5, seed=seed)
-    return keras.layers.Dense(units, kernel_initializer=start, **options)
-
-
-def make_built_model(seed: int = 1) -> Any:
-    model = make_model(seed)
-    model.build((None, FEATURES))
-    return model
-
-
-def data_of_rank() -> tuple[np.ndarray, np.ndarray]:
-    """This rank's own."""
-    draw = np.random.RandomState(hvd.rank())
-    count = BATCHES * BATCH_SIZE
-    inputs, targets = draw.standard_normal((count, FEATURES)), draw.standard_normal((count, 3))
-    return inputs.astype("f4"), targets.astype("f4")
-
-
-def weights_of(model: Any) -> np.ndarray:
-    """All weights as one float64 vector."""
-    return np.concatenate([np.asarray(w, np.float64).ravel() for w in model.get_weights()])
-
-
-def fit(model: Any, optimizer: Any, callbacks: Any = (), **options: Any) -> Any:
-    """Train for one epoch, on this rank's data; return what was logged."""
-    model.compile(optimizer, "mse", **options)
-    return go_on(model, callbacks)
-
-
-def go_on(model: Any, callbacks: Any = ()) -> Any:
-    return model.fit(
-        *data_of_rank(),
-        batch_size=BATCH_SIZE,
-        shuffle=False,
-        verbose=0,
-        callbacks=list(callbacks),
-    ).history
 
 
 def train_by_hand(
@@ -127,18 +90,11 @@ def beside_average_by_hand(
     what every rank trains alone."""
     make_by_hand = make_by_hand or make
     model = make_model() if given == "unbuilt_model" and grouping != "lists" else make_built_model()
-    params = {
-        "unbuilt_model": lambda: model,
-        "callable": lambda: lambda: model.trainable_variables,
-        "list": lambda: model.trainable_variables,
-    }[given]()
-    groups = {"single": None, "number": 2}.get(grouping)
-    if grouping == "lists":
-        groups = [model.layers[1].trainable_variables, model.layers[0].trainable_variables[:1]]
     compressor = Compression.topk(
-        params, density=1.0, process_set=process_set, name=name, **SPARSE_ONLY
+        params_of(model, given), density=1.0, process_set=process_set, name=name, **SPARSE_ONLY
     )
     compression = hvd.Compression.none if is_dense else compressor
+    groups = setting_of_groups(model, grouping)
     distributed = DistributedOptimizer(
         make(), compression=compression, op=op, groups=groups, process_set=process_set, **options
     )

@@ -37,11 +37,7 @@ def _status(field: str) -> int:
 
 def measure(settle: Callable[[], Any], step: Callable[[], Any], base: int) -> dict[str, float]:
     """In gradients: what a compressor keeps between steps, and the most that one of its steps needs
-    besides.
-
-    settle : what comes before a step, of which the memory is not counted
-    base : resident before there was a compressor
-    """
+    besides."""
     peaks, kept = [], []
     for _ in range(STEPS):
         settle()

@@ -10,13 +10,13 @@ import numpy as np
 import tensorflow as tf
 from _common import SCRIPT, SPARSE_ONLY, Cases, Scripted
 from _tensorflow_cases import (
+    Books,
     Compression,
     digest_of,
     hvd,
     linear_loss,
     outcome_of,
     residuals_of,
-    summed,
     tape_gradients,
     variables_of,
 )
@@ -43,83 +43,39 @@ class Told(Trial):
         return self._way
 
 
-class Books:
-    """Whole numbers go in as gradients; what comes out, and what is kept back, is to be all of
-    them.
-
-    Parameters
-    ----------
-    name : the compressor's
-    as_function, options : as a function of TensorFlow's, and how Horovod reduces
-    trial : in the place of the compressor's own
-    """
+class AutoBooks(Books):
+    """Books of an ``auto``, whose gradients depend on rank and step alone; ``trial`` stands in for
+    its own."""
 
     def __init__(
-        self,
-        name: str,
-        trial: Any = None,
-        *,
-        as_function: bool = True,
-        dtypes: Any = None,
-        **options: Any,
+        self, name: str, trial: Any = None, *, dtypes: Any = None, of_auto: Any = None, **how: Any
     ) -> None:
         dtypes = dtypes or [tf.float32] * len(SHAPES)
-        self.variables = [
-            variables_of([s], f"t{i}", d)[0] for i, (s, d) in enumerate(zip(SHAPES, dtypes))
-        ]
-        of_auto = {
-            key: options.pop(key)
-            for key in ("density", "trial_steps", "review_every")
-            if key in options
-        }
-        of_auto = {"density": 0.05, "codec": "index_value", **of_auto}
-        of_auto["process_set"] = options.get("process_set", hvd.global_process_set)
-        self.compressor = Compression.auto(self.variables, name=name, **of_auto, **SPARSE_ONLY)
+        made = [variables_of([s], f"t{i}", d)[0] for i, (s, d) in enumerate(zip(SHAPES, dtypes))]
+        chosen = {"density": 0.05, "codec": "index_value", **(of_auto or {})}
+        chosen["process_set"] = how.get("process_set", hvd.global_process_set)
+        compressor = Compression.auto(made, name=name, **chosen, **SPARSE_ONLY)
         if trial is not None:
-            self.compressor._policy.trial = trial
-        # an average over 3 is no integer
-        self._options = {"op": hvd.Sum if hvd.size() == 3 else hvd.Average, **options}
-        self._times = 1 if hvd.size() == 3 else hvd.size()
-        self._run = tf.function(self._step) if as_function else self._step
-        self._given, self._applied = ([np.zeros(shape) for shape in SHAPES] for _ in range(2))
-
-    def _step(self, gradients: Any) -> Any:
-        def loss() -> Any:
-            terms = [tf.reduce_sum(v * g) for v, g in zip(self.variables, gradients)]
-            return tf.add_n([tf.cast(term, tf.float64) for term in terms])
-
-        return tape_gradients(loss, self.variables, self.compressor, **self._options)
+            compressor._policy.trial = trial
+        super().__init__(compressor, made, **how)
 
     def gradients(self, step: int) -> list[Any]:
         draw = np.random.RandomState(100 * step + hvd.rank())
         return [tf.constant(draw.randint(-8, 9, v.shape), v.dtype) for v in self.variables]
 
-    def take_step(self, step: int) -> list[np.ndarray]:
-        gradients = self.gradients(step)
-        reduced = self._run(gradients)
-        for i, gradient in enumerate(gradients):
-            self._given[i] += np.asarray(gradient, np.float64)
-            self._applied[i] += self._times * np.asarray(reduced[i], np.float64)
-        return [np.asarray(array) for array in reduced]
+    def take_auto_step(self, step: int) -> list[np.ndarray]:
+        return self.take_step(self.gradients(step))
 
     def spoil(self, step: int) -> None:
         """A step with NaN on one rank; nothing of it is to be seen afterwards."""
         gradients = self.gradients(step)
         if hvd.rank() == hvd.size() - 1:
             gradients[1] = gradients[1] * np.nan
-        self._run(gradients)
+        self.run(gradients)
 
     def waiting(self) -> int:
         """Entries that are kept back on this rank."""
         return sum(int(np.count_nonzero(array)) for array in residuals_of(self.compressor).values())
-
-    def lost(self, label: str) -> float:
-        kept = residuals_of(self.compressor)
-        worst = 0.0
-        for i, (variable, shape) in enumerate(zip(self.variables, SHAPES)):
-            mine = self._given[i] - kept.get(variable.name, np.zeros(shape)).reshape(shape)
-            worst = max(worst, float(np.abs(summed(mine, f"{label}.{i}") - self._applied[i]).max()))
-        return worst
 
 
 def alike(value: Any, name: str) -> bool:
@@ -129,13 +85,13 @@ def alike(value: Any, name: str) -> bool:
 
 def change(name: str, *, spoiled: bool = False, **options: Any) -> dict[str, Any]:
     """Steps of all ways: what is lost after each, and whether replicas have the same."""
-    books = Books(name, Scripted(SCRIPT), **options)
+    books = AutoBooks(name, Scripted(SCRIPT), **options)
     lost, replicas, waiting = [], [], []
     for step in range(len(SCRIPT)):
         if spoiled and step == SPOILED_STEP:
             books.spoil(step)
         else:
-            replicas.append(alike(digest_of(books.take_step(step)), f"{name}.replicas"))
+            replicas.append(alike(digest_of(books.take_auto_step(step)), f"{name}.replicas"))
         lost.append(books.lost(f"{name}.{step}"))
         waiting.append(books.waiting())
     stats = books.compressor.stats()
@@ -148,29 +104,14 @@ def change(name: str, *, spoiled: bool = False, **options: Any) -> dict[str, Any
     }
 
 
-@AUTO
-def auto_ways_change_in_a_function(name: str) -> dict[str, Any]:
-    return change(name)
-
-
-@AUTO
-def auto_ways_change_eagerly(name: str) -> dict[str, Any]:
-    return change(name, as_function=False)
-
-
-@AUTO
-def auto_ways_change_in_groups(name: str) -> dict[str, Any]:
-    return change(name, groups=2)
-
-
-@AUTO
-def auto_ways_change_with_other_dtypes(name: str) -> dict[str, Any]:
-    return change(name, dtypes=[tf.float16, tf.float64, tf.float32])
-
-
-@AUTO
-def auto_ways_change_through_a_step_that_is_taken_back(name: str) -> dict[str, Any]:
-    return change(name, spoiled=True)
+for how, options in {
+    "in_a_function": {},
+    "eagerly": {"as_function": False},
+    "in_groups": {"groups": 2},
+    "with_other_dtypes": {"dtypes": [tf.float16, tf.float64, tf.float32]},
+    "through_a_step_that_is_taken_back": {"spoiled": True},
+}.items():
+    AUTO[f"auto_ways_change_{how}"] = partial(change, **options)
 
 
 @AUTO
@@ -180,14 +121,14 @@ def auto_gradients_are_horovods_on_every_way(name: str) -> dict[str, Any]:
     settings["predivide"] = {"op": hvd.Average, "gradient_predivide_factor": 2.0}
     apart, whole = [], 0
     for label, options in settings.items():
-        books = Books(
+        books = AutoBooks(
             f"{name}.{label}",
             Scripted(["sparse", "dense", "dense", "fp16", "sparse"]),
-            density=1.0,
+            of_auto={"density": 1.0},
             **options,
         )
         for step in range(5):
-            ours = books.take_step(step)
+            ours = books.take_auto_step(step)
             loss = linear_loss(books.variables, books.gradients(step))
             theirs = tape_gradients(loss, books.variables, hvd.Compression.none, **options)
             pairs = [(a, np.asarray(b)) for a, b in zip(ours, theirs)]
@@ -203,14 +144,14 @@ def auto_trials_end_as_their_times_say(name: str) -> dict[str, Any]:
     results = {}
     for fastest in WAYS:
         seconds = {way: 0.1 if way == fastest else 0.15 for way in WAYS}
-        books = Books(f"{name}.{fastest}", Told(seconds))
+        books = AutoBooks(f"{name}.{fastest}", Told(seconds))
         for step in range(15):
-            books.take_step(step)
+            books.take_auto_step(step)
         verdict, waiting = books.compressor.verdict, books.waiting()
         books.compressor.rejoin()
         again = books.compressor.verdict
         for step in range(15, 20):
-            books.take_step(step)
+            books.take_auto_step(step)
         results[fastest] = {
             "way": None if verdict is None else verdict.way,
             "alike": alike(verdict, f"{name}.{fastest}"),
@@ -224,7 +165,7 @@ def auto_trials_end_as_their_times_say(name: str) -> dict[str, Any]:
 
 @AUTO
 def auto_decides_alike_by_its_own_clock(name: str) -> dict[str, Any]:
-    books = Books(name, trial_steps=2, review_every=8)
+    books = AutoBooks(name, of_auto={"trial_steps": 2, "review_every": 8})
     books.compressor.resolve()
     allgather, asked = books.compressor.collective.allgather, []
 
@@ -236,7 +177,7 @@ def auto_decides_alike_by_its_own_clock(name: str) -> dict[str, Any]:
     books.compressor.collective.allgather = listening
     verdicts: list[str] = []
     for step in range(40):
-        books.take_step(step)
+        books.take_auto_step(step)
         verdicts.append(str(books.compressor.verdict))
     found = books.compressor.verdict
     result = {
@@ -252,14 +193,14 @@ def auto_decides_alike_by_its_own_clock(name: str) -> dict[str, Any]:
 
 @AUTO
 def auto_sends_a_state_that_is_loaded_on_a_dense_way(name: str) -> dict[str, Any]:
-    books = Books(name, Scripted(["sparse"] * 3 + ["dense"] * 4))
+    books = AutoBooks(name, Scripted(["sparse"] * 3 + ["dense"] * 4))
     for step in range(6):
         if step == 3:
             saved = books.compressor.state_dict()
             waiting = books.waiting()
-        books.take_step(step)
+        books.take_auto_step(step)
     books.compressor.load_state_dict(saved)
-    books.take_step(6)
+    books.take_auto_step(6)
     left = books.waiting()
     books.compressor.close()
     return {"waiting": waiting, "left": left}
@@ -284,18 +225,15 @@ def auto_of_two_tapes_in_one_function(name: str) -> dict[str, Any]:
     draw = np.random.RandomState(hvd.rank())
     digests = []
     for _ in range(9):
-        digests.append(
-            digest_of(
-                step([tf.constant(draw.standard_normal(v.shape), tf.float32) for v in variables])
-            )
-        )
+        gradients = [tf.constant(draw.standard_normal(v.shape), tf.float32) for v in variables]
+        digests.append(digest_of(step(gradients)))
     compressor.close()
     return {"alike": alike(digests, name), "steps_left": len(compressor._policy.trial.left)}
 
 
 def auto_leaves_alone_who_is_not_in_its_process_set(name: str, process_set: Any) -> dict[str, Any]:
-    books = Books(name, Scripted(["sparse", "dense", "dense", "fp16"]), process_set=process_set)
-    steps = [digest_of(books.take_step(step)) for step in range(4)]
+    books = AutoBooks(name, Scripted(["sparse", "dense", "dense", "fp16"]), process_set=process_set)
+    steps = [digest_of(books.take_auto_step(step)) for step in range(4)]
     books.compressor.close()
     is_member = process_set.included()
     told = hvd.allgather_object((is_member, steps), name=f"{name}.steps")
@@ -332,19 +270,9 @@ def train(name: str, run: Any, **options: Any) -> dict[str, Any]:
     return results
 
 
-@AUTO
-def auto_trains_by_tape(name: str) -> dict[str, Any]:
-    return train(name, train_by_tape)
-
-
-@AUTO
-def auto_trains_by_keras(name: str) -> dict[str, Any]:
-    return train(name, train_by_keras)
-
-
-@AUTO
-def auto_trains_by_keras_in_groups(name: str) -> dict[str, Any]:
-    return train(name, train_by_keras, groups=2)
+AUTO["auto_trains_by_tape"] = partial(train, run=train_by_tape)
+AUTO["auto_trains_by_keras"] = partial(train, run=train_by_keras)
+AUTO["auto_trains_by_keras_in_groups"] = partial(train, run=train_by_keras, groups=2)
 
 
 @AUTO

@@ -97,13 +97,60 @@ def tape_gradients(
 
 def linear_loss(variables: Any, coefficients: Any) -> Callable[[], Any]:
     """A loss whose gradients are exactly the coefficients."""
+    pairs = [(v, c) for v, c in zip(variables, coefficients) if c is not None]
     return lambda: tf.add_n(
-        [
-            tf.reduce_sum(tf.cast(c, v.dtype) * v)
-            for v, c in zip(variables, coefficients)
-            if c is not None
-        ]
+        [tf.cast(tf.reduce_sum(tf.cast(c, v.dtype) * v), tf.float64) for v, c in pairs]
     )
+
+
+class Books:
+    """Whole numbers go in as gradients; all of them must come out, or be kept back.
+
+    Parameters
+    ----------
+    as_function, options : as a ``tf.function``, and how Horovod's tape reduces
+    """
+
+    def __init__(
+        self, compressor: Any, variables: list[Any], *, as_function: bool = True, **options: Any
+    ) -> None:
+        self.compressor, self.variables = compressor, variables
+        # an average over 3 is no integer
+        self.options = {"op": hvd.Sum if hvd.size() == 3 else hvd.Average, **options}
+        self._is_function = as_function
+        self.given, self.applied = ([np.zeros(v.shape) for v in variables] for _ in range(2))
+        self.trace()
+
+    def trace(self) -> None:
+        """Build the step anew, with the options as they are now."""
+
+        def step(gradients: Any) -> Any:
+            loss = linear_loss(self.variables, gradients)
+            return tape_gradients(loss, self.variables, self.compressor, **self.options)
+
+        self.run = tf.function(step) if self._is_function else step
+
+    def take_step(self, gradients: Iterable[Any]) -> list[np.ndarray]:
+        """Reduce arrays, and write them down."""
+        gradients = [tf.constant(g, v.dtype) for g, v in zip(gradients, self.variables)]
+        reduced = [np.asarray(array) for array in self.run(gradients)]
+        times = 1 if self.options["op"] == hvd.Sum else hvd.size()
+        for i, (gradient, array) in enumerate(zip(gradients, reduced)):
+            self.given[i] += np.asarray(gradient, np.float64)
+            self.applied[i] += times * array.astype(np.float64)
+        return reduced
+
+    def missing(self, label: str) -> list[np.ndarray]:
+        """By variable: given on all ranks, and neither applied nor kept back on any."""
+        kept, off = residuals_of(self.compressor), []
+        for i, v in enumerate(self.variables):
+            mine = self.given[i] - kept.get(v.name, np.zeros(v.shape)).reshape(v.shape)
+            off.append(summed(mine, f"{label}.{i}") - self.applied[i])
+        return off
+
+    def lost(self, label: str) -> float:
+        """The most of any entry that is missing."""
+        return max(float(np.abs(array).max()) for array in self.missing(label))
 
 
 __all__ = ["Compression", "hvd"]

@@ -44,6 +44,10 @@ def both_modes(step: Callable[..., Any]) -> list[Callable[..., Any]]:
     return [step, tf.function(step)]
 
 
+def wrong_in_both_modes(step: Callable[[], Any]) -> list[int]:
+    return [i for run in both_modes(step) for _ in range(2) for i in swapped(run())]
+
+
 def sent(compressor: Any) -> dict[str, Any]:
     """Closes the compressor; what it sent."""
     stats = compressor.stats()
@@ -51,6 +55,11 @@ def sent(compressor: Any) -> dict[str, Any]:
     return {
         key: stats[key] for key in ("sparse_steps", "dense_steps", "entries_sent", "entries_total")
     }
+
+
+def found(wrong: list[Any], steps: int, *compressors: Any, **more: Any) -> dict[str, Any]:
+    """A case's report, with what its compressors sent in steps of tensors; they are closed."""
+    return {"wrong": wrong, "sent": [sent(c) for c in compressors], "tensor_steps": steps, **more}
 
 
 @IDENTITY
@@ -67,11 +76,7 @@ def two_tapes_and_two_compressors_with_equal_names(name: str) -> dict[str, Any]:
         for _ in range(2):
             first, second = run()
             wrong += swapped(first) + swapped(second, 11)
-    return {
-        "wrong": wrong,
-        "sent": [sent(compressor) for compressor in ours],
-        "tensor_steps": 4 * len(SHAPES),
-    }
+    return found(wrong, 4 * len(SHAPES), *ours)
 
 
 @IDENTITY
@@ -89,13 +94,8 @@ def one_compressor_for_two_models_of_equal_shapes(name: str) -> dict[str, Any]:
             wrong += swapped(run(first, tf.constant(0.0))) + swapped(
                 run(second, tf.constant(10.0)), 11
             )
-    tensors = set(compressor.stats()["tensors"])
-    return {
-        "wrong": wrong,
-        "tensors": len(tensors),
-        "sent": [sent(compressor)],
-        "tensor_steps": 8 * len(SHAPES),
-    }
+    tensors = len(compressor.stats()["tensors"])
+    return found(wrong, 8 * len(SHAPES), compressor, tensors=tensors)
 
 
 @IDENTITY
@@ -110,12 +110,7 @@ def retracing_with_other_batch_shapes(name: str) -> dict[str, Any]:
 
     wrong = [i for size in (1, 2, 3, 2, 1) for i in swapped(step(tf.ones(size)))]
     traces = step.experimental_get_tracing_count()
-    return {
-        "wrong": wrong,
-        "traces": traces,
-        "sent": [sent(compressor)],
-        "tensor_steps": 5 * len(SHAPES),
-    }
+    return found(wrong, 5 * len(SHAPES), compressor, traces=traces)
 
 
 @IDENTITY
@@ -131,7 +126,7 @@ def gradients_missing_in_some_steps(name: str) -> dict[str, Any]:
         wrong += swapped(gradients) + [
             i for i, g in enumerate(gradients) if (g is None) != (i == missing)
         ]
-    return {"wrong": wrong, "sent": [sent(compressor)], "tensor_steps": 5 * len(SHAPES) - 3}
+    return found(wrong, 5 * len(SHAPES) - 3, compressor)
 
 
 @IDENTITY
@@ -146,7 +141,7 @@ def one_gradient_object_for_two_variables(name: str) -> dict[str, Any]:
         )
 
     wrong = [i for run in both_modes(step) for _ in range(2) for g in run() for i in swapped([g])]
-    return {"wrong": wrong, "sent": [sent(compressor)], "tensor_steps": 8}
+    return found(wrong, 8, compressor)
 
 
 @IDENTITY
@@ -158,7 +153,7 @@ def a_trace_inside_a_trace(name: str) -> dict[str, Any]:
     )
     outer = tf.function(lambda: step())
     wrong = [i for _ in range(2) for i in swapped(outer())]
-    return {"wrong": wrong, "sent": [sent(compressor)], "tensor_steps": 2 * len(SHAPES)}
+    return found(wrong, 2 * len(SHAPES), compressor)
 
 
 @IDENTITY
@@ -177,15 +172,14 @@ def indexed_slices_pass_by(name: str) -> dict[str, Any]:
     for run in both_modes(step):
         sparse, plain = run()
         given = np.asarray(tf.convert_to_tensor(sparse))
-        wrong += [] if isinstance(sparse, tf.IndexedSlices) else ["no slices"]
-        wrong += (
-            []
-            if np.allclose(given[[1, 3]], mean_rank) and not given[[0, 2, 4, 5]].any()
-            else ["slices"]
-        )
-        wrong += [] if np.allclose(np.asarray(plain), 2 * mean_rank) else ["weight"]
-    tensors = sorted(compressor.stats()["tensors"])
-    return {"wrong": wrong, "tensors": len(tensors), "sent": [sent(compressor)], "tensor_steps": 2}
+        is_right = {
+            "kind": isinstance(sparse, tf.IndexedSlices),
+            "slices": np.allclose(given[[1, 3]], mean_rank) and not given[[0, 2, 4, 5]].any(),
+            "weight": np.allclose(np.asarray(plain), 2 * mean_rank),
+        }
+        wrong += [what for what, is_so in is_right.items() if not is_so]
+    tensors = len(compressor.stats()["tensors"])
+    return found(wrong, 2, compressor, tensors=tensors)
 
 
 @IDENTITY
@@ -195,10 +189,10 @@ def direct_allreduce(name: str) -> dict[str, Any]:
     value = telling(variables)[0]
 
     def step() -> Any:
-        return hvd.allreduce(value, compression=compressor, name=name)
+        return [hvd.allreduce(value, compression=compressor, name=name)]
 
-    wrong = [i for run in both_modes(step) for _ in range(2) for i in swapped([run()])]
-    return {"wrong": wrong, "sent": [sent(compressor)], "tensor_steps": 4}
+    wrong = wrong_in_both_modes(step)
+    return found(wrong, 4, compressor)
 
 
 @IDENTITY
@@ -213,8 +207,8 @@ def direct_allreduce_of_a_group(name: str) -> dict[str, Any]:
         pair = hvd.grouped_allreduce([first, second], compression=compressor, name=name)
         return [*pair, *hvd.grouped_allreduce([third], compression=compressor, name=f"{name}.2")]
 
-    wrong = [i for run in both_modes(step) for _ in range(2) for i in swapped(run())]
-    return {"wrong": wrong, "sent": [sent(compressor)], "tensor_steps": 4 * len(variables)}
+    wrong = wrong_in_both_modes(step)
+    return found(wrong, 4 * len(variables), compressor)
 
 
 @IDENTITY
@@ -249,5 +243,5 @@ def optimizer_of_tensorflow_1(name: str) -> dict[str, Any]:
         )
         return [gradient for gradient, _ in pairs]
 
-    wrong = [i for run in both_modes(step) for _ in range(2) for i in swapped(run())]
-    return {"wrong": wrong, "sent": [sent(compressor)], "tensor_steps": 4 * len(SHAPES)}
+    wrong = wrong_in_both_modes(step)
+    return found(wrong, 4 * len(SHAPES), compressor)

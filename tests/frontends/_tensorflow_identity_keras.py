@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from _common import Cases
+from _keras_models import BATCHES, fit, make_built_model, weights_of
 from _tensorflow_cases import hvd, linear_loss, variables_of
 from _tensorflow_identity import SHAPES, dense, sent, swapped, telling
-from _tensorflow_keras import BATCHES, OPTIMIZERS, fit, make_built_model, weights_of
+from _tensorflow_keras import OPTIMIZERS
 from horovod.tensorflow.keras import DistributedOptimizer
 
 IDENTITY_IN_KERAS = Cases()

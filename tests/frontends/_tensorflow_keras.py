@@ -9,63 +9,22 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from _common import SPARSE_ONLY
+from _keras_models import (
+    BATCHES,
+    FEATURES,
+    RATE,
+    fit,
+    make_built_model,
+    make_model,
+    params_of,
+    setting_of_groups,
+    weights_of,
+)
 from _tensorflow_cases import Compression, hvd
-from _tensorflow_settings import KerasSetting
+from _tensorflow_settings import Setting
 from horovod.tensorflow.keras import DistributedOptimizer
 
-keras = tf.keras
-BATCHES, BATCH_SIZE, FEATURES = 8, 2, 6
-RATE = 0.05
-OPTIMIZERS = {"new": keras.optimizers.SGD, "legacy": keras.optimizers.legacy.SGD}
-
-
-def make_model() -> Any:
-    """Unbuilt; it will start the same on every rank and in every run.
-
-    With hyperbolic tangents, as rectifiers make gradients with exact zeros.
-    """
-    return keras.Sequential([_dense(5, seed=1, activation="tanh"), _dense(3, seed=2)])
-
-
-def _dense(units: int, seed: int, **options: Any) -> Any:
-    start = keras.initializers.RandomUniform(-0.5, 0.5, seed=seed)
-    return keras.layers.Dense(units, kernel_initializer=start, **options)
-
-
-def make_built_model() -> Any:
-    """As ``make_model``, with its variables."""
-    model = make_model()
-    model.build((None, FEATURES))
-    return model
-
-
-def data_of_rank(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """This rank's own."""
-    draw = np.random.RandomState(1000 * seed + hvd.rank())
-    count = BATCHES * BATCH_SIZE
-    return draw.standard_normal((count, FEATURES)).astype("f4"), draw.standard_normal(
-        (count, 3)
-    ).astype("f4")
-
-
-def weights_of(model: Any) -> np.ndarray:
-    """All weights as one float64 vector."""
-    return np.concatenate(
-        [np.asarray(weight, np.float64).ravel() for weight in model.get_weights()]
-    )
-
-
-def fit(model: Any, optimizer: Any, callbacks: Any = (), **options: Any) -> None:
-    """Train for one epoch, on this rank's data."""
-    model.compile(optimizer, "mse", **options)
-    model.fit(
-        *data_of_rank(),
-        batch_size=BATCH_SIZE,
-        epochs=1,
-        shuffle=False,
-        verbose=0,
-        callbacks=list(callbacks),
-    )
+OPTIMIZERS = {"new": tf.keras.optimizers.SGD, "legacy": tf.keras.optimizers.legacy.SGD}
 
 
 @functools.cache
@@ -76,18 +35,17 @@ def weights_trained_alone() -> np.ndarray:
     return weights_of(model)
 
 
-def compare_keras(name: str, setting: KerasSetting, process_sets: dict[str, Any]) -> dict[str, Any]:
+def compare_keras(name: str, setting: Setting, process_sets: dict[str, Any]) -> dict[str, Any]:
     """Fit compressed at density 1.0, dense and alone, from the same start: how far apart the
     weights end."""
     process_set = process_sets[setting.place.members if hvd.size() > 2 else "all"]
     model = make_built_model() if setting.given == "list" else make_model()
-    params = {
-        "unbuilt_model": lambda: model,
-        "callable": lambda: lambda: model.trainable_variables,
-        "list": lambda: model.trainable_variables,
-    }[setting.given]()
     compressor = getattr(Compression, setting.method)(
-        params, density=1.0, process_set=process_set, name=name, **SPARSE_ONLY
+        params_of(model, setting.given),
+        density=1.0,
+        process_set=process_set,
+        name=name,
+        **SPARSE_ONLY,
     )
     sparse = _fit_setting(model, setting, compressor, process_set)
     stats = compressor.stats()
@@ -106,9 +64,7 @@ def compare_keras(name: str, setting: KerasSetting, process_sets: dict[str, Any]
     }
 
 
-def _fit_setting(
-    model: Any, setting: KerasSetting, compression: Any, process_set: Any
-) -> np.ndarray:
+def _fit_setting(model: Any, setting: Setting, compression: Any, process_set: Any) -> np.ndarray:
     """Train a model as the setting wants it; an unbuilt one is built by its first batch where it
     can be."""
     options: dict[str, Any] = {
@@ -116,14 +72,9 @@ def _fit_setting(
         "sum": {"op": hvd.Sum},
         "predivide": {"gradient_predivide_factor": 2.0},
     }[setting.reduction]
-    if setting.grouping == "number":
-        options["groups"] = 2
     if setting.grouping == "lists":
         model.build((None, FEATURES))
-        options["groups"] = [
-            model.layers[1].trainable_variables,
-            model.layers[0].trainable_variables[:1],
-        ]
+    options["groups"] = setting_of_groups(model, setting.grouping)
     optimizer = DistributedOptimizer(
         OPTIMIZERS[setting.optimizer](RATE),
         compression=compression,

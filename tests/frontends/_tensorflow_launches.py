@@ -12,25 +12,29 @@ World = tuple[int, str]
 """How many ranks, under which controller."""
 
 
+WORKER = "frontends/tensorflow_laws.py"
+
+
 class Launches(dict[World, Outcome]):
-    """Outcomes of a worker by world.
+    """Outcomes of a launch by world; ``cases`` are those that the worker runs there."""
 
-    Parameters
-    ----------
-    worker : name of the script
-    arguments : by world, what it is told after the number of ranks and the controller
-    """
-
-    def __init__(self, worker: str, arguments: Mapping[World, Iterable[str]]) -> None:
+    def __init__(self, cases: Mapping[World, Iterable[str]]) -> None:
         super().__init__()
-        self._worker = worker
-        self._arguments = arguments
+        self._cases = {world: list(names) for world, names in cases.items()}
 
     def __missing__(self, world: World) -> Outcome:
-        ranks, controller = world
-        arguments = (str(ranks), controller, *self._arguments.get(world, ()))
-        self[world] = launch(f"frontends/{self._worker}.py", ranks, controller, *arguments)
+        self[world] = launch_cases(world, self._cases[world])
         return self[world]
+
+    def check(self, world: World) -> None:
+        """The launch ended well, and has run its cases and no others."""
+        for result in self[world].check():
+            assert list(result) == self._cases[world]
+
+
+def launch_cases(world: World, cases: Iterable[str]) -> Outcome:
+    ranks, controller = world
+    return launch(WORKER, ranks, controller, str(ranks), controller, *cases)
 
 
 def in_worlds(worlds: Iterable[World], cases: Iterable[str]) -> list[Any]:

@@ -10,68 +10,39 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from _common import Cases
+from _common import SPARSE_ONLY, Cases
 from _tensorflow_cases import (
+    Books,
     Compression,
     digest_of,
     hvd,
     linear_loss,
     residuals_of,
-    summed,
     tape_gradients,
     variables_of,
 )
 from horovod.tensorflow.keras import DistributedOptimizer
 
+from hvd_sparse.cli.timeline import read_trace
 from hvd_sparse.tracing.chrome_trace import SETTING, path_of
-from hvd_sparse.tracing.merge import read_trace
 
 LAWS = Cases()
 SHAPES = ((40, 30), (50,), (8, 8, 3))
 LAW_1_STEPS, LAW_2_STEPS, GROUPED_STEPS = 20, 200, 8
 
 
-def conserved(name: str, *, as_function: bool, **options: Any) -> dict[str, Any]:
+def conserved(name: str, *, as_function: bool) -> dict[str, Any]:
     """Integer gradients: what was applied and what is kept back, against all that there was."""
     variables = variables_of(SHAPES)
-    compressor = Compression.ldte_bs(
-        variables,
-        density=0.05,
-        allow_dense=False,
-        min_numel=1,
-        compress_1d=True,
-        name=name,
-        **options,
-    )
-    # an average over 3 is no integer
-    reduction = {"op": hvd.Sum} if hvd.size() == 3 else {"op": hvd.Average}
-    times = 1 if hvd.size() == 3 else hvd.size()
-
-    def step(coefficients: Any) -> Any:
-        return tape_gradients(
-            linear_loss(variables, coefficients), variables, compressor, **reduction
-        )
-
-    run = tf.function(step) if as_function else step
+    compressor = Compression.ldte_bs(variables, density=0.05, name=name, **SPARSE_ONLY)
+    books = Books(compressor, variables, as_function=as_function)
     draw = np.random.RandomState(hvd.rank())
-    given, applied = [np.zeros(shape) for shape in SHAPES], [np.zeros(shape) for shape in SHAPES]
     for _ in range(LAW_1_STEPS):
-        gradients = [draw.randint(-9, 10, shape).astype("f4") for shape in SHAPES]
-        reduced = run([tf.constant(gradient) for gradient in gradients])
-        for i, gradient in enumerate(gradients):
-            given[i] += gradient
-            applied[i] += times * np.asarray(reduced[i], np.float64)
-    kept = residuals_of(compressor)
-    lost = [
-        summed(given[i], f"{name}.given.{i}")
-        - applied[i]
-        - summed(kept[variable.name].reshape(SHAPES[i]), f"{name}.kept.{i}")
-        for i, variable in enumerate(variables)
-    ]
-    stats = compressor.stats()
+        books.take_step([draw.randint(-9, 10, shape) for shape in SHAPES])
+    lost, kept, stats = books.lost(name), residuals_of(compressor), compressor.stats()
     compressor.close()
     return {
-        "lost": max(float(np.abs(array).max()) for array in lost),
+        "lost": lost,
         "kept": sum(float(np.abs(array).sum()) for array in kept.values()),
         "density": stats["density_achieved"],
         "steps": stats["steps"],
@@ -94,11 +65,6 @@ def nothing_is_lost_in_a_function(name: str) -> dict[str, Any]:
 @LAWS
 def nothing_is_lost_eagerly(name: str) -> dict[str, Any]:
     return conserved(name, as_function=False)
-
-
-@LAWS
-def nothing_is_lost_without_a_second_buffer(name: str) -> dict[str, Any]:
-    return conserved(name, as_function=True, rollback=False)
 
 
 def teacher_data() -> tuple[Any, Any]:
@@ -169,16 +135,9 @@ def train_by_keras(
     model.fit(inputs, targets, batch_size=16, epochs=steps // 4, shuffle=False, verbose=0)
 
 
-@LAWS
-def replicas_of_a_tape_stay_identical(name: str) -> dict[str, Any]:
+def replicas(name: str, train: Any) -> dict[str, Any]:
     model = student()
-    return trained(name, model, partial(train_by_tape, model, steps=LAW_2_STEPS))
-
-
-@LAWS
-def replicas_of_keras_stay_identical(name: str) -> dict[str, Any]:
-    model = student()
-    return trained(name, model, partial(train_by_keras, model, steps=LAW_2_STEPS))
+    return trained(name, model, partial(train, model, steps=LAW_2_STEPS))
 
 
 def grouped(name: str, train: Any) -> dict[str, Any]:
@@ -201,14 +160,9 @@ def grouped(name: str, train: Any) -> dict[str, Any]:
     return results
 
 
-@LAWS
-def groups_of_a_tape_make_no_difference(name: str) -> dict[str, Any]:
-    return grouped(name, train_by_tape)
-
-
-@LAWS
-def groups_of_keras_make_no_difference(name: str) -> dict[str, Any]:
-    return grouped(name, train_by_keras)
+for label, train in {"a_tape": train_by_tape, "keras": train_by_keras}.items():
+    LAWS[f"replicas_of_{label}_stay_identical"] = partial(replicas, train=train)
+    LAWS[f"groups_of_{label}_make_no_difference"] = partial(grouped, train=train)
 
 
 @LAWS
@@ -216,9 +170,7 @@ def names_of_groups_are_those_of_other_ranks_and_traces(name: str) -> list[list[
     """The collectives' names in every trace, for batches of other shapes; groups with a tensor that
     has no gradient."""
     variables = variables_of([*SHAPES, (7, 9), (9, 5)])
-    compressor = Compression.topk(
-        variables, density=0.1, allow_dense=False, min_numel=1, compress_1d=True, name=name
-    )
+    compressor = Compression.topk(variables, density=0.1, name=name, **SPARSE_ONLY)
 
     @tf.function(reduce_retracing=False)
     def step(batch: Any) -> Any:

@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 import tensorflow as tf
-from _common import Cases
+from _common import SPARSE_ONLY, Cases
+from _keras_models import fit, make_model
 from _tensorflow_cases import (
     Compression,
     hvd,
@@ -17,7 +18,7 @@ from _tensorflow_cases import (
     tape_gradients,
     variables_of,
 )
-from _tensorflow_keras import OPTIMIZERS, fit, make_model
+from _tensorflow_keras import OPTIMIZERS
 from harness import slow
 from horovod.tensorflow.keras import DistributedOptimizer
 
@@ -34,14 +35,8 @@ def last_rank() -> bool:
 
 def compress(params: Any, **options: Any) -> Any:
     """A compressor that is always sparse."""
-    chosen = {
-        "density": 0.25,
-        "min_numel": 1,
-        "compress_1d": True,
-        "allow_dense": False,
-        "timeout_s": TIMEOUT_S,
-    }
-    return Compression.topk(params, **{**chosen, **options})
+    chosen = {**SPARSE_ONLY, "density": 0.25, "timeout_s": TIMEOUT_S, **options}
+    return Compression.topk(params, **chosen)
 
 
 def step_of(variables: Any, compressor: Any, **options: Any) -> Any:
@@ -64,28 +59,23 @@ def fails(name: str, compressor: Any, step: Any) -> dict[str, Any]:
     return {**outcome, "is_usable": is_usable(name)}
 
 
-def reduction_of_the_first_step(
-    name: str, *, op: Any, groups: Any, as_function: bool
+def reduction(
+    name: str, *, op: Any, groups: Any = None, as_function: bool = False, later: bool = False
 ) -> dict[str, Any]:
+    """Of the first step, or of a later one: the carrier shows what the handshake has not seen."""
     variables = variables_of(SHAPES)
     compressor = compress(variables, name=name, telemetry=True)
+    if later:
+        step_of(variables, compressor)()
     step = step_of(variables, compressor, op=op, groups=groups)
     return fails(name, compressor, tf.function(step) if as_function else step)
 
 
-def reduction_of_a_later_step(name: str, *, op: Any) -> dict[str, Any]:
-    """What was not seen when hands were shaken, the carrier shows."""
-    variables = variables_of(SHAPES)
-    compressor = compress(variables, name=name, telemetry=True)
-    step_of(variables, compressor)()
-    return fails(name, compressor, step_of(variables, compressor, op=op))
-
-
 for label, op in REDUCTIONS.items():
-    first = partial(reduction_of_the_first_step, op=op)
-    MISMATCHES[f"{label}_eagerly"] = partial(first, groups=None, as_function=False)
-    MISMATCHES[f"{label}_in_a_function_with_groups"] = partial(first, groups=2, as_function=True)
-    MISMATCHES[f"{label}_in_a_later_step"] = partial(reduction_of_a_later_step, op=op)
+    of_op = partial(reduction, op=op)
+    MISMATCHES[f"{label}_eagerly"] = of_op
+    MISMATCHES[f"{label}_in_a_function_with_groups"] = partial(of_op, groups=2, as_function=True)
+    MISMATCHES[f"{label}_in_a_later_step"] = partial(of_op, later=True)
 
 
 def another_process_set(name: str, *, ours: Any, theirs: Any, later: bool) -> dict[str, Any]:
@@ -128,24 +118,18 @@ def another_option_on_one_rank(name: str) -> dict[str, Any]:
     return one_step(name, variables_of(SHAPES), compress_1d=last_rank())
 
 
-@MISMATCHES
-def a_layer_that_only_one_rank_has(name: str) -> dict[str, Any]:
-    return one_step(name, variables_of([*SHAPES, (3, 3)] if last_rank() else SHAPES))
+def other_variables(case: str, *, theirs: Any, **options: Any) -> dict[str, Any]:
+    return one_step(case, variables_of(theirs if last_rank() else SHAPES), **options)
 
 
-@MISMATCHES
-def other_shapes_on_one_rank(name: str) -> dict[str, Any]:
-    """As when the sizes of a model are drawn from a seed that differs."""
-    return one_step(name, variables_of([(8, 7), (7,), (7, 3)] if last_rank() else SHAPES))
-
-
-@MISMATCHES
-def other_shapes_and_names_by_default_on_one_rank(name: str) -> dict[str, Any]:
-    """Without ``name=``, names come from the shapes, so that the collectives' names differ as
-    well."""
-    return one_step(
-        name, variables_of([(8, 7), (7,), (7, 3)] if last_rank() else SHAPES), name=None
-    )
+OTHERS = [(8, 7), (7,), (7, 3)]
+"""Of a model whose sizes are drawn from another seed."""
+MISMATCHES["a_layer_that_only_one_rank_has"] = partial(other_variables, theirs=[*SHAPES, (3, 3)])
+MISMATCHES["other_shapes_on_one_rank"] = partial(other_variables, theirs=OTHERS)
+# Names come from the shapes then, so that the collectives' names differ as well.
+MISMATCHES["other_shapes_and_names_by_default_on_one_rank"] = partial(
+    other_variables, theirs=OTHERS, name=None
+)
 
 
 @MISMATCHES
@@ -174,47 +158,30 @@ def another_step_on_one_rank(name: str) -> dict[str, Any]:
     return fails(name, compressor, step_of(variables, compressor))
 
 
-@MISMATCHES
-def unknown_gradient_on_all_ranks(name: str) -> dict[str, Any]:
-    variables = variables_of(SHAPES)
-    compressor = compress(variables[:2], name=name)
-    return fails(name, compressor, step_of(variables, compressor))
+def unknown_gradient(
+    name: str, *, on_all: bool = False, later: bool = False, groups: int | None = None
+) -> dict[str, Any]:
+    """A compressor has a copy of one variable: same name and shape, not the same.
 
-
-@MISMATCHES
-def unknown_gradient_on_one_rank_in_a_group(name: str) -> dict[str, Any]:
-    """As ``unknown_gradient_on_one_rank``; the others of its group are known."""
+    later : a trace that was made for registered variables runs for another one
+    """
     variables, copies = variables_of(SHAPES), variables_of(SHAPES)
-    compressor = compress([*variables[:2], copies[2]] if last_rank() else variables, name=name)
-    return fails(name, compressor, step_of(variables, compressor, groups=1))
-
-
-@MISMATCHES
-def unknown_gradient_on_all_ranks_in_a_later_step(name: str) -> dict[str, Any]:
-    """A trace that was made for registered variables runs for another one of the same shape."""
-    variables = variables_of([(4, 3)])
-    stranger = variables_of([(4, 3)])
-    compressor = compress(variables, name=name)
-    step_of(variables, compressor)()
-    return fails(name, compressor, step_of(stranger, compressor))
-
-
-@MISMATCHES
-def unknown_gradient_on_one_rank_in_a_later_step(name: str) -> dict[str, Any]:
-    """As above; the others train on."""
-    variables = variables_of([(4, 3)])
-    stranger = variables_of([(4, 3)])
-    compressor = compress(variables, name=name)
-    step_of(variables, compressor)()
-    return fails(name, compressor, step_of(stranger if last_rank() else variables, compressor))
-
-
-@MISMATCHES
-def unknown_gradient_on_one_rank(name: str) -> dict[str, Any]:
-    """One rank's compressor was given a copy of one variable: same name, same shape, not the
-    same."""
-    variables = variables_of(SHAPES)
-    copies = variables_of(SHAPES)
-    given = [copies[0], *variables[1:]] if last_rank() else variables
+    here = on_all or last_rank()
+    if later:
+        compressor = compress(variables[:1], name=name)
+        step_of(variables[:1], compressor)()
+        return fails(name, compressor, step_of((copies if here else variables)[:1], compressor))
+    given = variables[:2] if on_all else [*variables[:2], (copies if here else variables)[2]]
     compressor = compress(given, name=name)
-    return fails(name, compressor, step_of(variables, compressor))
+    return fails(name, compressor, step_of(variables, compressor, groups=groups))
+
+
+UNKNOWN: dict[str, dict[str, Any]] = {
+    "on_all_ranks": {"on_all": True},
+    "on_all_ranks_in_a_later_step": {"on_all": True, "later": True},
+    "on_one_rank_in_a_later_step": {"later": True},
+    "on_one_rank": {},
+    "on_one_rank_in_a_group": {"groups": 1},
+}
+for where, options in UNKNOWN.items():
+    MISMATCHES[f"unknown_gradient_{where}"] = partial(unknown_gradient, **options)

@@ -13,16 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from _common import Cases
-from _tensorflow_cases import (
-    digest_of,
-    hvd,
-    linear_loss,
-    outcome_of,
-    residuals_of,
-    summed,
-    tape_gradients,
-    variables_of,
-)
+from _tensorflow_cases import Books, digest_of, hvd, outcome_of, residuals_of, variables_of
 from _tensorflow_mismatches import compress, is_usable, last_rank
 from harness import say, slow, wait_for
 
@@ -68,31 +59,17 @@ def recover(
     variables = variables_of(SHAPES)
     compressor = compress(variables, name=name, rollback=rollback, on_nonfinite="raise")
 
-    def step(gradients: Any) -> Any:
-        return tape_gradients(
-            linear_loss(variables, gradients), variables, compressor, op=hvd.Sum, groups=groups
-        )
-
-    run = tf.function(step) if as_function else step
-    given, applied = [np.zeros(shape) for shape in SHAPES], [np.zeros(shape) for shape in SHAPES]
+    books = Books(compressor, variables, as_function=as_function, op=hvd.Sum, groups=groups)
     result: dict[str, Any] = {}
     for number in range(STEPS):
         gradients = integers(hvd.rank(), number)
         if number == FAILING_STEP:
             before = digest_of(residuals_of(compressor).values())
-            result = fail(run, gradients, fault)
+            result = fail(books.run, gradients, fault)
             result["is_unchanged"] = digest_of(residuals_of(compressor).values()) == before
-            continue
-        reduced = run([tf.constant(gradient) for gradient in gradients])
-        for i, gradient in enumerate(gradients):
-            given[i] += gradient
-            applied[i] += np.asarray(reduced[i], np.float64)
-    stats = compressor.stats()
-    kept = residuals_of(compressor)
-    missing = [
-        summed(given[i] - kept[variable.name].reshape(SHAPES[i]), f"{name}.{i}") - applied[i]
-        for i, variable in enumerate(variables)
-    ]
+        else:
+            books.take_step(gradients)
+    missing, stats = books.missing(name), compressor.stats()
     compressor.close()
     steps = {key: counts["sparse_steps"] for key, counts in stats["tensors"].items()}
     lost = [unexplained(entries, i, rollback) for i, entries in enumerate(missing)]
@@ -118,12 +95,10 @@ def unexplained(missing: np.ndarray, tensor: int, rollback: bool) -> float:
 
 def fail(run: Any, gradients: list[np.ndarray], fault: str) -> dict[str, Any]:
     """The step that fails on the last rank."""
-    if fault == "selector":
-        with broken_selector():
-            return outcome_of(lambda: run([tf.constant(gradient) for gradient in gradients]))
-    if last_rank():
+    if fault == "nan" and last_rank():
         gradients[BROKEN].flat[SPOILED] = np.nan
-    return outcome_of(lambda: run([tf.constant(gradient) for gradient in gradients]))
+    with broken_selector() if fault == "selector" else contextlib.nullcontext():
+        return outcome_of(lambda: run([tf.constant(gradient) for gradient in gradients]))
 
 
 for fault in ("selector", "nan"):

@@ -9,8 +9,8 @@ does not take for it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 from _pairwise import covering_cases
 
@@ -50,54 +50,19 @@ KERAS_FACTORS = COMMON | {
 }
 
 
-@dataclass(frozen=True)
-class Setting:
-    """One choice of every factor that tape and Keras share."""
-
-    place: Place
-    reduction: str
-    grouping: str
-    method: str
+class Setting(SimpleNamespace):
+    """One choice of every factor."""
 
     def __str__(self) -> str:
-        return "-".join(
-            [
-                self.place.members,
-                *(str(choice) for name, choice in vars(self).items() if name != "place"),
-            ]
-        )
+        choices = [str(choice) for name, choice in vars(self).items() if name != "place"]
+        return "-".join([self.place.members, *choices])
 
 
-@dataclass(frozen=True)
-class TapeSetting(Setting):
-    """A setting of ``DistributedGradientTape``."""
-
-    mode: str
-    dtype: str
-    network: str
-
-    __str__ = Setting.__str__
+TAPE_SETTINGS = [Setting(**row) for row in covering_cases(TAPE_FACTORS)]
+KERAS_SETTINGS = [Setting(**row) for row in covering_cases(KERAS_FACTORS)]
 
 
-@dataclass(frozen=True)
-class KerasSetting(Setting):
-    """A setting of ``fit`` with Keras's ``DistributedOptimizer``."""
-
-    optimizer: str
-    passes: int
-    execution: str
-    given: str
-
-    __str__ = Setting.__str__
-
-
-AnySetting = TypeVar("AnySetting", bound=Setting)
-
-TAPE_SETTINGS = [TapeSetting(**row) for row in covering_cases(TAPE_FACTORS)]
-KERAS_SETTINGS = [KerasSetting(**row) for row in covering_cases(KERAS_FACTORS)]
-
-
-def settings_of(settings: list[AnySetting], ranks: int, controller: str) -> dict[str, AnySetting]:
+def settings_of(settings: list[Setting], ranks: int, controller: str) -> dict[str, Setting]:
     """Those that a launch runs, by name; one rank alone runs what two run."""
     there = [setting for setting in settings if setting.place[:2] == (max(2, ranks), controller)]
     return {str(setting): setting for setting in there}

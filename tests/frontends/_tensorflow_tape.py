@@ -11,7 +11,7 @@ import tensorflow as tf
 from _common import SPARSE_ONLY
 from _outcomes import ULP
 from _tensorflow_cases import Compression, hvd, summed
-from _tensorflow_settings import TapeSetting
+from _tensorflow_settings import Setting
 
 STEPS = 2
 WORDS = 7
@@ -22,7 +22,7 @@ class Network:
     """A small network that makes no zeros: hyperbolic tangents, not rectifiers.  The same on every
     rank."""
 
-    def __init__(self, setting: TapeSetting) -> None:
+    def __init__(self, setting: Setting) -> None:
         self._draw = np.random.RandomState(5)
         self._dtype = tf.as_dtype(setting.dtype)
         self._wide = tf.float64 if setting.dtype == "float64" else tf.float32
@@ -69,7 +69,7 @@ class Network:
         return tf.reduce_sum(tf.tanh(hidden @ wide[id(self.second)]) ** 2)
 
 
-def compare_tape(name: str, setting: TapeSetting, process_sets: dict[str, Any]) -> dict[str, Any]:
+def compare_tape(name: str, setting: Setting, process_sets: dict[str, Any]) -> dict[str, Any]:
     """Gradients of some steps, compressed at density 1.0 and dense: how far apart, and what was
     sent."""
     process_set = process_sets[setting.place.members if hvd.size() > 2 else "all"]
@@ -114,7 +114,7 @@ def compare_tape(name: str, setting: TapeSetting, process_sets: dict[str, Any]) 
 
 
 def _gradient_function(
-    network: Network, setting: TapeSetting, compression: Any, process_set: Any
+    network: Network, setting: Setting, compression: Any, process_set: Any
 ) -> Callable[[Any], Any]:
     options: dict[str, Any] = {
         "average": {},
@@ -148,7 +148,7 @@ def _dense_gradients(network: Network, batch: Any) -> list[Any]:
 
 
 def _reference(
-    network: Network, setting: TapeSetting, batch: Any, alone: list[Any], process_set: Any
+    network: Network, setting: Setting, batch: Any, alone: list[Any], process_set: Any
 ) -> list[Any]:
     """What dense Horovod gives; for 16 bits, which it sums coarsely or not at all, the float32 sum
     by hand."""
@@ -172,7 +172,7 @@ def _reference(
 
 def _compare(
     network: Network,
-    setting: TapeSetting,
+    setting: Setting,
     process_set: Any,
     ours: Any,
     reference: Any,

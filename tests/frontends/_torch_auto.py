@@ -8,11 +8,10 @@ from typing import Any
 
 import horovod.torch as hvd
 import numpy as np
-from _common import SCRIPT, SPARSE_ONLY, Cases, Scripted
+from _common import SCRIPT, SPARSE_ONLY, Cases, Scripted, caught
 from _torch_cases import digest_of
 from _torch_laws import Ledger
 
-from hvd_sparse.errors import RankMismatch
 from hvd_sparse.torch import Compression
 
 SHAPES = {"wide": (16, 40), "tall": (60, 5), "one": (30,)}
@@ -119,40 +118,10 @@ def groups_make_no_difference(name: str) -> dict[str, Any]:
 
 
 @cases
-def one_selection_from_a_group(name: str) -> dict[str, Any]:
-    """Also where gradients are missing, on all ranks or on one, and where other tensors travel
-    together in mid-run."""
-    options = {"density": 0.048, "name": name, "groups": 1, "select_over": "group", **SPARSE_ONLY}
-    ledger = Ledger(SHAPES, lambda named: Compression.topk(named, **options))
-    lost, replicas, sent = [], set(), [0]
-    for step in range(10):
-        if step in (5, 7):
-            ledger.compressor.regroup(3 if step == 5 else 1)
-        gradients = ledger.gradients(step)
-        if step == 2 or (step == 3 and hvd.rank() == 0):
-            del gradients["tall"]
-        ledger.take_step(gradients)
-        lost.append(ledger.lost_entries())
-        applied = digest_of([parameter.grad for parameter in ledger.parameters.values()])
-        replicas.add(len(set(hvd.allgather_object(applied, name=f"{name}.replicas"))))
-        sent.append(ledger.compressor.stats()["entries_sent"])
-    ledger.compressor.close()
-    return {
-        "lost": lost,
-        "replicas": sorted(replicas),
-        "sent": [b - a for a, b in itertools.pairwise(sent)],
-    }
-
-
-@cases
 def other_groups_on_one_rank(name: str) -> str:
     ledger = Ledger(
         SHAPES, lambda named: Compression.ldte_bs(named, density=0.05, name=name, **SPARSE_ONLY)
     )
-    try:
-        ledger.compressor.regroup(1 if hvd.rank() == 0 else 2)
-    except RankMismatch as error:
-        return str(error)
-    finally:
-        ledger.compressor.close()
-    return "nothing was raised"
+    said = caught(ledger.compressor.regroup, 1 if hvd.rank() == 0 else 2)
+    ledger.compressor.close()
+    return said

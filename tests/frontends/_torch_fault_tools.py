@@ -8,6 +8,7 @@ from typing import Any
 
 import horovod.torch as hvd
 import torch
+from _common import caught
 from _torch_cases import summed
 from harness import slow
 from torch import nn
@@ -84,14 +85,7 @@ def reduce_by_hand(compressor: Any, model: nn.Module, **options: Any) -> Callabl
 
 
 def raised_by(action: Callable[[], None]) -> dict[str, Any]:
-    """The error of a call."""
-    try:
-        action()
-    except Exception as error:
-        raised = f"{type(error).__name__}: {error}"
-    else:
-        raised = "nothing"
-    return {"raised": raised}
+    return {"raised": caught(action)}
 
 
 def is_usable(name: str) -> bool:

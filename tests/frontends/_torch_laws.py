@@ -6,6 +6,7 @@ import gc
 import random
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import horovod.torch as hvd
@@ -40,14 +41,7 @@ def integers(shape: torch.Size, *seed: int) -> torch.Tensor:
 
 class Ledger:
     """Chosen gradients go in, reduced ones come out; what is in neither them nor the residuals is
-    lost.
-
-    Parameters
-    ----------
-    shapes : of the parameters, by name
-    compress : makes a compressor of named parameters
-    groups : Horovod's: how many, or lists of names
-    """
+    lost."""
 
     def __init__(
         self,
@@ -89,7 +83,7 @@ class Ledger:
     def change_parameters(
         self, added: Mapping[str, tuple[int, ...]], removed: str, compress: Callable[[Any], Any]
     ) -> Any:
-        """Wrap the optimizer anew, as docs/reliability.md says; what of the old state had no
+        """Wrap the optimizer anew, as docs/guide/production.md says; what of the old state had no
         place."""
         state = self.compressor.state_dict()
         self.compressor.close()
@@ -131,19 +125,9 @@ def conserve(name: str, method: str, rollback: bool) -> dict[str, Any]:
     return {"lost": lost, "density": stats["density_achieved"], "dense_steps": stats["dense_steps"]}
 
 
-@cases
-def conservation_by_ldte_bs(name: str) -> dict[str, Any]:
-    return conserve(name, "ldte_bs", rollback=True)
-
-
-@cases
-def conservation_by_topk(name: str) -> dict[str, Any]:
-    return conserve(name, "topk", rollback=True)
-
-
-@cases
-def conservation_without_rollback(name: str) -> dict[str, Any]:
-    return conserve(name, "ldte_bs", rollback=False)
+cases["conservation_by_ldte_bs"] = partial(conserve, method="ldte_bs", rollback=True)
+cases["conservation_by_topk"] = partial(conserve, method="topk", rollback=True)
+cases["conservation_without_rollback"] = partial(conserve, method="ldte_bs", rollback=False)
 
 
 @cases

@@ -3,7 +3,9 @@ things."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import horovod.torch as hvd
@@ -25,65 +27,54 @@ REDUCTIONS = {"min": hvd.Min, "max": hvd.Max, "product": hvd.Product, "adasum": 
 cases = Cases()
 
 
-def optimizer_with_reduction(name: str, *, op: Any) -> dict[str, Any]:
-    model = small_model()
-    compressor = compress(model.named_parameters(), name=name, telemetry=True)
-    result = raised_by(step_of(model, optimize(model, compressor, op=op)))
+def train_once(
+    case: str,
+    model: nn.Module,
+    *,
+    named: Any = None,
+    by_hand: bool = False,
+    handed: Mapping[str, Any] = MappingProxyType({}),
+    **options: Any,
+) -> dict[str, Any]:
+    """A step through Horovod, to which ``handed`` is given: by its optimizer, or by hand, where
+    the call site sees nothing and the carrier shows it."""
+    compressor = compress(named or model.named_parameters(), **{"name": case, **options})
+    if by_hand:
+        result = raised_by(reduce_by_hand(compressor, model, **handed))
+    else:
+        result = raised_by(step_of(model, optimize(model, compressor, **handed)))
     compressor.close()
-    return {**result, "is_usable": is_usable(name)}
+    return {**result, "is_usable": is_usable(case)}
 
 
-def carrier_with_reduction(name: str, *, op: Any) -> dict[str, Any]:
-    """What the call site does not see, the carrier shows."""
-    model = small_model()
-    compressor = compress(model.named_parameters(), name=name, telemetry=True, compress_1d=True)
-    result = raised_by(reduce_by_hand(compressor, model, op=op))
-    compressor.close()
-    return {**result, "is_usable": is_usable(name)}
+def reduced_by(name: str, *, op: Any, by_hand: bool) -> dict[str, Any]:
+    options = {"by_hand": by_hand, "compress_1d": by_hand, "telemetry": True}
+    return train_once(name, small_model(), handed={"op": op}, **options)
 
 
 for label, op in REDUCTIONS.items():
-    cases[f"optimizer_with_{label}"] = partial(optimizer_with_reduction, op=op)
-    cases[f"carrier_with_{label}"] = partial(carrier_with_reduction, op=op)
+    cases[f"optimizer_with_{label}"] = partial(reduced_by, op=op, by_hand=False)
+    cases[f"carrier_with_{label}"] = partial(reduced_by, op=op, by_hand=True)
 
 
 def process_set_cases(subset: Any) -> Cases:
     """The compressor's process set and Horovod's differ, both ways round, and out of the
     optimizer's sight."""
-    found = Cases()
 
-    @found
-    def process_set_of_the_optimizer_is_smaller(name: str) -> dict[str, Any]:
-        model = small_model()
-        compressor = compress(model.named_parameters(), name=name)
-        result = raised_by(step_of(model, optimize(model, compressor, process_set=subset)))
-        compressor.close()
-        return {**result, "is_member": subset.included(), "is_usable": is_usable(name)}
+    theirs = {"process_set": subset}
+    ways: dict[str, Any] = {
+        "optimizer": {"handed": theirs},
+        "compressor": theirs,
+        "allreduce": {"handed": theirs, "by_hand": True, "compress_1d": True},
+    }
 
-    @found
-    def process_set_of_the_compressor_is_smaller(name: str) -> dict[str, Any]:
-        model = small_model()
-        compressor = compress(model.named_parameters(), name=name, process_set=subset)
-        result = raised_by(step_of(model, optimize(model, compressor)))
-        compressor.close()
-        return {**result, "is_usable": is_usable(name)}
+    def train(name: str, *, whose: str) -> dict[str, Any]:
+        result = train_once(name, small_model(), **ways[whose])
+        return result if whose == "compressor" else {**result, "is_member": subset.included()}
 
-    @found
-    def process_set_of_the_allreduce_is_smaller(name: str) -> dict[str, Any]:
-        model = small_model()
-        compressor = compress(model.named_parameters(), name=name, compress_1d=True)
-        result = raised_by(reduce_by_hand(compressor, model, process_set=subset))
-        compressor.close()
-        return {**result, "is_member": subset.included(), "is_usable": is_usable(name)}
-
-    return found
-
-
-def train_once(case: str, model: nn.Module, **options: Any) -> dict[str, Any]:
-    compressor = compress(model.named_parameters(), **{"name": case, **options})
-    result = raised_by(step_of(model, optimize(model, compressor)))
-    compressor.close()
-    return {**result, "is_usable": is_usable(case)}
+    return Cases(
+        {f"process_set_of_the_{whose}_is_smaller": partial(train, whose=whose) for whose in ways}
+    )
 
 
 @cases
@@ -186,11 +177,7 @@ def unknown_gradient(name: str, *, key: str, everywhere: bool) -> dict[str, Any]
     named = dict(model.named_parameters())
     if everywhere or last_rank():
         named[key] = nn.Parameter(torch.zeros_like(named[key]))
-    compressor = compress(named.items(), name=name)
-    optimizer = optimize(model, compressor)
-    result = raised_by(step_of(model, optimizer))
-    compressor.close()
-    return {**result, "is_usable": is_usable(name)}
+    return train_once(name, model, named=named.items())
 
 
 for key in ("0.weight", "1.weight", "3.weight", "3.bias"):
@@ -202,7 +189,5 @@ for key in ("0.weight", "1.weight", "3.weight", "3.bias"):
 def all_gradients_unknown_on_one_rank(name: str) -> dict[str, Any]:
     """One rank's compressor was given a copy of the model."""
     model = small_model()
-    compressor = compress((small_model() if last_rank() else model).named_parameters(), name=name)
-    result = raised_by(step_of(model, optimize(model, compressor)))
-    compressor.close()
-    return {**result, "is_usable": is_usable(name)}
+    given = small_model() if last_rank() else model
+    return train_once(name, model, named=given.named_parameters())

@@ -34,9 +34,11 @@ def compare_with_dense(program: Program, name: str, **options: Any) -> dict[str,
         compressors.append(Compression.ldte_bs(named_parameters, **chosen))
         return compressors[-1]
 
+    torch.manual_seed(7)
     dense = torch.cat(
         [flat_parameters(model) for model in program(lambda *_: hvd.Compression.none)]
     )
+    torch.manual_seed(7)
     models = program(compress)
     stats = [compressor.stats() for compressor in compressors]
     for compressor in compressors:
@@ -52,6 +54,11 @@ def compare_with_dense(program: Program, name: str, **options: Any) -> dict[str,
             {key: each["tensors"][key]["sparse_steps"] for key in each["tensors"]} for each in stats
         ],
     }
+
+
+def beside_dense(program: Program) -> Program:
+    cases[program.__name__] = partial(compare_with_dense, program)
+    return program
 
 
 def tower(*widths: int) -> nn.Sequential:
@@ -89,7 +96,6 @@ class Words(nn.Module):
 def train_words(
     compress: Compress, *, looks_twice: Callable[[int], bool], keeps: bool, **options: Any
 ) -> Any:
-    torch.manual_seed(3)
     model = Words()
     named = list(model.named_parameters())
     optimizer = wrap(named, compress(named), **options)
@@ -102,104 +108,66 @@ def train_words(
     return [model]
 
 
-@cases
-def embeddings_as_dense(name: str) -> dict[str, Any]:
-    def program(compress: Compress) -> list[nn.Module]:
-        return train_words(
-            compress, looks_twice=lambda step: True, keeps=False, sparse_as_dense=True
-        )
-
-    return compare_with_dense(program, name)
+@beside_dense
+def embeddings_as_dense(compress: Compress) -> list[nn.Module]:
+    return train_words(compress, looks_twice=lambda step: True, keeps=False, sparse_as_dense=True)
 
 
-@cases
-def embeddings_as_dense_of_which_one_waits(name: str) -> dict[str, Any]:
+@beside_dense
+def embeddings_as_dense_of_which_one_waits(compress: Compress) -> list[nn.Module]:
     """The second table's old sparse gradient is kept as zeros, and Horovod submits a dense copy of
     it without a hook."""
-
-    def program(compress: Compress) -> list[nn.Module]:
-        return train_words(
-            compress, looks_twice=lambda step: step % 2 == 0, keeps=True, sparse_as_dense=True
-        )
-
-    return compare_with_dense(program, name)
+    return train_words(
+        compress, looks_twice=lambda step: step % 2 == 0, keeps=True, sparse_as_dense=True
+    )
 
 
-@cases
-def embeddings_as_dense_submitted_late(name: str) -> dict[str, Any]:
+@beside_dense
+def embeddings_as_dense_submitted_late(compress: Compress) -> list[nn.Module]:
     """One backward pass where two were announced: Horovod submits in ``step``, long after the
     hooks."""
-
-    def program(compress: Compress) -> list[nn.Module]:
-        options = {"sparse_as_dense": True, "backward_passes_per_step": 2}
-        return train_words(compress, looks_twice=lambda step: True, keeps=False, **options)
-
-    return compare_with_dense(program, name)
+    options = {"sparse_as_dense": True, "backward_passes_per_step": 2}
+    return train_words(compress, looks_twice=lambda step: True, keeps=False, **options)
 
 
-@cases
-def sparse_embeddings_untouched(name: str) -> dict[str, Any]:
-    def program(compress: Compress) -> list[nn.Module]:
-        return train_words(compress, looks_twice=lambda step: True, keeps=False)
-
-    return compare_with_dense(program, name)
+@beside_dense
+def sparse_embeddings_untouched(compress: Compress) -> list[nn.Module]:
+    return train_words(compress, looks_twice=lambda step: True, keeps=False)
 
 
-@cases
-def two_optimizers_with_one_compressor(name: str) -> dict[str, Any]:
+@beside_dense
+def two_optimizers_with_one_compressor(compress: Compress) -> list[nn.Module]:
     """They step together at even steps, and only the first at odd ones."""
-
-    def program(compress: Compress) -> list[nn.Module]:
-        torch.manual_seed(4)
-        model = tower(6, 8, 8, 3)
-        named = list(model.named_parameters())
-        compression = compress(named)
-        first, second = wrap(named[:3], compression), wrap(named[3:], compression)
-        for step in range(STEPS):
-            model.zero_grad()
-            for _, parameter in named[3:]:
-                parameter.requires_grad_(step % 2 == 0)
-            model(data(step)).pow(2).mean().backward()
-            first.step()
-            if step % 2 == 0:
-                second.step()
-        return [model]
-
-    return compare_with_dense(program, name)
-
-
-@cases
-def two_compressors_of_a_gan(name: str) -> dict[str, Any]:
-    """Generator and critic have parameters of the same names and shapes."""
-
-    def program(compress: Compress) -> list[nn.Module]:
-        torch.manual_seed(5)
-        models = [tower(6, 6, 6), tower(6, 6, 6)]
-        named = [list(model.named_parameters()) for model in models]
-        optimizers = [wrap(n, compress(n, label)) for n, label in zip(named, ("maker", "critic"))]
-        for step in range(STEPS):
-            for turn in (1, 0):
-                learner, other = models[turn], models[1 - turn]
-                other.requires_grad_(False)
-                learner.zero_grad()
-                (models[1](models[0](data(step))).mean() * (1 if turn else -1)).backward()
-                optimizers[turn].step()
-                other.requires_grad_(True)
-        return models
-
-    return compare_with_dense(program, name)
-
-
-def train_tower(compress: Compress, **options: Any) -> list[nn.Module]:
-    torch.manual_seed(6)
     model = tower(6, 8, 8, 3)
     named = list(model.named_parameters())
-    optimizer = wrap(named, compress(named), **options)
+    compression = compress(named)
+    first, second = wrap(named[:3], compression), wrap(named[3:], compression)
     for step in range(STEPS):
         model.zero_grad()
+        for _, parameter in named[3:]:
+            parameter.requires_grad_(step % 2 == 0)
         model(data(step)).pow(2).mean().backward()
-        optimizer.step()
+        first.step()
+        if step % 2 == 0:
+            second.step()
     return [model]
+
+
+@beside_dense
+def two_compressors_of_a_gan(compress: Compress) -> list[nn.Module]:
+    """Generator and critic have parameters of the same names and shapes."""
+    models = [tower(6, 6, 6), tower(6, 6, 6)]
+    named = [list(model.named_parameters()) for model in models]
+    optimizers = [wrap(n, compress(n, label)) for n, label in zip(named, ("maker", "critic"))]
+    for step in range(STEPS):
+        for turn in (1, 0):
+            learner, other = models[turn], models[1 - turn]
+            other.requires_grad_(False)
+            learner.zero_grad()
+            (models[1](models[0](data(step))).mean() * (1 if turn else -1)).backward()
+            optimizers[turn].step()
+            other.requires_grad_(True)
+    return models
 
 
 class Tied(nn.Module):
@@ -215,48 +183,44 @@ class Tied(nn.Module):
 
 
 def train_steps(
-    compress: Compress, model: nn.Module, forward: Callable[[torch.Tensor], torch.Tensor]
+    compress: Compress,
+    model: nn.Module,
+    forward: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    **options: Any,
 ) -> list[nn.Module]:
     named = list(model.named_parameters())
-    optimizer = wrap(named, compress(named))
+    trained = [(key, parameter) for key, parameter in named if not key.startswith("base")]
+    optimizer = wrap(trained, compress(named), **options)
     for step in range(STEPS):
         model.zero_grad()
-        forward(data(step)).pow(2).mean().backward()
+        (forward or model)(data(step)).pow(2).mean().backward()
         optimizer.step()
     return [model]
 
 
-@cases
-def shared_and_frozen_parameters(name: str) -> dict[str, Any]:
-    def program(compress: Compress) -> list[nn.Module]:
-        torch.manual_seed(7)
-        model = Tied()
-        model.head.weight.requires_grad_(False)
-        return train_steps(compress, model, model)
-
-    return compare_with_dense(program, name)
+def train_tower(compress: Compress, **options: Any) -> list[nn.Module]:
+    return train_steps(compress, tower(6, 8, 8, 3), **options)
 
 
-@cases
-def a_compiled_model(name: str) -> dict[str, Any]:
-    def program(compress: Compress) -> list[nn.Module]:
-        torch.manual_seed(7)
-        model = tower(6, 8, 8, 3)
-        return train_steps(compress, model, torch.compile(model, backend="aot_eager"))
-
-    return compare_with_dense(program, name)
+@beside_dense
+def shared_and_frozen_parameters(compress: Compress) -> list[nn.Module]:
+    model = Tied()
+    model.head.weight.requires_grad_(False)
+    return train_steps(compress, model)
 
 
-@cases
-def gradient_checkpointing(name: str) -> dict[str, Any]:
-    def program(compress: Compress) -> list[nn.Module]:
-        torch.manual_seed(7)
-        model = tower(6, 8, 8, 3)
-        return train_steps(
-            compress, model, lambda x: checkpoint_sequential(model, 2, x, use_reentrant=False)
-        )
+@beside_dense
+def a_compiled_model(compress: Compress) -> list[nn.Module]:
+    model = tower(6, 8, 8, 3)
+    return train_steps(compress, model, torch.compile(model, backend="aot_eager"))
 
-    return compare_with_dense(program, name)
+
+@beside_dense
+def gradient_checkpointing(compress: Compress) -> list[nn.Module]:
+    model = tower(6, 8, 8, 3)
+    return train_steps(
+        compress, model, lambda x: checkpoint_sequential(model, 2, x, use_reentrant=False)
+    )
 
 
 class Concatenated(nn.Module):
@@ -272,67 +236,53 @@ class Concatenated(nn.Module):
         return self.head((x @ torch.cat([self.left, self.right]).T).tanh())
 
 
-@cases
-def parts_of_one_gradient_zeroed_in_place_and_clipped(name: str) -> dict[str, Any]:
+@beside_dense
+def parts_of_one_gradient_zeroed_in_place_and_clipped(compress: Compress) -> list[nn.Module]:
     """Clipped as Horovod asks for it; and gradients are kept from step to step, so that versions
     grow."""
-
-    def program(compress: Compress) -> list[nn.Module]:
-        torch.manual_seed(7)
-        model = Concatenated()
-        named = list(model.named_parameters())
-        optimizer = wrap(named, compress(named))
-        for step in range(STEPS):
-            model.zero_grad(set_to_none=False)
-            model(data(step)).pow(2).mean().backward()
-            optimizer.synchronize()
-            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-            with optimizer.skip_synchronize():
-                optimizer.step()
-        return [model]
-
-    return compare_with_dense(program, name)
-
-
-@cases
-def gradients_that_are_parts_of_one_buffer(name: str) -> dict[str, Any]:
-    def program(compress: Compress) -> list[nn.Module]:
-        torch.manual_seed(7)
-        model = tower(6, 8, 8, 3)
-        named = list(model.named_parameters())
-        buffer = torch.zeros(sum(parameter.numel() for _, parameter in named))
-        for (_, parameter), memory in zip(
-            named, buffer.split([parameter.numel() for _, parameter in named])
-        ):
-            parameter.grad = memory.view_as(parameter)
-        optimizer = wrap(named, compress(named))
-        for step in range(STEPS):
-            buffer.zero_()
-            model(data(step)).pow(2).mean().backward()
+    model = Concatenated()
+    named = list(model.named_parameters())
+    optimizer = wrap(named, compress(named))
+    for step in range(STEPS):
+        model.zero_grad(set_to_none=False)
+        model(data(step)).pow(2).mean().backward()
+        optimizer.synchronize()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        with optimizer.skip_synchronize():
             optimizer.step()
-        return [model]
-
-    return compare_with_dense(program, name)
+    return [model]
 
 
-@cases
-def equal_models_with_names_by_default(name: str) -> dict[str, Any]:
+@beside_dense
+def gradients_that_are_parts_of_one_buffer(compress: Compress) -> list[nn.Module]:
+    model = tower(6, 8, 8, 3)
+    named = list(model.named_parameters())
+    buffer = torch.zeros(sum(parameter.numel() for _, parameter in named))
+    for (_, parameter), memory in zip(
+        named, buffer.split([parameter.numel() for _, parameter in named])
+    ):
+        parameter.grad = memory.view_as(parameter)
+    optimizer = wrap(named, compress(named))
+    for step in range(STEPS):
+        buffer.zero_()
+        model(data(step)).pow(2).mean().backward()
+        optimizer.step()
+    return [model]
+
+
+@beside_dense
+def equal_models_with_names_by_default(compress: Compress) -> list[nn.Module]:
     """As in a search over settings, or for the parts of a cross-validation; one after the other,
     and none is closed."""
-
-    def program(compress: Compress) -> list[nn.Module]:
-        torch.manual_seed(7)
-        models = [tower(6, 8, 3) for _ in range(3)]
-        named = [list(model.named_parameters()) for model in models]
-        optimizers = [wrap(each, compress(each, None)) for each in named]
-        for step in range(STEPS):
-            for model, optimizer in zip(models, optimizers):
-                model.zero_grad()
-                model(data(step)).pow(2).mean().backward()
-                optimizer.step()
-        return models
-
-    return compare_with_dense(program, name)
+    models = [tower(6, 8, 3) for _ in range(3)]
+    named = [list(model.named_parameters()) for model in models]
+    optimizers = [wrap(each, compress(each, None)) for each in named]
+    for step in range(STEPS):
+        for model, optimizer in zip(models, optimizers):
+            model.zero_grad()
+            model(data(step)).pow(2).mean().backward()
+            optimizer.step()
+    return models
 
 
 class LowRank(nn.Module):
@@ -349,33 +299,17 @@ class LowRank(nn.Module):
         return x @ (self.base.float() / 100 + self.up @ self.down).T
 
 
-@cases
-def integers_below_a_correction_of_low_rank(name: str) -> dict[str, Any]:
-    def program(compress: Compress) -> list[nn.Module]:
-        torch.manual_seed(7)
-        model = LowRank()
-        named = list(model.named_parameters())
-        trained = [(key, parameter) for key, parameter in named if parameter.requires_grad]
-        optimizer = wrap(trained, compress(named))
-        for step in range(STEPS):
-            model.zero_grad()
-            model(data(step)).pow(2).mean().backward()
-            optimizer.step()
-        return [model]
-
-    return compare_with_dense(program, name)
+@beside_dense
+def integers_below_a_correction_of_low_rank(compress: Compress) -> list[nn.Module]:
+    return train_steps(compress, LowRank())
 
 
-@cases
-def groups_of_compressed_and_dense_tensors(name: str) -> dict[str, Any]:
-    """Biases go dense by default, beside carriers of another dtype in Horovod's groups."""
-    return compare_with_dense(partial(train_tower, groups=2), name, compress_1d=False, min_numel=30)
-
-
-@cases
-def half_density(name: str) -> dict[str, Any]:
-    """From two ranks on, dense moves no more bytes than half of the entries with their indices."""
-    return compare_with_dense(train_tower, name, density=0.5, allow_dense=True)
+# Biases go dense by default, beside carriers of another dtype in Horovod's groups.
+cases["groups_of_compressed_and_dense_tensors"] = partial(
+    compare_with_dense, partial(train_tower, groups=2), compress_1d=False, min_numel=30
+)
+# From two ranks on, dense moves no more bytes than half of the entries with their indices.
+cases["half_density"] = partial(compare_with_dense, train_tower, density=0.5, allow_dense=True)
 
 
 def data(step: int) -> torch.Tensor:

@@ -98,25 +98,3 @@ cases["not_a_number_on_one_rank"] = partial(recover, fault=not_a_number, on_nonf
 cases["not_a_number_on_one_rank_in_a_dense_step"] = partial(
     recover, fault=not_a_number, on_nonfinite="raise", allow_dense=True, density=0.5
 )
-
-
-def go_on_twice(name: str, before: int) -> dict[str, Any]:
-    """Steps, a checkpoint, and three more steps from it, twice; the residuals at either end."""
-    ledger = Ledger(SHAPES, lambda named: compress(named, name=name))
-    for number in range(before):
-        ledger.take_step(ledger.gradients(number))
-    checkpoint = ledger.compressor.state_dict()
-    ends = []
-    for _ in range(2):
-        ledger.compressor.load_state_dict(checkpoint)
-        for number in range(before, before + 3):
-            ledger.take_step(ledger.gradients(number))
-        ends.append(residuals_of(ledger.compressor))
-    ledger.compressor.close()
-    return {"ends": ends}
-
-
-checkpoints = {
-    "a_checkpoint_in_the_middle": partial(go_on_twice, before=3),
-    "a_checkpoint_from_before_the_first_step": partial(go_on_twice, before=0),
-}

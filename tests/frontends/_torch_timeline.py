@@ -16,9 +16,9 @@ from _torch_laws import optimizer_without_motion
 from harness import slow
 from torch import nn
 
+from hvd_sparse.cli.timeline import merge_traces, read_trace
 from hvd_sparse.torch import Compression
 from hvd_sparse.tracing.chrome_trace import SETTING, path_of
-from hvd_sparse.tracing.merge import merge_traces, read_trace
 
 STEPS = 3
 PAUSE_S = slow(0.1)

@@ -29,10 +29,7 @@ cases = Cases()
 def train(
     place: torch.device, name: str, method: str, spoilt: int, ddp: dict[str, Any], **options: Any
 ) -> dict[str, Any]:
-    """Train a little; return what came of it.
-
-    spoilt : step at which a rank's loss is NaN
-    """
+    """Train a little; return what came of it."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 5)).to(place)
     wrapped = DistributedDataParallel(model, **ddp)

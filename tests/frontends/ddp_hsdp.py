@@ -13,12 +13,7 @@ from torch.distributed.fsdp import fully_shard
 
 
 def handed(shape: tuple[int, ...], names: tuple[str, ...]) -> dict[str, list[float]]:
-    """Train one step of a linear model on a mesh of that shape.
-
-    Returns
-    -------
-    The hook's tensor, this rank's own gradient, the gradient that the optimizer would get
-    """
+    """Train one step of a linear model on a mesh of that shape."""
     torch.manual_seed(1)
     model, bare = nn.Linear(4, 2, bias=False), nn.Linear(4, 2, bias=False)
     bare.load_state_dict(model.state_dict())

@@ -10,8 +10,7 @@ import _ddp_density_one
 import _ddp_laws
 import torch
 import torch.distributed as dist
-from _common import run_cases
-from _ddp_cases import caught
+from _common import caught, run_cases
 from harness import report, slow
 
 from hvd_sparse.ddp import register

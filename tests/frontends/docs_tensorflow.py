@@ -11,8 +11,10 @@ import tensorflow as tf
 from _common import run_cases
 from _tensorflow_cases import begin, digest_of, end, hvd, meet
 from blocks import blocks_for
+from horovod.tensorflow.keras import DistributedOptimizer
 
-from hvd_sparse.frontend.nothing import SendNothing
+from hvd_sparse.frontend.compression import SendNothing
+from hvd_sparse.tensorflow import Compression
 
 keras = tf.keras
 
@@ -25,6 +27,7 @@ def prelude() -> dict[str, Any]:
     data = np.random.RandomState(hvd.rank()).standard_normal((16, 32)).astype("f4")
     return {
         "tf": tf,
+        "Compression": Compression,
         "model": model,
         "optimizer": keras.optimizers.SGD(0.01, momentum=0.9),
         "loss_function": keras.losses.MeanSquaredError(),
@@ -37,8 +40,13 @@ def prelude() -> dict[str, Any]:
 
 
 def train(names: dict[str, Any], own: Any) -> dict[str, Any]:
-    """Fit two steps with a block's optimizer, if it is Horovod's by then."""
+    """Fit two steps with a block's optimizer, if it is Horovod's by then.
+
+    A block that does not import Horovod shows a compressor alone; it gets Horovod's optimizer here.
+    """
     model, optimizer = names["model"], names["optimizer"]
+    if "hvd" not in names and "compression" in names:
+        optimizer = DistributedOptimizer(optimizer, compression=names["compression"])
     if optimizer is own or names.get("tape") is not None:
         return {"is_trained": False}
     model.compile(optimizer, "mse")

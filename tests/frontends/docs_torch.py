@@ -11,7 +11,8 @@ from _torch_cases import digest_of, run_torch_cases
 from blocks import blocks_for
 from torch import nn
 
-from hvd_sparse.frontend.nothing import SendNothing
+from hvd_sparse.frontend.compression import SendNothing
+from hvd_sparse.torch import Compression
 
 
 def prelude() -> dict[str, Any]:
@@ -23,7 +24,7 @@ def prelude() -> dict[str, Any]:
     return {
         "torch": torch,
         "nn": nn,
-        "hvd": hvd,
+        "Compression": Compression,
         "model": model,
         "optimizer": torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9),
         "loss_function": nn.functional.mse_loss,
@@ -37,8 +38,16 @@ def prelude() -> dict[str, Any]:
 
 
 def train(names: dict[str, Any]) -> dict[str, Any]:
-    """Take two steps with a block's optimizer, if it is Horovod's by then."""
+    """Take two steps with a block's optimizer, if it is Horovod's by then.
+
+    A block that does not import Horovod shows a compressor alone; it gets Horovod's optimizer here.
+    """
     optimizer, model = names["optimizer"], names["model"]
+    if "hvd" not in names and "compression" in names:
+        named = model.named_parameters()
+        optimizer = names["optimizer"] = hvd.DistributedOptimizer(
+            optimizer, named_parameters=named, compression=names["compression"]
+        )
     if not hasattr(optimizer, "synchronize"):
         return {"is_trained": False}
     for _ in range(2):

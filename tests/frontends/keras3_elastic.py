@@ -8,30 +8,18 @@ import os
 os.environ["TF_USE_LEGACY_KERAS"] = "0"  # before TensorFlow is imported
 
 import sys
-import time
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
-from _common import SPARSE_ONLY
-from _elastic import (
-    DENSITY,
-    SHAPES,
-    WORKER,
-    Killer,
-    conclude,
-    empty_books,
-    flat,
-    gradients_of,
-    note_reset,
-    note_step,
-    residual_of,
-)
-from _tensorflow_cases import begin, digest_of, hvd
+from _elastic import SHAPES, Killer, empty_books, flat
+from _tensorflow_cases import begin, hvd
+from _tensorflow_elastic import compressor_of, shape_of, train_with
 from harness import report
 
-from hvd_sparse.keras import Compression, DistributedOptimizer
+from hvd_sparse.keras import DistributedOptimizer
 from hvd_sparse.keras.elastic import KerasState
 
 
@@ -49,11 +37,6 @@ class Model(keras.Model):
         return tf.reshape(sum(products), [1, 1])
 
 
-def shape_of(name: str) -> str:
-    """Return the shape's name in a variable's, to which Keras adds the model's and ":0"."""
-    return name.split("/")[-1].split(":")[0]
-
-
 class Noting(keras.optimizers.SGD):
     """Notes what it is given to apply."""
 
@@ -68,60 +51,25 @@ class Noting(keras.optimizers.SGD):
 
 def main() -> None:
     begin(2)
-    killer = Killer(sys.argv[2], int(sys.argv[1]))
     model, optimizer = Model(), Noting()
-    compressor = Compression.topk(
-        model, density=DENSITY, name="elastic", **{**SPARSE_ONLY, "timeout_s": 60.0}
-    )
+    compressor = compressor_of(model)
     model.compile(
         DistributedOptimizer(optimizer, compression=compressor), lambda _, loss: tf.reduce_sum(loss)
     )
 
-    def kept() -> np.ndarray:
-        tensors = compressor.state_dict()["tensors"]
-        return residual_of(
-            {shape_of(key): tensor["arrays"]["residual"] for key, tensor in tensors.items()}
-        )
+    def take_step(gradients: Mapping[str, np.ndarray]) -> np.ndarray:
+        inputs = {key: array[None] for key, array in gradients.items()}
+        model.fit(inputs, np.zeros(1), verbose=0)
+        return flat(optimizer.given[key] for key in SHAPES)
 
-    def residuals() -> list[Any]:
-        return hvd.allgather_object((WORKER, kept()), name="residuals")
-
-    @hvd.elastic.run
-    def train(state: Any) -> None:
-        state.books = note_reset(state.books, residuals())
-        state.save()  # a worker may die before the first commit, with what it was just given
-        while not killer.is_over(
-            done := int(hvd.broadcast(killer.done, 0, name="done")), hvd.size()
-        ):
-            gradients = gradients_of(hvd.rank(), state.step)
-            killer.visit(done, hvd.rank(), hvd.size(), state.step)
-            model.fit(
-                {key: array[None] for key, array in gradients.items()}, np.zeros(1), verbose=0
-            )
-            given = hvd.allreduce(tf.constant(flat(gradients.values())), name="given").numpy()
-            applied = flat(optimizer.given[key] for key in SHAPES)
-            state.books = note_step(state.books, given, applied, residuals())
-            digests = hvd.allgather_object(replica(), name="digests")
-            assert len(set(digests)) == 1, f"replicas differ at step {state.step}"
-            state.step += 1
-            time.sleep(0.05)
-            state.commit()
-
-    def replica() -> str:
-        """Of weights, momenta and the count of steps."""
-        return digest_of(np.asarray(each) for each in [*model.weights, *optimizer.variables])
+    def replica() -> Any:
+        """Weights, momenta and the count of steps."""
+        return [np.asarray(each) for each in [*model.weights, *optimizer.variables]]
 
     state = KerasState(model, compressor=compressor, books=empty_books(), step=0)
-    train(state)
-    report(
-        hvd.rank(),
-        {
-            **conclude(state.books),
-            "steps": state.step,
-            "iterations": int(optimizer.iterations.numpy()),
-            "weights": replica(),
-        },
-    )
+    killer = Killer(sys.argv[2], int(sys.argv[1]))
+    found = train_with(state, killer, take_step, replica)
+    report(hvd.rank(), {**found, "iterations": int(optimizer.iterations.numpy())})
 
 
 if __name__ == "__main__":

@@ -13,17 +13,20 @@ import keras
 import numpy as np
 import tensorflow as tf
 from _common import SPARSE_ONLY, Cases, run_cases
-from _keras3 import (
+from _keras3 import beside_average_by_hand, momentum, train_by_hand  # before TensorFlow's Keras
+from _keras_models import (
     BATCHES,
+    PAUSING,
     RATE,
-    beside_average_by_hand,
+    Changing,
     data_of_rank,
+    falling,
     fit,
     go_on,
     make_built_model,
     make_model,
-    momentum,
-    train_by_hand,
+    moments,
+    trained,
     weights_of,
 )
 from _tensorflow_cases import (
@@ -47,25 +50,6 @@ from hvd_sparse.tensorflow.elastic import TensorFlowKerasState
 
 FEW = {"density": 0.2, "min_numel": 1, "allow_dense": False}
 adam = partial(keras.optimizers.Adam, 0.01)
-
-
-def falling(rate: float) -> Any:
-    """A schedule that changes the rate at every step, and is 0 for some."""
-    return keras.optimizers.schedules.PiecewiseConstantDecay(
-        [1, 2, 4], [rate, rate / 4, 0.0, rate / 2]
-    )
-
-
-class Changing(keras.callbacks.Callback):
-    """Momentum that is another at some batches."""
-
-    def __init__(self, momenta: dict[int, float]) -> None:
-        super().__init__()
-        self.momenta = momenta
-
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        if batch in self.momenta:
-            self.model.optimizer.momentum = self.momenta[batch]
 
 
 def handed_over(
@@ -97,71 +81,18 @@ def handed_over(
     return result
 
 
-def moments(name: str, *, make: Any, by_file: Any, **options: Any) -> dict[str, float]:
-    """How far training ends from dense where an optimizer has moments when it is handed over, where
-    all of its variables are set to zero, and where plain Keras goes on from what was saved.
-
-    by_file : a folder for ``tf.train.Checkpoint``; None to save as a model does
-    """
-    ends = []
-    for is_handed in (False, True):
-        model, optimizer, plain = make_built_model(), make(), make()
-        gradients = [keras.ops.ones(v.shape) * 0.3 for v in model.trainable_variables]
-        for _ in range(3):
-            optimizer.apply(gradients, model.trainable_variables)
-        plain.build(model.trainable_variables)
-        compressor, found = hvd.Compression.none, []
-        if is_handed:
-            compressor = Compression.topk(
-                model, density=1.0, name=name, optimizer=optimizer, **options
-            )
-        fit(model, DistributedOptimizer(optimizer, compression=compressor))
-        found.append(weights_of(model))
-        for variable in optimizer.variables:
-            if variable is not optimizer._learning_rate:
-                variable.assign(keras.ops.zeros_like(variable))
-        go_on(model)
-        found.append(weights_of(model))
-        if by_file is None:
-            store: dict[str, Any] = {}
-            optimizer.save_own_variables(store)
-            plain.load_own_variables(store)
-        else:
-            path = str(by_file / f"{name}.{hvd.rank()}.{is_handed}")
-            tf.train.Checkpoint(optimizer=optimizer).write(path)
-            tf.train.Checkpoint(optimizer=plain).read(path).assert_existing_objects_matched()
-        fit(model, DistributedOptimizer(plain, compression=hvd.Compression.none))
-        found.append(weights_of(model))
-        if is_handed:
-            compressor.close()
-        ends.append(found)
-    apart = [float(np.abs(dense - ours).max()) for dense, ours in zip(*ends)]
-    return dict(zip(("taken over", "cleared", "gone on"), apart))
+def train(model: Any, optimizer: Any, compression: Any) -> None:
+    if model.optimizer is not optimizer:
+        model.compile(DistributedOptimizer(optimizer, compression=compression), "mse")
+    go_on(model)
 
 
-def trained(name: str, *, method: str, make: Any, **options: Any) -> dict[str, Any]:
-    """Losses of a fit that learns, at a density that sends few entries; what replicas end with."""
-    keras.utils.set_random_seed(4)
-    model = keras.Sequential([keras.layers.Dense(24, activation="tanh"), keras.layers.Dense(4)])
-    model.build((None, 12))
-    optimizer = make()
-    if options.pop("hands_over", True):
-        options["optimizer"] = optimizer
-    compressor = getattr(Compression, method)(
-        model, density=0.05, name=name, min_numel=20, allow_dense=False, **options
-    )
-    inputs = np.random.RandomState(hvd.rank()).standard_normal((160, 12)).astype("f4")
-    model.compile(DistributedOptimizer(optimizer, compression=compressor), "mse")
-    losses = model.fit(
-        inputs, inputs[:, 4:8], batch_size=16, epochs=8, shuffle=False, verbose=0
-    ).history["loss"]
-    achieved = compressor.stats()["density_achieved"]
-    compressor.close()
-    return {
-        "losses": [losses[0], losses[-1]],
-        "weights": weights_of(model).tolist(),
-        "achieved": achieved,
-    }
+def by_store(model: Any, optimizer: Any, plain: Any) -> None:
+    """Let a plain optimizer take over what a saved model has of another."""
+    store: dict[str, Any] = {}
+    optimizer.save_own_variables(store)
+    plain.build(model.trainable_variables)
+    plain.load_own_variables(store)
 
 
 class Groups(keras.callbacks.Callback):
@@ -474,30 +405,28 @@ def cases_of(process_sets: dict[str, Any], folder: Path) -> Cases:
     )
     muon = partial(keras.optimizers.Muon, 0.05, exclude_layers=["second"], adam_lr_ratio=0.5)
     cases["handed_muon"] = partial(handed_over, make=muon, **dense)
-    cases["trains_muon"] = partial(trained, method="ldte_bs", make=partial(muon, rms_rate=0.1))
-    pausing = {2: 0.5, 4: 0.0, 6: 0.9}
     cases["handed_pausing"] = partial(
-        handed_over, make=lambda: momentum(nesterov=True), momenta=pausing, **SPARSE_ONLY
+        handed_over, make=lambda: momentum(nesterov=True), momenta=PAUSING, **SPARSE_ONLY
     )
-    cases["moments_compressed"] = partial(moments, make=momentum, by_file=None, **SPARSE_ONLY)
-    cases["moments_sgd"] = partial(moments, make=momentum, by_file=folder, **dense)
-    cases["moments_adam"] = partial(moments, make=adam, by_file=folder, **dense)
-    cases["moments_adamw"] = partial(moments, make=adamw, by_file=None, **dense)
+    kept = partial(moments, train=train)
+    cases["moments_compressed"] = partial(kept, make=momentum, save=by_store, **SPARSE_ONLY)
+    cases["moments_sgd"] = partial(kept, make=momentum, **dense)
+    cases["moments_adam"] = partial(kept, make=adam, **dense)
+    cases["moments_adamw"] = partial(kept, make=adamw, save=by_store, **dense)
+    learns = partial(trained, distribute=DistributedOptimizer)
+    cases["trains_muon"] = partial(learns, make=partial(muon, rms_rate=0.1))
     cases["trains_sgd"] = partial(
-        trained,
-        method="ldte_bs",
-        make=lambda: keras.optimizers.SGD(falling(0.05), momentum=0.9),
+        learns, make=lambda: keras.optimizers.SGD(falling(0.05), momentum=0.9)
     )
     cases["trains_along_rate"] = partial(
-        trained,
-        method="ldte_bs",
+        learns,
         make=lambda: keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(0.02, 80)),
         steps=80,
     )
-    cases["trains_adam"] = partial(trained, method="ldte_bs", make=adam)
+    cases["trains_adam"] = partial(learns, make=adam)
     for name, hands_over in {"trains_auto": False, "trains_auto_handed": True}.items():
         cases[name] = partial(
-            trained, method="auto", make=adam, trial_steps=1, hands_over=hands_over
+            learns, method="auto", make=adam, trial_steps=1, hands_over=hands_over
         )
     cases["scaling"] = partial(loss_scaling, hands_over=False)
     cases["scaling_handed_over"] = partial(loss_scaling, hands_over=True)

@@ -4,11 +4,12 @@ Argument: ranks."""
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from _common import Cases, run_cases
+from _common import SPARSE_ONLY, run_cases
 from _integer_gradients import SHAPES, gradients_of
 from _tensorflow_cases import (
     Compression,
@@ -26,7 +27,6 @@ from hvd_sparse.collectives.mpi import MpiCollective
 from hvd_sparse.step.buckets import one_per_tensor
 from hvd_sparse.step.session import Session
 
-CASES = Cases()
 STEPS = 8
 
 
@@ -47,7 +47,7 @@ def record_what_is_sent(compressor: Any) -> dict[int, list[bytes]]:
     training goes on."""
     compressor.resolve()
     sent: dict[int, list[bytes]] = {}
-    functions = compressor._functions
+    functions = compressor.functions
     send = functions.send
 
     def recording(gradient: np.ndarray, token: Any, scale: Any) -> Any:
@@ -65,10 +65,8 @@ def both_messages(name: str, dtype: Any, method: str, **options: Any) -> dict[st
     compressor = getattr(Compression, method)(
         variables,
         density=0.05,
-        allow_dense=False,
-        min_numel=1,
-        compress_1d=True,
         name=name,
+        **SPARSE_ONLY,
         **options,
     )
     ours = record_what_is_sent(compressor)
@@ -93,34 +91,23 @@ def both_messages(name: str, dtype: Any, method: str, **options: Any) -> dict[st
     }
     residuals = residuals_of(compressor)
     compressor.close()
+    messages = {"ours": ours, "core": core}
     return {
-        "ours": {
-            str(position): [message.hex() for message in ours[position]]
-            for position in sorted(ours)
-        },
-        "core": {
-            str(position): [message.hex() for message in core[position]]
-            for position in sorted(core)
-        },
+        side: {str(at): [message.hex() for message in sent[at]] for at in sorted(sent)}
+        for side, sent in messages.items()
+    } | {
         "residuals": [array.tobytes().hex() for array in residuals.values()],
         "result_differences": differences,
     }
 
 
-@CASES
-def float32_ldte_bs(name: str) -> dict[str, Any]:
-    return both_messages(name, tf.float32, "ldte_bs")
-
-
-@CASES
-def float64_topk(name: str) -> dict[str, Any]:
-    return both_messages(name, tf.float64, "topk")
-
-
-@CASES
-def bfloat16_ldte_bs_without_a_second_buffer(name: str) -> dict[str, Any]:
-    return both_messages(name, tf.bfloat16, "ldte_bs", rollback=False)
-
+CASES = {
+    "float32_ldte_bs": partial(both_messages, dtype=tf.float32, method="ldte_bs"),
+    "float64_topk": partial(both_messages, dtype=tf.float64, method="topk"),
+    "bfloat16_ldte_bs_without_a_second_buffer": partial(
+        both_messages, dtype=tf.bfloat16, method="ldte_bs", rollback=False
+    ),
+}
 
 if __name__ == "__main__":
     begin(int(sys.argv[1]))

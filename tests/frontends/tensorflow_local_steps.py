@@ -32,22 +32,15 @@ class Training:
         made = partial(Compression.topk, density=density, name=name, **SPARSE_ONLY)
         self.local = LocalSteps(self.variables, compression=made, every=every, **outer)
 
-    def logits_of(self, inputs: Any) -> Any:
-        weights, biases = self.variables
-        return tf.cast(inputs, weights.dtype) @ weights + biases
-
-    def labels_of(self, inputs: np.ndarray, draw: np.random.RandomState) -> np.ndarray:
-        return draw.randint(10, size=len(inputs))
-
     def descend(self, step: int) -> None:
         draw = np.random.RandomState(1000 * step + hvd.rank())
         inputs = draw.normal(size=(8, 24)).astype("f4")
-        labels = tf.constant(self.labels_of(inputs, draw))
+        labels = tf.constant(draw.randint(10, size=len(inputs)))
+        weights, biases = self.variables
         with tf.GradientTape() as tape:
+            logits = tf.cast(inputs, weights.dtype) @ weights + biases
             loss = tf.reduce_mean(
-                tf.nn.sparse_softmax_cross_entropy_with_logits(
-                    labels=labels, logits=self.logits_of(tf.constant(inputs))
-                )
+                tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
             )
         for variable, gradient in zip(self.variables, tape.gradient(loss, self.variables)):
             variable.assign_sub(tf.cast(0.1, gradient.dtype) * gradient)
@@ -57,39 +50,6 @@ class Training:
 
     def digest(self) -> str:
         return digest_of([v.numpy() for v in self.variables])
-
-
-class Taught(Training):
-    """Training that can learn: labels are those of one drawn layer."""
-
-    teacher = np.random.RandomState(7).normal(size=SHAPES[0]).astype("f4")
-
-    def labels_of(self, inputs: np.ndarray, draw: np.random.RandomState) -> np.ndarray:
-        return (inputs @ self.teacher).argmax(1)
-
-    def accuracy(self) -> float:
-        inputs = np.random.RandomState(99).normal(size=(2000, 24)).astype("f4")
-        guessed = self.logits_of(tf.constant(inputs)).numpy().argmax(1)
-        return float((guessed == (inputs @ self.teacher).argmax(1)).mean())
-
-
-@cases
-def local_steps_learn_with_fewer_bytes(name: str) -> dict[str, Any]:
-    found = {}
-    for every in (1, 4):
-        training = Taught(f"{name}.{every}", every, 0.1)
-        start = training.accuracy()
-        for step in range(400):
-            training.descend(step)
-            training.local.advance()
-        stats = training.local.compressor.stats()
-        found[every] = {
-            "accuracy": [start, training.accuracy()],
-            "bytes": stats["payload_bytes"],
-            "digest": training.digest(),
-        }
-        training.local.compressor.close()
-    return {str(every): each for every, each in found.items()}
 
 
 @cases

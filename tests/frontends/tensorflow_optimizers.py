@@ -12,20 +12,24 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from _common import SPARSE_ONLY, Cases, run_cases
+from _keras_models import (
+    PAUSING,
+    Changing,
+    Make,
+    count_steps,
+    data_of_rank,
+    falling,
+    fit,
+    make_built_model,
+    moments,
+    trained,
+    weights_of,
+)
 from _tensorflow_cases import Compression, begin, end, hvd, meet, outcome_of
-from _tensorflow_keras import data_of_rank, fit, make_built_model, weights_of
 from horovod.tensorflow.keras import DistributedOptimizer
 
 keras = tf.keras
 cases = Cases()
-Make = Callable[[], Any]
-
-
-def falling(rate: float) -> Any:
-    """A schedule that changes the rate at every step, and is 0 for some."""
-    return keras.optimizers.schedules.PiecewiseConstantDecay(
-        [1, 2, 4], [rate, rate / 4, 0.0, rate / 2]
-    )
 
 
 def beside_dense(
@@ -88,48 +92,23 @@ sgd = partial(keras.optimizers.SGD, momentum=0.9)
 adam, adamw = keras.optimizers.Adam, partial(keras.optimizers.AdamW, weight_decay=0.1)
 cases["sgd"] = partial(beside_dense, make=lambda: sgd(0.05), **SPARSE_ONLY)
 cases["sgd_by_tape"] = partial(beside_dense, make=lambda: sgd(0.05), by_tape=True, **SPARSE_ONLY)
-cases["nesterov_never_compressed"] = partial(
-    beside_dense, make=lambda: sgd(0.05, nesterov=True), min_numel=10**6
-)
-cases["adam_never_compressed"] = partial(
-    beside_dense, make=lambda: adam(falling(0.01)), min_numel=10**6
-)
-cases["adam_of_two_batches_never_compressed"] = partial(
-    beside_dense, make=lambda: adam(0.01), passes=2, min_numel=10**6
-)
-cases["adamw_never_compressed"] = partial(beside_dense, make=lambda: adamw(0.01), min_numel=10**6)
-cases["adam_by_tape_never_compressed"] = partial(
-    beside_dense, make=lambda: adam(0.01), by_tape=True, min_numel=10**6
-)
-cases["amsgrad_never_compressed"] = partial(
-    beside_dense, make=lambda: adam(0.01, amsgrad=True), min_numel=10**6
-)
 # In a graph Keras 2 multiplies the product of momenta once a variable instead of once a step.
-cases["nadam_never_compressed"] = partial(
-    beside_dense,
-    make=lambda: keras.optimizers.Nadam(0.01),
-    fitting={"run_eagerly": True},
-    min_numel=10**6,
-)
+nadam = partial(beside_dense, fitting={"run_eagerly": True})
+dense = {"min_numel": 10**6}
+for name, run, make in (
+    ("nesterov", beside_dense, lambda: sgd(0.05, nesterov=True)),
+    ("adam", beside_dense, lambda: adam(falling(0.01))),
+    ("adam_of_two_batches", partial(beside_dense, passes=2), lambda: adam(0.01)),
+    ("adamw", beside_dense, lambda: adamw(0.01)),
+    ("adam_by_tape", partial(beside_dense, by_tape=True), lambda: adam(0.01)),
+    ("adam_early_epsilon", beside_dense, lambda: adam(0.01, epsilon=0.1)),
+    ("amsgrad", beside_dense, lambda: adam(0.01, amsgrad=True)),
+    ("nadam", nadam, lambda: keras.optimizers.Nadam(0.01)),
+):
+    cases[f"{name}_never_compressed"] = partial(run, make=make, **dense)
 
 
-class Changing(keras.callbacks.Callback):  # type: ignore[misc]
-    """Momentum that is another at some batches of an epoch."""
-
-    def __init__(self, momenta: dict[int, float]) -> None:
-        super().__init__()
-        self.momenta = momenta
-
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        if batch in self.momenta:
-            optimizer = self.model.optimizer
-            if isinstance(optimizer.momentum, float):
-                optimizer.momentum = self.momenta[batch]
-            else:
-                optimizer.momentum.assign(self.momenta[batch])
-
-
-FALLING, PAUSING = {3: 0.2}, {2: 0.5, 4: 0.0, 6: 0.9}
+FALLING = {3: 0.2}
 
 
 class WithNote(keras.optimizers.SGD):  # type: ignore[misc]
@@ -141,7 +120,6 @@ class WithNote(keras.optimizers.SGD):  # type: ignore[misc]
 
 
 legacy = partial(keras.optimizers.legacy.SGD, momentum=0.9)
-early = partial(adam, 0.01, epsilon=0.1)
 for name, make in {
     "sgd_legacy": lambda: legacy(0.05, nesterov=True),
     "sgd_derived": lambda: WithNote(0.05, momentum=0.9),
@@ -156,7 +134,6 @@ for name, make, momenta in (
 ):
     eagerly = {"run_eagerly": "legacy" not in name, "callbacks": [Changing(momenta)]}
     cases[name] = partial(beside_dense, make=partial(make, 0.05), fitting=eagerly, **SPARSE_ONLY)
-cases["adam_early_epsilon_never_compressed"] = partial(beside_dense, make=early, min_numel=10**6)
 
 
 def embedding(name: str, *, is_sparse: bool) -> dict[str, Any]:
@@ -215,41 +192,9 @@ def saved(name: str) -> dict[str, Any]:
     return told
 
 
-def trained(name: str, *, make: Make) -> dict[str, Any]:
-    """Losses of a fit that learns, at a density that sends few entries, under a schedule; and what
-    the replicas end with."""
-    keras.utils.set_random_seed(4)
-    model = keras.Sequential([keras.layers.Dense(24, activation="tanh"), keras.layers.Dense(4)])
-    model.build((None, 12))
-    optimizer = make()
-    compressor = Compression.ldte_bs(
-        model.trainable_variables,
-        density=0.05,
-        name=name,
-        min_numel=20,
-        allow_dense=False,
-        optimizer=optimizer,
-    )
-    distributed = DistributedOptimizer(optimizer, compression=compressor)
-    inputs = np.random.RandomState(hvd.rank()).standard_normal((160, 12)).astype("f4")
-    model.compile(distributed, "mse")
-    told = model.fit(
-        inputs, inputs[:, 4:8], batch_size=16, epochs=8, shuffle=False, verbose=0
-    ).history["loss"]
-    stats, kept = compressor.stats(), sorted(compressor.state_dict()["tensors"])
-    arrays = sorted(compressor.state_dict()["tensors"][kept[1]]["arrays"])
-    compressor.close()
-    return {
-        "losses": [told[0], told[-1]],
-        "weights": weights_of(model).tolist(),
-        "density": stats["density_achieved"],
-        "slots": len(distributed.variables()),
-        "arrays": arrays,
-    }
-
-
-cases["sgd_trains"] = partial(trained, make=lambda: sgd(falling(0.05)))
-cases["adam_trains"] = partial(trained, make=lambda: adam(0.01))
+learns = partial(trained, distribute=DistributedOptimizer)
+cases["sgd_trains"] = partial(learns, make=lambda: sgd(falling(0.05)))
+cases["adam_trains"] = partial(learns, make=lambda: adam(0.01))
 
 
 class Heard(logging.Handler):
@@ -261,6 +206,16 @@ class Heard(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.said.append(record.getMessage())
+
+
+def heard_while(call: Callable[[], object]) -> list[str]:
+    heard = Heard()
+    logging.getLogger("hvd_sparse").addHandler(heard)
+    try:
+        call()
+    finally:
+        logging.getLogger("hvd_sparse").removeHandler(heard)
+    return heard.said
 
 
 @cases
@@ -275,80 +230,28 @@ def warnings_of_accuracy(name: str) -> dict[str, list[str]]:
     said = {}
     for kind, make in makers.items():
         for hands_over in (False, True):
-            heard, model, optimizer = Heard(), make_built_model(), make()
-            logging.getLogger("hvd_sparse").addHandler(heard)
+            model, optimizer = make_built_model(), make()
             options = {"optimizer": optimizer} if hands_over else {}
             compressor = Compression.topk(
                 model.trainable_variables, density=0.01, name=name, min_numel=10, **options
             )
-            fit(model, DistributedOptimizer(optimizer, compression=compressor))
+            distributed = DistributedOptimizer(optimizer, compression=compressor)
+            told = heard_while(partial(fit, model, distributed))
             compressor.close()
-            logging.getLogger("hvd_sparse").removeHandler(heard)
-            said[f"{kind}, {'handed over' if hands_over else 'kept'}"] = [
-                t for t in heard.said if "accuracy" in t
-            ]
+            key = f"{kind}, {'handed over' if hands_over else 'kept'}"
+            said[key] = [text for text in told if "accuracy" in text]
     return said
 
 
-def count_steps(optimizer: Any, model: Any) -> None:
-    """Let an optimizer take three steps by itself."""
-    gradients = [tf.ones_like(variable) * 0.3 for variable in model.trainable_variables]
-    for _ in range(3):
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
-
-
-def moments(name: str, *, make: Make, **options: Any) -> dict[str, float]:
-    """How far training ends from dense where an optimizer has moments when it is handed over, where
-    all of its variables are set to zero, and where plain Keras goes on from a checkpoint."""
-    ends = []
-    for is_handed in (False, True):
-        model, optimizer, plain = make_built_model(), make(), make()
-        count_steps(optimizer, model)
-        compressor, found = hvd.Compression.none, []
-        if is_handed:
-            compressor = Compression.topk(
-                model, density=1.0, name=name, optimizer=optimizer, **options
-            )
-        train_by_tape(model, optimizer, compressor)
-        found.append(weights_of(model))
-        rate = optimizer.learning_rate
-        for variable in optimizer.variables():
-            if variable is not rate:
-                variable.assign(tf.zeros_like(variable))
-        train_by_tape(model, optimizer, compressor)
-        found.append(weights_of(model))
-        with tempfile.TemporaryDirectory() as folder:
-            tf.train.Checkpoint(model=model, optimizer=optimizer).write(f"{folder}/state")
-            count_steps(plain, model)
-            loaded = tf.train.Checkpoint(model=model, optimizer=plain).read(f"{folder}/state")
-            loaded.assert_existing_objects_matched()
-        train_by_tape(model, plain, hvd.Compression.none)
-        found.append(weights_of(model))
-        if is_handed:
-            compressor.close()
-        ends.append(found)
-    apart = [float(np.abs(dense - ours).max()) for dense, ours in zip(*ends)]
-    return dict(zip(("taken over", "cleared", "gone on"), apart))
-
-
-cases["moments_sgd_compressed"] = partial(moments, make=lambda: sgd(0.05), **SPARSE_ONLY)
+kept = partial(moments, train=train_by_tape)
+cases["moments_sgd_compressed"] = partial(kept, make=lambda: sgd(0.05), **SPARSE_ONLY)
 for name, make in {
     "moments_nesterov": lambda: sgd(0.05, nesterov=True),
     "moments_legacy": lambda: legacy(0.05),
     "moments_adam": lambda: adam(0.01),
     "moments_adamw": lambda: adamw(0.01),
 }.items():
-    cases[name] = partial(moments, make=make, min_numel=10**6)
-
-
-def heard_while(call: Callable[[], object]) -> list[str]:
-    heard = Heard()
-    logging.getLogger("hvd_sparse").addHandler(heard)
-    try:
-        call()
-    finally:
-        logging.getLogger("hvd_sparse").removeHandler(heard)
-    return heard.said
+    cases[name] = partial(kept, make=make, **dense)
 
 
 @cases

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 from _common import SPARSE_ONLY, Cases, run_cases
 from _tensorflow_cases import (
+    Books,
     Compression,
     begin,
     digest_of,
@@ -17,13 +18,11 @@ from _tensorflow_cases import (
     linear_loss,
     meet,
     outcome_of,
-    residuals_of,
-    summed,
     tape_gradients,
     variables_of,
 )
 
-from hvd_sparse.plan import departure
+from hvd_sparse.plan import measurements
 from hvd_sparse.plan.measurements import STEPS, WARMUP
 
 SHAPES = ((16, 40), (60, 5), (30,), (4, 5, 6), (3, 3), (7,))
@@ -34,50 +33,22 @@ WINDOWS = {"SETTLING": 1, "WINDOW": 2, "REVIEW_EVERY": 4, "FACTOR": 1.0}
 cases = Cases()
 
 
-class Run:
-    """Steps of integer gradients, by Horovod's tape, traced anew where the groups are others."""
+class Run(Books):
+    """Steps of integer gradients, traced anew where the groups are others."""
 
     def __init__(self, compressor: Any, variables: list[Any], *, as_function: bool) -> None:
-        self.compressor, self.variables = compressor, variables
-        self.as_function = as_function
-        self.draw = np.random.RandomState(hvd.rank())
-        self.given, self.applied = ([np.zeros(shape) for shape in SHAPES] for _ in range(2))
+        super().__init__(compressor, variables, as_function=as_function)
+        self._draw = np.random.RandomState(hvd.rank())
         self.digests: list[str] = []
         self.others: list[int] = []
-        self._trace()
 
-    def _trace(self) -> None:
-        def step(coefficients: Any) -> Any:
-            return tape_gradients(
-                linear_loss(self.variables, coefficients),
-                self.variables,
-                self.compressor,
-                groups=self.compressor.groups,
-            )
-
-        self._step = tf.function(step) if self.as_function else step
-
-    def take_step(self, number: int) -> None:
+    def take_planned_step(self, number: int) -> None:
         if self.compressor.configuration.groups and self.compressor.replan():
             self.others.append(number)
-            self._trace()
-        gradients = [self.draw.randint(-9, 10, shape).astype("f4") for shape in SHAPES]
-        reduced = self._step([tf.constant(gradient) for gradient in gradients])
-        for i, gradient in enumerate(gradients):
-            self.given[i] += gradient
-            self.applied[i] += hvd.size() * np.asarray(reduced[i], np.float64)
-        self.digests.append(digest_of([np.asarray(each) for each in reduced]))
-
-    def lost(self, name: str) -> float:
-        """The most of any entry that is neither applied nor kept back by some rank."""
-        kept = residuals_of(self.compressor)
-        off = [
-            summed(self.given[i], f"{name}.given.{i}")
-            - self.applied[i]
-            - summed(kept[variable.name].reshape(SHAPES[i]), f"{name}.kept.{i}")
-            for i, variable in enumerate(self.variables)
-        ]
-        return max(float(np.abs(each).max()) for each in off)
+            self.options["groups"] = self.compressor.groups
+            self.trace()
+        gradients = [self._draw.randint(-9, 10, shape) for shape in SHAPES]
+        self.digests.append(digest_of(self.take_step(gradients)))
 
 
 def names_of(compressor: Any) -> Any:
@@ -99,7 +70,7 @@ def a_plan_makes_no_difference(name: str) -> dict[str, Any]:
         compressor = Compression.ldte_bs(variables, **options)
         tapes = Run(compressor, variables, as_function=as_function)
         for number in range(ADOPTED_AT + 4):
-            tapes.take_step(number)
+            tapes.take_planned_step(number)
         found[kind] = {
             "digests": tapes.digests,
             "others": tapes.others,
@@ -114,9 +85,9 @@ def a_plan_makes_no_difference(name: str) -> dict[str, Any]:
 @cases
 def merged_layers_are_planned_and_planned_anew(name: str) -> dict[str, Any]:
     """``mgs``: what is lost behind every step, while groups change thrice."""
-    usual = {key: getattr(departure, key) for key in WINDOWS}
+    usual = {key: getattr(measurements, key) for key in WINDOWS}
     for key, value in WINDOWS.items():
-        setattr(departure, key, value)
+        setattr(measurements, key, value)
     try:
         variables = variables_of(SHAPES)
         compressor = Compression.mgs(
@@ -124,13 +95,13 @@ def merged_layers_are_planned_and_planned_anew(name: str) -> dict[str, Any]:
         )
         run, lost, groups = Run(compressor, variables, as_function=True), [], []
         for number in range(2 * ADOPTED_AT + 10):
-            run.take_step(number)
+            run.take_planned_step(number)
             lost.append(run.lost(f"{name}.{number}"))
             groups.append(names_of(compressor))
         compressor.close()
     finally:
         for key, value in usual.items():
-            setattr(departure, key, value)
+            setattr(measurements, key, value)
     return {"lost": lost, "groups": groups, "others": run.others, "digests": run.digests}
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from _common import Cases, run_cases
+from _keras_models import make_built_model
 from _tensorflow_cases import Compression, begin, digest_of, end, hvd, meet, residuals_of, summed
-from _tensorflow_keras import make_built_model
 from horovod.tensorflow.keras import DistributedOptimizer
 
 from hvd_sparse.tensorflow import CompressorState, SaveCompressor

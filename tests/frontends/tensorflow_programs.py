@@ -118,8 +118,8 @@ def readme_lines() -> str:
         )
         if "hvd_sparse.tensorflow" in block
     )
-    assert "density=0.01," in lines
-    return str(lines).replace("density=0.01,", "density=0.5, allow_dense=False,")
+    assert "steps=total_steps)" in lines
+    return str(lines).replace("steps=total_steps)", "density=0.5, allow_dense=False)")
 
 
 def fit_by_readme(model: Any) -> dict[str, Any]:
@@ -148,17 +148,21 @@ def readme_unbuilt_subclassed(_: str) -> dict[str, Any]:
     return fit_by_readme(Subclassed())
 
 
-def fit_with(callback: Any, name: str) -> dict[str, Any]:
+def fitted(name: str, *, callback: Any = LogMetrics, **options: Any) -> tuple[Any, Any, Any]:
+    """A model that ``fit`` has trained, its compressor, and what was logged.
+
+    callback : or its class, which takes the compressor
+    """
     model = sequential()
-    compressor = Compression.topk(model, density=0.5, name=name, allow_dense=False)
+    compressor = Compression.topk(model, density=0.5, name=name, allow_dense=False, **options)
     optimizer = keras_hvd.DistributedOptimizer(keras.optimizers.SGD(RATE), compression=compressor)
     model.compile(optimizer, "mse")
-    broadcast = keras_hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    callback = callback(compressor) if isinstance(callback, type) else callback
+    callbacks = [keras_hvd.callbacks.BroadcastGlobalVariablesCallback(0), callback]
     history = model.fit(
-        *data(), batch_size=BATCH_SIZE, epochs=EPOCHS, verbose=0, callbacks=[broadcast, callback]
+        *data(), batch_size=BATCH_SIZE, epochs=EPOCHS, verbose=0, callbacks=callbacks
     ).history
-    told = {key: [float(value) for value in history.get(key, [])] for key in ("loss", "lr")}
-    return {**outcome_of(model, compressor), **told}
+    return model, compressor, history
 
 
 def warm_up() -> Any:
@@ -185,7 +189,9 @@ def callbacks_with_a_backend(name: str) -> dict[str, Any]:
     made = {"warm_up": warm_up(), "metrics": keras_hvd.callbacks.MetricAverageCallback()}
     for kind, callback in made.items():
         callback.backend = keras.backend
-        found[kind] = fit_with(callback, f"{name}.{kind}")
+        model, compressor, history = fitted(f"{name}.{kind}", callback=callback)
+        told = {key: [float(value) for value in history.get(key, [])] for key in ("loss", "lr")}
+        found[kind] = {**outcome_of(model, compressor), **told}
     return found
 
 
@@ -201,14 +207,7 @@ def callbacks_without(_: str) -> dict[str, str]:
 def watched(name: str) -> dict[str, Any]:
     """Keras's ``fit`` with writers, a callback for its metrics, and a summary."""
     heard: list[dict[str, Any]] = []
-    model = sequential()
-    compressor = Compression.topk(
-        model, density=0.5, name=name, allow_dense=False, telemetry=heard.append, telemetry_every=3
-    )
-    optimizer = keras_hvd.DistributedOptimizer(keras.optimizers.SGD(RATE), compression=compressor)
-    model.compile(optimizer, "mse")
-    callbacks = [keras_hvd.callbacks.BroadcastGlobalVariablesCallback(0), LogMetrics(compressor)]
-    model.fit(*data(), batch_size=BATCH_SIZE, epochs=EPOCHS, verbose=0, callbacks=callbacks)
+    model, compressor, _ = fitted(name, telemetry=heard.append, telemetry_every=3)
     text = compressor.summary(all_ranks=True)
     return {**outcome_of(model, compressor), "records": heard, "summary": text}
 

@@ -139,10 +139,6 @@ class EmptyModule(tf.Module):
 
 
 KERAS_2: dict[str, Callable[[], Any]] = {
-    **{
-        f"density_{value!r}": partial(made_with, lambda: [weight()], density=value)
-        for value in (0, -0.5, 1.5, float("nan"), "much", True)
-    },
     "a_string": partial(made_with, lambda: "weight"),
     "a_number": partial(made_with, lambda: 3),
     "an_empty_list": partial(made_with, list),
@@ -160,17 +156,7 @@ KERAS_2: dict[str, Callable[[], Any]] = {
     "an_unbuilt_model_that_is_asked": lambda: asked_too_early(unbuilt_model()),
     "an_unbuilt_module_that_is_asked": lambda: asked_too_early(EmptyModule()),
     "an_empty_list_that_nobody_asks": lambda: outcome_of(lambda: Compression.topk([], density=0.1)),
-    "an_unknown_option": partial(made_with, lambda: [weight()], densty=0.1),
-    "an_unknown_codec": partial(made_with, lambda: [weight()], codec="morse"),
-    "an_unknown_exchange": partial(made_with, lambda: [weight()], exchange={"id": "pigeon"}),
-    "an_unknown_engine": partial(made_with, lambda: [weight()], engine="steam"),
-    "an_unknown_selector": lambda: outcome_of(
-        lambda: Compression.build([weight()], selector="best")
-    ),
-    "a_missing_density": lambda: outcome_of(lambda: Compression.build([weight()], selector="topk")),
-    "an_empty_name": partial(made_with, lambda: [weight()], name=""),
     "a_name_of_no_operation": partial(made_with, lambda: [weight()], name="half,density=0.01"),
-    "a_negative_min_numel": partial(made_with, lambda: [weight()], min_numel=-1),
     "groups": partial(made_with, lambda: [weight()], groups=2),
     "selection_over_no_group": partial(
         used_with, lambda: [weight()], select_over="group", compress_1d=True, min_numel=1
@@ -179,7 +165,6 @@ KERAS_2: dict[str, Callable[[], Any]] = {
         used_with, lambda: [weight()], Compression.mgs, compress_1d=True, min_numel=1
     ),
     "densities_that_hide": partial(made_with, lambda: [weight()], density="hiding:300"),
-    "no_time": partial(made_with, lambda: [weight()], timeout_s=0),
     "one_name_for_two_compressors": same_name_twice,
     "a_method_that_is_not_called": lambda: given_without_a_call(Compression.ldte_bs),
     "the_class_of_methods": lambda: given_without_a_call(Compression),

@@ -149,21 +149,6 @@ def test_a_checkpoint_goes_on_as_if_nothing_had_been(ranks: int) -> None:
 
 
 @of_each_world
-def test_optimizers_that_are_handed_over_do_their_own_work(ranks: int) -> None:
-    results = measured(launched(ranks), "optimizers_that_are_handed_over")
-    for kind, memory in (
-        ("SGD", "momentum_feedback"),
-        ("AdamW", "adam_correction"),
-        ("Adam", "adam_correction"),
-    ):
-        assert len({result[kind]["digest"] for result in results}) == 1
-        for result in results:
-            assert result[kind]["memory"] == memory
-            assert result[kind]["difference"] < 2e-5
-            assert result[kind]["sparse_loss"] < result[kind]["first_loss"]
-
-
-@of_each_world
 def test_the_norm_of_all_gradients_is_clipped_alike_on_all_ranks(ranks: int) -> None:
     first, *others = measured(launched(ranks), "clipped")
     for result in (first, *others):

@@ -134,7 +134,7 @@ def test_a_run_along_the_rate_of_a_keras_schedule_sends_the_mean_that_was_asked_
     outcome: Outcome,
 ) -> None:
     for result in measured(outcome, "trains_along_rate"):
-        assert result["achieved"] == pytest.approx(0.05, rel=0.1)
+        assert result["density"] == pytest.approx(0.05, rel=0.1)
 
 
 @pytest.mark.parametrize("case", SCALED)

@@ -71,8 +71,6 @@ def test_a_step_makes_no_copy_of_the_gradient(outcome: tuple[str, Outcome], case
 
 
 def test_a_copy_would_be_seen(outcome: tuple[str, Outcome]) -> None:
-    """A gradient that is not contiguous has to be copied, and its reduced one put back in its
-    order."""
     framework, launched = outcome
     if framework == "torch":
         for result in measured(launched, "not_contiguous"):

@@ -61,11 +61,6 @@ def check_bits(outcome: Outcome, name: str) -> None:
 def test_a_step_that_fails_on_one_rank_fails_on_all_and_leaves_no_trace(
     outcome: Outcome, name: str
 ) -> None:
-    """NaN on one rank, and finite numbers whose sum is none: an error, or seen in that tensor
-    alone.
-
-    That the bits above are those of a run without the failed steps is what shows the rest.
-    """
     for result in [
         result for case in cases_of(outcome, name) for result in measured(outcome, case)
     ]:

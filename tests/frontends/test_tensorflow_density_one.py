@@ -24,18 +24,24 @@ WEIGHT_TOLERANCE = 1e-6
 """Of weights around 1 after eight steps at rate 0.05: a few roundings of float32 a step."""
 
 
-@pytest.fixture(scope="module")
-def launches() -> Launches:
-    return Launches("tensorflow_density_one", {})
-
-
-def cases(kind: str, settings: list[Any]) -> list[Any]:
+def cases(kind: str, settings: list[Any], places: Any = LAUNCHES) -> list[Any]:
     """A test's parameters: each setting where it runs, launch by launch."""
     return [
         pytest.param(place, f"{kind}-{name}", setting, id=f"{place[0]}-{place[1]}-{name}")
-        for place in LAUNCHES
+        for place in places
         for name, setting in settings_of(settings, *place).items()
     ]
+
+
+@pytest.fixture(scope="module")
+def launches() -> Launches:
+    both = {"tape": TAPE_SETTINGS, "keras": KERAS_SETTINGS}
+    return Launches(
+        {
+            place: [p.values[1] for kind in both for p in cases(kind, both[kind], [place])]
+            for place in LAUNCHES
+        }
+    )
 
 
 @pytest.mark.parametrize(
@@ -56,7 +62,7 @@ def test_every_two_choices_meet_in_some_setting(
 
 @pytest.mark.parametrize("place", LAUNCHES, ids=str)
 def test_the_launch_ends_well(launches: Launches, place: World) -> None:
-    launches[place].check()
+    launches.check(place)
 
 
 def check_what_was_sent(result: dict[str, Any]) -> None:

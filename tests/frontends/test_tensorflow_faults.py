@@ -68,7 +68,7 @@ ALL_CASES = {
 
 @pytest.fixture(scope="module")
 def launches() -> Launches:
-    return Launches("tensorflow_faults", ALL_CASES)
+    return Launches(ALL_CASES)
 
 
 def check_error(result: dict[str, Any], *kinds: str) -> None:
@@ -80,8 +80,7 @@ def check_error(result: dict[str, Any], *kinds: str) -> None:
 def test_the_launch_ends_well_and_all_its_cases_are_checked(
     launches: Launches, world: World
 ) -> None:
-    for result in launches[world].check():
-        assert list(result) == ALL_CASES[world]
+    launches.check(world)
 
 
 @pytest.mark.parametrize(("world", "case"), in_worlds(WORLDS, REDUCTIONS))
@@ -131,12 +130,7 @@ def test_a_failed_step_is_taken_back_and_training_goes_on(
         assert result["is_unchanged"] == (case != "nan_without_a_second_buffer")
         assert result["lost"] == 0
         assert result["is_usable"]
-
-
-@pytest.mark.parametrize(("world", "case"), in_worlds(WORLDS, RECOVERIES))
-def test_a_failed_step_does_not_count(launches: Launches, world: World, case: str) -> None:
-    for result in measured(launches[world], case):
-        assert set(result["steps"].values()) == {GOOD_STEPS}
+        assert set(result["steps"].values()) == {GOOD_STEPS}, "a failed step counts"
 
 
 @pytest.mark.parametrize("world", WORLDS, ids=str)
@@ -149,11 +143,10 @@ def test_a_gradient_that_comes_late_leaves_no_rank_waiting(
         assert result["is_usable"]
 
 
-@pytest.mark.parametrize(("controller", "step"), [("gloo", 0)])
-def test_a_rank_that_never_comes_ends_in_a_timeout(controller: str, step: int) -> None:
+def test_a_rank_that_never_comes_ends_in_a_timeout() -> None:
     """As an error of the waiting rank's step, or in its last words where nothing else releases it
     from Horovod."""
-    outcome = launch("frontends/tensorflow_absent_rank.py", 2, controller, str(step))
+    outcome = launch("frontends/tensorflow_hangs.py", 2, "gloo", "never_comes")
     waiting, absent = outcome.results
     assert absent == "absent"
     assert "ExchangeTimeout" in outcome.output + str(waiting)

@@ -17,22 +17,6 @@ def outcome() -> Outcome:
     return result
 
 
-def test_a_quarter_of_the_exchanges_learns_as_well_with_a_quarter_of_the_bytes(
-    outcome: Outcome,
-) -> None:
-    results = measured(outcome, "local_steps_learn_with_fewer_bytes")
-    for result in results:
-        every_step, every_fourth = result["1"], result["4"]
-        assert every_fourth["bytes"] == pytest.approx(every_step["bytes"] / 4, rel=0.01)
-        for each in (every_step, every_fourth):
-            start, end = each["accuracy"]
-            assert start < 0.25 and end > 0.6
-        assert every_fourth["accuracy"][1] > every_step["accuracy"][1] - 0.05
-        assert [each["digest"] for each in result.values()] == [
-            each["digest"] for each in results[0].values()
-        ]
-
-
 def test_bfloat16_becomes_the_ranks_mean(outcome: Outcome) -> None:
     results = measured(outcome, "bfloat16_is_local_sgd")
     same = zip(zip(*(result["digests"] for result in results)), (True, False, True))

@@ -40,10 +40,3 @@ def test_a_step_that_the_scaler_skips_leaves_residuals_and_weights(
 @pytest.mark.parametrize("name", RECIPES)
 def test_replicas_end_alike(outcome: Outcome, name: str) -> None:
     assert len({result["end"] for result in measured(outcome, name)}) == 1
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_scale_changes_leave_the_pending_mass_right(outcome: Outcome, dtype: str) -> None:
-    for result in measured(outcome, f"pending_mass_{dtype}"):
-        assert result["missing"] == 0 and result["kept"] > 0
-        assert result["dtype"] == "torch.float32"

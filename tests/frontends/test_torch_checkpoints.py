@@ -24,8 +24,6 @@ def launches(tmp_path_factory: pytest.TempPathFactory) -> Launches:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_new_process_goes_on_bit_for_bit(launches: Launches, method: str) -> None:
-    """Weights, residuals and velocities; from each rank's own file, and from the file of all
-    ranks."""
     for whole, halves in zip(
         measured(launches["save"], method), measured(launches["go_on"], method)
     ):

@@ -86,7 +86,7 @@ def test_a_compressor_that_one_rank_alone_has_made_and_does_not_use_disturbs_nob
     outcome: Outcome,
 ) -> None:
     for result in measured(outcome, UNUSED):
-        assert result["raised"] == "nothing"
+        assert result["raised"] == "nothing was raised"
         assert result["is_usable"]
 
 
@@ -106,7 +106,7 @@ def test_what_one_rank_alone_cannot_place_and_goes_dense_last_fails_there_and_is
     *others, at_fault = measured(outcome, DENSE_AND_LAST)
     check_own_error(at_fault, "PeerFailure")
     assert "UnknownGradient" in at_fault["raised"]
-    assert {result["raised"] for result in others} == {"nothing"}
+    assert {result["raised"] for result in others} == {"nothing was raised"}
 
 
 @pytest.mark.parametrize("name", [name for name in UNKNOWN if name != DENSE_AND_LAST])
@@ -145,7 +145,7 @@ def test_a_rank_that_changes_gradients_alone_leaves_nobody_waiting(
 ) -> None:
     *others, at_fault = measured(outcome, name)
     check_own_error(at_fault["first"], "ChangedGradient")
-    assert {result["first"]["raised"] for result in others} == {"nothing"}
+    assert {result["first"]["raised"] for result in others} == {"nothing was raised"}
     for result in [*others, at_fault]:
         check_own_error(result["then"], "RankMismatch")
         assert result["is_usable"]
@@ -171,13 +171,6 @@ def test_a_failed_step_is_taken_back_and_training_goes_on(outcome: Outcome, name
         assert result["residuals_kept"] == ("without_rollback" not in name)
         assert result["lost"] == 0
         assert result["steps"] == 5
-
-
-@pytest.mark.parametrize("name", _torch_recoveries.checkpoints)
-def test_training_goes_on_from_a_checkpoint_as_it_did(outcome: Outcome, name: str) -> None:
-    for result in measured(outcome, name):
-        first, second = result["ends"]
-        assert first == second
 
 
 @pytest.mark.parametrize("name", _torch_pauses.cases)

@@ -175,16 +175,6 @@ def test_groups_make_no_difference(outcome: Outcome) -> None:
         assert len(set(result["digests"])) == 1
 
 
-def test_one_selection_from_a_group_sends_the_groups_density_and_loses_nothing(
-    outcome: Outcome,
-) -> None:
-    """Of 640, 300 and 30 entries: 46 of all, 30 and 14 and 1 of each."""
-    for result in measured(outcome, "one_selection_from_a_group"):
-        assert not any(result["lost"]), result["lost"]
-        assert result["replicas"] == [1]
-        assert result["sent"] == 5 * [46] + 2 * [45] + 3 * [46]
-
-
 def test_groups_that_differ_between_ranks_are_refused(outcome: Outcome) -> None:
     for result in measured(outcome, "other_groups_on_one_rank"):
         alone = result == "nothing was raised" and len(outcome.results) == 1
@@ -229,15 +219,6 @@ def test_layers_are_merged_by_a_plan_that_is_made_anew_when_steps_depart(outcome
                 PLANNED_SHAPES
             )
             assert plan["predicted_s"]["planned"] == min(plan["predicted_s"].values())
-
-
-def test_plans_are_made_of_all_collectives_of_an_exchange(outcome: Outcome) -> None:
-    for result in measured(outcome, "planned_through_other_collectives"):
-        assert set(result) >= {"shared_index", "oktopk"}
-        for found in result.values():
-            usual, planned = found["digests"]
-            assert planned == usual
-            assert found["plan"]["wire"]["start_s"] > 0 and found["plan"]["late"]["start_s"] > 0
 
 
 def test_tensors_of_two_optimizers_do_not_travel_together(outcome: Outcome) -> None:
@@ -324,13 +305,6 @@ def test_a_state_holds_what_hides_and_a_new_world_measures_anew(outcome: Outcome
     for result in measured(outcome, "densities_that_hide"):
         assert result["goes_on"] and result["resumed"] == [result["found"]["densities"], True]
         assert not result["is_measured_in_a_new_world"]
-
-
-def test_a_warmup_ends_at_what_hides(outcome: Outcome) -> None:
-    for result in measured(outcome, "densities_that_hide_behind_a_warmup"):
-        assert result["dense"][: ADOPTED_AT + 1] == list(range(1, ADOPTED_AT + 2))
-        assert set(result["asked"]) == set(HIDING_SHAPES) and result["lost"] == 0
-        assert all(1e-9 < density <= 1 for density in result["asked"].values())
 
 
 def test_states_with_other_densities_are_refused_on_all_ranks(outcome: Outcome) -> None:

@@ -7,9 +7,8 @@ from typing import Any
 
 import horovod.torch as hvd
 import torch
-from _common import SPARSE_ONLY, Cases
-from _torch_cases import digest_of, give_gradients, run_torch_cases
-from _torch_laws import optimizer_without_motion
+from _common import Cases
+from _torch_cases import digest_of, run_torch_cases
 from torch import nn
 
 from hvd_sparse.torch import Compression
@@ -77,43 +76,6 @@ def residuals(compressor: Any) -> dict[str, str]:
 
 for label, dtype in {"float16": torch.float16, "bfloat16": torch.bfloat16}.items():
     cases[f"recipe_{label}"] = partial(train, dtype=dtype)
-
-
-def pending_mass(name: str, *, dtype: torch.dtype) -> dict[str, Any]:
-    """Gradients of 16 bits under scales that change: what was given, unscaled, is what was applied
-    and what is kept."""
-    scale = [1.0]
-    parameters = {"w": nn.Parameter(torch.zeros(12, 10, dtype=dtype))}
-    compressor = Compression.topk(
-        parameters.items(), density=0.1, name=name, grad_scaler=lambda: scale[0], **SPARSE_ONLY
-    )
-    optimizer = optimizer_without_motion(parameters, compressor, op=hvd.Sum)
-    given, applied = torch.zeros(120).double(), torch.zeros(120).double()
-    for step in range(20):
-        scale[0] = 2.0 ** (step % 5)
-        draw = torch.Generator().manual_seed(100 * step + hvd.rank())
-        gradient = torch.randint(-3, 4, (12, 10), generator=draw).to(dtype)
-        optimizer.zero_grad()
-        give_gradients({parameters["w"]: gradient * scale[0]})
-        optimizer.step()
-        given += gradient.double().flatten()
-        applied += parameters["w"].grad.double().flatten() / scale[0]
-    kept = compressor.state_dict()["tensors"]["w"]["arrays"]["residual"]
-    missing = hvd.allreduce(given - kept.double(), op=hvd.Sum, name=f"{name}.missing") - applied
-    compressor.close()
-    return {
-        "missing": float(missing.abs().max()),
-        "kept": float(kept.abs().max()),
-        "dtype": str(kept.dtype),
-    }
-
-
-for label, dtype in {
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-}.items():
-    cases[f"pending_mass_{label}"] = partial(pending_mass, dtype=dtype)
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import horovod.torch as hvd
 import torch
+from _common import caught
 from _torch_cases import digest_of, run_torch_cases, summed
 from torch import nn
 
@@ -117,12 +118,8 @@ def redistribute(name: str, folder: Path) -> dict[str, Any]:
     owed = training.owed()
     training.take_steps(range(3))
     weights = training.digest()["weights"]
-    try:
-        training.compressor.load_state_dict(
-            torch.load(folder / f"{name}.0.pt", weights_only=True)["compressor"]
-        )
-    except Exception as error:
-        refused = f"{type(error).__name__}: {error}"
+    saved = torch.load(folder / f"{name}.0.pt", weights_only=True)["compressor"]
+    refused = caught(training.compressor.load_state_dict, saved)
     return {"owed": owed, "weights": weights, "refused": refused}
 
 

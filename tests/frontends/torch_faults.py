@@ -17,12 +17,11 @@ def main() -> None:
     subset = hvd.ProcessSet(list(range(int(sys.argv[1]) - 1)))
     hvd.init(process_sets=[subset])
     mismatches = {**_torch_mismatches.cases, **_torch_mismatches.process_set_cases(subset)}
-    recoveries = {**_torch_recoveries.cases, **_torch_recoveries.checkpoints}
     run_torch_cases(
         {
             **mismatches,
             **_torch_changed.cases,
-            **recoveries,
+            **_torch_recoveries.cases,
             **_torch_pauses.cases,
             **_torch_pauses.others,
         }

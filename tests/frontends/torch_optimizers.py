@@ -11,12 +11,11 @@ from typing import Any
 
 import horovod.torch as hvd
 import torch
-from _common import SPARSE_ONLY, Cases, Scripted
+from _common import SPARSE_ONLY, Cases, Scripted, caught
 from _torch_cases import digest_of, flat_parameters, run_torch_cases
 from muon import paired
 from torch import nn
 
-from hvd_sparse.errors import RankMismatch
 from hvd_sparse.torch import Compression
 
 cases = Cases()
@@ -262,11 +261,7 @@ def along_the_rate(name: str) -> dict[str, Any]:
     ends = digest_of(model.parameters())
     if hvd.rank() == 0:
         wrapped.param_groups[0]["lr"] = 0.5
-    try:
-        train(model, wrapped, range(1))
-        told = ""
-    except RankMismatch as error:
-        told = str(error)
+    told = caught(train, model, wrapped, range(1))
     compressor.close()
     return {
         "digest": ends,
@@ -424,11 +419,8 @@ def clipped_by_no_optimizer(name: str) -> list[str]:
             model.named_parameters(), density=0.1, name=name, clip_grad_norm=BOUND, **options
         )
         groups = {"groups": 1} if hands_over else {}
-        try:
-            train(model, distributed(name, model, optimizer, compressor, **groups), range(1))
-            said.append("trained")
-        except Exception as error:
-            said.append(f"{type(error).__name__}: {error}")
+        wrapped = distributed(name, model, optimizer, compressor, **groups)
+        said.append(caught(train, model, wrapped, range(1)))
         compressor.close()
     return said
 
@@ -575,52 +567,36 @@ def warnings_of_accuracy(name: str) -> dict[str, list[str]]:
 
 @cases
 def what_no_memory_knows(name: str) -> list[str]:
-    model, said = network(), []
+    model = network()
     optim, parameters = torch.optim, list(model.parameters())
     wrong: list[Any] = [
         optim.Adam(parameters, differentiable=True),
         distributed(name, model, optim.SGD(parameters, lr=0.1), hvd.Compression.none),
         parameters,
     ]
-    for optimizer in wrong:
-        try:
-            Compression.topk(model.named_parameters(), density=0.1, name=name, optimizer=optimizer)
-            said.append("made")
-        except Exception as error:
-            said.append(f"{type(error).__name__}: {error}")
-    return said
+    topk = partial(Compression.topk, density=0.1, name=name)
+    return [caught(partial(topk, model.named_parameters(), optimizer=each)) for each in wrong]
 
 
-@cases
-def another_optimizer_calls(name: str) -> str:
-    model = network()
-    handed, other = sgd(model), sgd(model)
-    compressor = Compression.topk(
-        model.named_parameters(), density=0.1, name=name, optimizer=handed
-    )
-    try:
-        train(model, distributed(name, model, other, compressor), range(1))
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    finally:
-        compressor.close()
-    return "trained"
-
-
-@cases
-def gradients_come_through_no_compressor(name: str) -> str:
+def unlike_what_was_handed_over(name: str, *, keeps_compressor: bool) -> str:
+    """Another optimizer calls the compressor, or another compression reduces its gradients."""
     model = network()
     handed = sgd(model)
     compressor = Compression.topk(
         model.named_parameters(), density=0.1, name=name, optimizer=handed
     )
-    try:
-        train(model, distributed(name, model, handed, hvd.Compression.none), range(1))
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    finally:
-        compressor.close()
-    return "trained"
+    calling, through = (
+        (sgd(model), compressor) if keeps_compressor else (handed, hvd.Compression.none)
+    )
+    said = caught(train, model, distributed(name, model, calling, through), range(1))
+    compressor.close()
+    return said
+
+
+cases["another_optimizer_calls"] = partial(unlike_what_was_handed_over, keeps_compressor=True)
+cases["gradients_come_through_no_compressor"] = partial(
+    unlike_what_was_handed_over, keeps_compressor=False
+)
 
 
 @cases
@@ -728,11 +704,7 @@ cases["sparse_as_dense_adamw"] = looking(rest=linear, make=plain_adamw, sparse_a
 
 @cases
 def sparse_gradients_of_adam(name: str) -> str:
-    try:
-        looks_up(name, plain_adamw, True, linear)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return "trained"
+    return caught(looks_up, name, plain_adamw, True, linear)
 
 
 def unfreezes(

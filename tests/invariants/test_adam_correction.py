@@ -73,8 +73,6 @@ def test_a_tensor_that_is_never_compressed_gets_adam_with_weight_decay_on_what_a
 
 
 def test_of_independent_gradients_the_corrected_square_is_that_of_their_average():
-    """Signal and noise of every size: the root of the corrected square is near that of the
-    average's own."""
     rng, world_size, steps = np.random.default_rng(0), 8, 400
     signal = np.repeat([0.0, 0.3, 3.0], 20)
     memory = MEMORIES.create("adam_correction")
@@ -113,8 +111,6 @@ def test_a_gradient_whose_square_overflows_is_not_finite_and_leaves_no_trace(rol
 
 @pytest.mark.parametrize("memory", ["momentum_correction", "adam_correction"])
 def test_adacomp_compares_what_was_added_with_what_was_kept(memory):
-    """Its bins are of updates then: it sends where another update like this one would reach the
-    bin's largest."""
     from hvd_sparse.collectives.local import LocalWorld
 
     configuration = Configuration.create(

@@ -65,8 +65,6 @@ def test_a_schedule_goes_on_from_a_checkpoint(case):
 
 @pytest.mark.parametrize("case", cases.SELECTORS, ids=str)
 def test_with_error_feedback_sent_and_kept_are_what_was_accumulated(case):
-    """Bit for bit where the values are the entries' own, else accumulated - decoded in the same
-    precision."""
     configuration = Configuration.create(selector=case.create(SELECTORS, density=0.05))
     pipeline, state = Pipeline(configuration, reference), TensorState(SPEC, configuration)
     for step in range(6):

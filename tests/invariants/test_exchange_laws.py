@@ -96,8 +96,6 @@ def test_gtopk_applies_at_most_k_entries(world_size):
 @pytest.mark.parametrize("exchange", ["gtopk", "oktopk"])
 @pytest.mark.parametrize("engine", [case.id for case in cases.ENGINES if not case.options])
 def test_sums_that_cancel_are_no_entries(exchange, engine):
-    """Two ranks whose entries cancel but for a few: zeros are cut, and nothing is sent in their
-    place."""
     mine = np.zeros(SPEC.numel)
     mine[: 2 * K] = np.arange(1.0, 2 * K + 1)
     theirs = -mine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hvd_sparse.selectors._gamma import tail_quantile, upper_tail
+from hvd_sparse.selectors.sidco import tail_quantile, upper_tail
 
 special = pytest.importorskip("scipy.special", reason="scipy is what it is compared with")
 

@@ -110,8 +110,6 @@ def test_what_is_applied_and_owed_are_all_gradients_wherever_the_density_goes(
 
 @pytest.mark.parametrize("densities", [(0.09, 0.12), (0.05, 1.0), (0.2, 0.8)], ids=str)
 def test_nothing_jumps_where_a_schedule_changes_the_density(densities):
-    """Of a steady gradient a step applies gradient / (1 - momentum) on average: before, behind and
-    about a change of the density."""
     state, applied = state_of(), []
     for step in range(600):
         density = densities[step // 100 % 2]

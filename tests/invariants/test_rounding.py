@@ -69,8 +69,6 @@ def test_two_levels_are_the_means_of_their_groups_in_any_order(dtype, scale):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_halves_and_brains_are_rounded_as_numpy_rounds_them(dtype):
-    """Every exponent, float16's subnormal numbers and ties; against numpy's own float16, and
-    float32 arithmetic for bfloat16."""
     rng = np.random.default_rng(0)
     bits = rng.integers(0, 2**32, 200_000, dtype=np.uint64).astype(np.uint32)
     bits[:50_000] &= np.uint32(0xFFFFE000)

@@ -170,8 +170,6 @@ def test_the_ledger_of_the_dense_wires():
 
 
 def test_the_published_ratio_of_dgc_is_that_of_its_wire():
-    """ResNet-50: 25,502,912 weights of convolutions and the classifier at 0.1 %, 54,120 others
-    dense."""
     weights, others = 25_502_912, 54_120
     selection = random_selection(weights, 0.001)
     payload = body_bytes(CODECS.create("run16"), selection) + 4 * others
@@ -182,8 +180,6 @@ def test_the_published_ratio_of_dgc_is_that_of_its_wire():
 
 @pytest.mark.parametrize("vector", recorded.recorded(), ids=str)
 def test_payloads_of_recorded_gradients_are_what_the_codecs_announce(vector):
-    """Real entries come in clusters, which costs golomb less than random ones or a little more;
-    never two bits."""
     for density in (0.001, 0.01):
         chosen = reference.take_largest(
             vector.values, count_from_density(vector.values.size, density)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hvd_sparse.plan.costmodel.instance import Instance
-from hvd_sparse.plan.costmodel.lines import Line
+from hvd_sparse.plan.lines import Line
+from hvd_sparse.plan.planner import Instance
 
 DENSITY = 0.001
 

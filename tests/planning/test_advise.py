@@ -112,8 +112,7 @@ def test_what_is_advised_is_never_slower_and_sends_most_of_those_as_quick():
 
 
 def test_the_advice_is_that_of_the_measurements_on_hosts():
-    """Within a factor of two, as the hosts share two cores.  A step of the page is without
-    a forward pass, and has a backward pass of 80 ms."""
+    """Within a factor of two, as the hosts share two cores."""
     rows = json.loads((RESULTS / "simulation-on-hosts.json").read_text())["rows"]
     speeds = {"1gbit": 1e9, "100mbit": 1e8}
     compared = 0

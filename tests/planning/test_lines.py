@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_sparse.errors import InvalidOption
-from hvd_sparse.plan.costmodel.lines import Line, fit_line, one_after_another
+from hvd_sparse.plan.lines import Line, fit_line, one_after_another
 
 SIZES = tuple(float(2**power) for power in range(8, 27, 2))
 
@@ -42,20 +41,6 @@ def test_a_line_without_noise_is_found_exactly_in_any_order():
 def test_times_that_fall_with_size_give_no_negative_cost():
     fitted = fit_line([(1.0, 3.0), (2.0, 2.0), (3.0, 1.0)])
     assert fitted.byte_s == 0.0 and 1.0 <= fitted.start_s <= 3.0
-
-
-@pytest.mark.parametrize(
-    "samples", [[], [(1.0, 1.0)] * 5, [(1.0, -1.0), (2.0, 1.0)], [(1.0, float("nan")), (2.0, 1.0)]]
-)
-def test_samples_that_make_no_line_are_refused(samples):
-    with pytest.raises(InvalidOption):
-        fit_line(samples)
-
-
-@pytest.mark.parametrize("parts", [(-1.0, 0.0), (0.0, float("nan"))])
-def test_a_line_has_no_negative_part(parts):
-    with pytest.raises(InvalidOption, match="0 or more"):
-        Line(*parts)
 
 
 def test_collectives_behind_each_other_start_each_and_share_the_bytes():

@@ -23,9 +23,6 @@ class NumpyCompressor(Compressor):
         self.session = Session(configuration, specs, collective)
         self.step = self.session.step
 
-    def _place_in_world(self):
-        return self.collective.rank, self.collective.world_size
-
     def train(self, steps):
         return [self.session.reduce(normals(SPECS, step))["t0"].tobytes() for step in steps]
 

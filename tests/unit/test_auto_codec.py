@@ -74,8 +74,6 @@ def test_a_density_of_its_own_is_not_the_schedules():
 
 
 def test_the_choice_follows_a_schedule_through_real_steps():
-    """Density 1, then 0.6, then 0.01, on three ranks: every rank reads what the others wrote, and
-    nothing is lost."""
     schedule = {"id": "piecewise", "boundaries": [1, 2], "densities": [1.0, 0.6, 0.01]}
     configuration = configure(schedule=schedule, codec={"id": "auto", "values": "float32"})
     specs = tensors((40, 50))

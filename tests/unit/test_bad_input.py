@@ -17,7 +17,7 @@ from hvd_sparse.errors import (
     UnknownName,
     UnsupportedInput,
 )
-from hvd_sparse.frontend.compressor import check_keys
+from hvd_sparse.frontend.naming import check_keys
 from hvd_sparse.registry import MEMORIES, SCHEDULES, SELECTORS
 from hvd_sparse.selectors.contract import DensitySelector
 from hvd_sparse.step.session import Session

@@ -11,9 +11,8 @@ import worlds
 
 from hvd_sparse.registry import CODECS, SELECTORS
 from hvd_sparse.step.session import Session
-from hvd_sparse.wire.capacity import capacity
 from hvd_sparse.wire.frame import HEADER_BYTES
-from hvd_sparse.wire.message import overhead_bytes
+from hvd_sparse.wire.message import capacity, overhead_bytes
 
 (SPEC,) = worlds.tensors((50, 40))
 SIZE, LIMIT = 4, 4 * 400

@@ -184,8 +184,6 @@ def test_a_file_that_cannot_be_finished_leaves_the_old_one(tmp_path):
 def test_the_mass_that_the_optimizer_is_owed_is_kept_across_world_sizes(
     new_size, reduction, factor
 ):
-    """factor * sum over ranks, of residual and of velocity; two roundings to float32 a rank are
-    allowed for."""
     old = [state_of(rank, 3, reduction, ("residual", "momentum")) for rank in range(3)]
     new = redistribute(old, new_size)
     assert [state["rank"] for state in new] == list(range(new_size))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,13 +10,12 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("horovod.torch", exc_type=ImportError)
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hvd_sparse.ddp import register
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.torch.holding_back import clip_alone
+from hvd_sparse.frontend.torch.clipping import clip_alone
 
 BOUND, STEPS = 0.5, 6
 MAKERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
@@ -24,13 +23,7 @@ MAKERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "adamw": lambda p: torch.optim.AdamW(p, 0.02),
     "plain": lambda p: torch.optim.SGD(p, 0.1),
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def world_of_one() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+pytestmark = pytest.mark.usefixtures("world_of_one")
 
 
 def trained(name: str, *, registered: bool, scaled: bool = False) -> tuple[list[Any], list[float]]:

@@ -143,8 +143,6 @@ def check_nothing_is_lost(workers, expected):
 @pytest.mark.parametrize("exchange", range(1, EXCHANGES + 1))
 @pytest.mark.parametrize("victim", range(3))
 def test_a_rejoining_that_fails_on_some_ranks_has_not_been(exchange, victim):
-    """Whoever fails at whichever exchange, and whoever dies: a survivor of the old world or the new
-    worker."""
     for failing in SUBSETS:
         workers = [*old_world()[:2], Worker(3)]
         expected = sum(worker.owes() for rank, worker in enumerate(workers[:2]) if rank != victim)
@@ -171,11 +169,6 @@ def test_so_it_is_when_several_fail_one_after_the_other(seed):
 @pytest.mark.parametrize("saving", SUBSETS)
 @pytest.mark.parametrize("victim", range(3))
 def test_a_rejoining_that_the_first_rank_has_committed_stands(saving, victim, steps):
-    """All ranks hold what it committed, those too that failed in the last exchange; else it has not
-    been.
-
-    steps : how many were made since the last commit, before a worker came
-    """
     for failing in SUBSETS:
         workers = [*old_world()[:2], Worker(3)]
         owed = [worker.owes() for worker in workers[:2]]

@@ -15,19 +15,17 @@ pytest.importorskip("numba", reason="these are tests of the engine numba")
 
 from hvd_sparse.kernels.numba import (
     CompiledKernels,
-    assembly,
-    copies,
-    counts,
+    directions,
     fused,
     lists,
-    moments,
+    packing_loops,
     rows,
+    scans,
 )
-from hvd_sparse.kernels.numba.packers import packing
 
 COMPILED = {
     name: value
-    for module in (assembly, copies, counts, fused, lists, moments, packing, rows)
+    for module in (directions, fused, lists, packing_loops, rows, scans)
     for name, value in vars(module).items()
     if hasattr(value, "py_func")
     and value.py_func.__module__ == module.__name__
@@ -56,10 +54,7 @@ def test_nothing_is_compiled_in_a_training_step_and_the_interpreter_is_free(name
 )
 @pytest.mark.full
 def test_other_processors_get_the_same_bits(name, features, tmp_path):
-    """Compiled for a processor without AVX-512, every contract holds.
-
-    Code that was kept from a run before, which passed, was looked at in that run.
-    """
+    """Compiled for a processor without AVX-512, every contract holds."""
     script = (
         "from conformance.fused_checks import check_kernels\n"
         "from hvd_sparse.kernels.engines import resolve_engine\n"
@@ -80,8 +75,6 @@ def test_other_processors_get_the_same_bits(name, features, tmp_path):
 
 
 def test_threads_that_take_subnormal_numbers_for_zero_take_no_zeros():
-    """As TensorFlow's threads do: what is zero to the processor stays where it is, on both engines
-    alike."""
     pytest.importorskip("torch", reason="it flushes subnormal numbers")
     script = (
         "import numpy as np, torch\n"
@@ -100,7 +93,7 @@ def test_threads_that_take_subnormal_numbers_for_zero_take_no_zeros():
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
-    "numel", [assembly.LARGE_BYTES // 4 + more for more in (0, 1, assembly.BLOCK + 17)]
+    "numel", [lists.LARGE_BYTES // 4 + more for more in (0, 1, lists.BLOCK + 17)]
 )
 def test_sums_written_past_the_caches_are_right_from_any_place_in_a_line_and_touch_nothing_else(
     dtype, numel

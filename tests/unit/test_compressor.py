@@ -83,13 +83,6 @@ def test_a_given_name_is_free_when_nothing_refers_to_its_compressor_but_itself(m
         gc.enable()
 
 
-def test_a_name_is_free_again_after_close_and_after_the_last_use(make):
-    make(configure(name="once")).close()
-    worlds.run(1, lambda c: NumpyCompressor(c, configure(name="once")).name)
-    gc.collect()
-    assert make(configure(name="once")).name == "once"
-
-
 def test_closing_does_not_free_a_name_that_another_took_since(make):
     old = make(configure(name="taken"))
     old.close()
@@ -100,8 +93,6 @@ def test_closing_does_not_free_a_name_that_another_took_since(make):
 
 
 def test_the_default_name_is_the_models(make):
-    """The same for the same names and shapes, so that all ranks agree; another for another
-    model."""
     first = make()
     first.close()
     assert make().name == first.name
@@ -117,16 +108,12 @@ def test_compressors_compare_and_hash_by_identity(make):
 def test_compressors_meet_for_the_handshake_by_the_order_of_their_first_meetings_under_any_name(
     make,
 ):
-    """Not by that of creation: one that is made on one rank alone, and never used, would put the
-    ranks out of step."""
     _unused, other, one = (make(configure(name=name)) for name in ("unused", "other", "one"))
     first, second = ordinals_of(one, other)
     assert second == first + 1
 
 
 def test_in_another_world_compressors_meet_by_the_order_of_their_meetings_there(make):
-    """A rank that is new in an elastic run has met nobody, and does not know of those that were
-    closed before it came."""
     closed, one, other, later = (make(configure(name=name)) for name in "abcd")
     ordinals_of(closed, other, one)
     closed.close()

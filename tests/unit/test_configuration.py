@@ -281,8 +281,6 @@ def test_a_methods_own_codec_is_a_default_that_another_takes_the_place_of(method
 def test_where_dense_moves_no_more_bytes_depends_on_what_the_codec_needs(
     codec, world_size, goes_dense
 ):
-    """At a density of 1/4 of 1,600 entries: 8 bytes an entry, 4 and a count, 4 and half a byte,
-    less than half a byte."""
     (spec,) = tensors((40, 40))
     assert create(codec=codec).goes_dense(spec, 0, world_size) is goes_dense
 

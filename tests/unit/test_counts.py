@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_sparse.checks import check_density, count_from_density
+from hvd_sparse.checks import count_from_density
 from hvd_sparse.collectives.topology import in_nodes_of
 from hvd_sparse.registry import EXCHANGES
 
@@ -42,19 +42,6 @@ def test_count_is_at_least_one_and_at_most_all(numel, density, count):
 def test_count_is_not_lost_to_the_rounding_of_a_product(hundredths):
     assert hundredths / 100 * 100 != hundredths
     assert count_from_density(100, hundredths / 100) == hundredths
-
-
-@pytest.mark.parametrize("density", [1, 1.0, 0.5, 1e-12])
-def test_densities_above_zero_and_up_to_one_are_floats_afterwards(density):
-    assert isinstance(check_density(density), float)
-    assert check_density(density) == density
-
-
-@pytest.mark.parametrize("world_size", [2, 4, 10, 32])
-def test_dense_is_cheaper_from_one_over_world_size_on_at_eight_bytes_an_entry(world_size):
-    assert ALLGATHER.is_dense_cheaper(1 / world_size, 8.0, in_nodes_of(1, 0, world_size))
-    assert not ALLGATHER.is_dense_cheaper(0.99 / world_size, 8.0, in_nodes_of(1, 0, world_size))
-    assert not ALLGATHER.is_dense_cheaper(1 / world_size, 7.0, in_nodes_of(1, 0, world_size))
 
 
 @given(

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from hvd_sparse.types import Pace
 
 pytest.importorskip("torch")
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import lr_scheduler
@@ -44,13 +42,6 @@ SCHEDULERS = {
         [lambda t: 1 - t / STEPS] + [lambda t: 0.5**t] * (len(optimizer.param_groups) - 1),
     ),
 }
-
-
-@pytest.fixture
-def world_of_one() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def two_groups(lr: float = 0.01) -> torch.optim.Optimizer:

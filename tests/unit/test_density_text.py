@@ -7,8 +7,8 @@ import argparse
 import pytest
 
 from hvd_sparse.density_rule import check_rule
-from hvd_sparse.density_text import density_argument, known_density, read_density, spell_density
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.methods.spelling import density_argument, known_density, read_density, spell_density
 
 READ = {
     "0.01": 0.01,

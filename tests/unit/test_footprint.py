@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from worlds import configure, tensors
 
-from hvd_sparse.frontend.footprint import footprint
+from hvd_sparse.frontend.states import footprint
 from hvd_sparse.kernels import reference
 from hvd_sparse.memories._directions import DirectionState
 from hvd_sparse.memories.double_buffer import DoubleBuffer

@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 import pickle
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,6 @@ import pytest
 
 pytest.importorskip("torch")
 import torch
-import torch.distributed as dist
 from muon import SingleDeviceMuon, paired
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -39,13 +38,7 @@ MAKERS: dict[str, Make] = {
     "fused_adamw": lambda p: torch.optim.AdamW(p, 0.02, fused=True),
 }
 of_each_optimizer = pytest.mark.parametrize("name", MAKERS)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def world_of_one() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+pytestmark = pytest.mark.usefixtures("world_of_one")
 
 
 def made(name: str, *others: torch.Tensor) -> tuple[DistributedDataParallel, torch.optim.Optimizer]:
@@ -264,10 +257,7 @@ def said_while_training(
     scaler: torch.amp.GradScaler | None = None,
     **options: Any,
 ) -> list[str]:
-    """What is logged in three steps of AdamW, the first of which has gradients of zeros.
-
-    between : is done to the model between the backward pass and the step
-    """
+    """What is logged in three steps of AdamW, the first of which has gradients of zeros."""
     model, optimizer = made("adamw")
     handle = handed(model, optimizer, **options)
     for step in range(3):

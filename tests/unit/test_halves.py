@@ -11,7 +11,7 @@ from distributions import SMOOTH, draw
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption, NonFiniteGradient
 from hvd_sparse.kernels import reference
-from hvd_sparse.memories._stochastic_rounding import LARGEST, STORED, narrow, widen
+from hvd_sparse.memories._residual16 import LARGEST, STORED, narrow, widen
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.step.pipeline import Pipeline
 from hvd_sparse.step.tensor_state import TensorState
@@ -111,8 +111,6 @@ def test_gradients_and_rounding_are_what_was_sent_and_what_is_kept(kind, rollbac
 
 @kinds
 def test_small_gradients_are_not_swallowed_by_a_large_residual(kind):
-    """A residual of 1 and gradients of 2**-13, 4096 of them: 0.5 more, where rounding to the
-    nearest would stay at 1."""
     state = MEMORIES.create("error_feedback", residual=kind).create(
         TensorSpec("t", (400,), "float32"), rollback=False
     )

@@ -14,11 +14,11 @@ from hvd_sparse.collectives.topology import in_nodes_of
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels import reference
-from hvd_sparse.plan.costmodel.densities import largest_hidden
-from hvd_sparse.plan.hidden_densities import HiddenDensities, make_hidden
-from hvd_sparse.plan.hiding_policy import HidingSteps
-from hvd_sparse.plan.measurements import REPETITIONS, STEPS, WARMUP
-from hvd_sparse.plan.route import Route
+from hvd_sparse.plan import hiding
+from hvd_sparse.plan.costs import REPETITIONS, Costs, Route
+from hvd_sparse.plan.hiding import HiddenDensities
+from hvd_sparse.plan.measurements import STEPS, WARMUP
+from hvd_sparse.plan.measuring import FirstSteps
 from hvd_sparse.step.buckets import grouped, one_per_tensor
 from hvd_sparse.step.session import Session
 from hvd_sparse.step.step import Step
@@ -37,6 +37,12 @@ costs = st.tuples(st.floats(0, 5), st.floats(0.01, 5))
 def takes_of(messages, start_s, unit_s, sizes=6):
     """Seconds of messages that grow with the size."""
     return start_s + unit_s * np.arange(1, sizes + 1) * np.ones((messages, 1))
+
+
+def largest_hidden(ready_s, takes_s):
+    chosen, ends_s = hiding.largest_hidden(ready_s, takes_s)
+    assert ends_s.tolist() == ends_of(ready_s, takes_s, chosen)
+    return chosen
 
 
 def ends_of(ready_s, takes_s, chosen):
@@ -106,7 +112,7 @@ def found_with(start_s, byte_s, gap_s=0.01, keys=None, ranks=2, buckets=BUCKETS)
     sizes = [100, 1_000, 10_000, 100_000]
     samples = {"allgather": [(n, [start_s + byte_s * n] * REPETITIONS) for n in sizes]}
     each = [told(keys, gap_s, rank) for rank in range(ranks)]
-    return make_hidden(route, SPECS, each, [samples] * ranks, buckets, 200.0)
+    return HiddenDensities.make(Costs(route, SPECS, each, [samples] * ranks, buckets))
 
 
 def test_densities_lie_between_the_least_and_all_and_the_last_layer_has_the_least():
@@ -173,7 +179,7 @@ def measured(steps, rank):
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_all_ranks_adopt_the_same_densities_at_one_step(ranks):
     def script(collective):
-        steps = HidingSteps(Step(CONFIGURATION, SPECS, BUCKETS, reference), "test")
+        steps = FirstSteps(Step(CONFIGURATION, SPECS, BUCKETS, reference), "test", HiddenDensities)
         good = False
         for number in range(20):
             found = steps.next(collective, worlds.TIMEOUT_S, was_good=good)

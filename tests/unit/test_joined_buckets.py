@@ -32,8 +32,6 @@ def test_a_tensor_that_comes_alone_keeps_its_bucket() -> None:
 
 
 def test_a_stranger_brings_its_error_whatever_step_it_was_taken_for() -> None:
-    """Before the others of its step it counts to the one before, as it has no tensor that could
-    begin another."""
     stranger = Ticket(StepRun(errors=["unknown"]), "of 12 entries")
     known = ticket(StepRun(), 0)
     assert joined([known, stranger]).errors == ["unknown"]

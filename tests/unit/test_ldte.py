@@ -78,8 +78,6 @@ def test_ldte_bs_holds_after_a_thousand_steps_of_error_feedback(
 @densities
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_last_threshold_makes_a_warm_start(name, density, search, record_property):
-    """Begun just under its own last threshold, the search counts over the vector once, and goes on
-    among what it finds; with warm_start off it does not look at that threshold."""
     x = after_error_feedback(name, density)
     cold = check_ldte_bs(x, LdteBs(density, search=search), record_property)
     warm = check_ldte_bs(x, LdteBs(density, search=search), record_property, warm=cold.threshold)
@@ -132,8 +130,6 @@ def test_raw_ldte_is_right_on_laplace_data(density, record_property):
 @pytest.mark.parametrize("name", GRADIENTS)
 @pytest.mark.parametrize("density", [0.001, 0.01])
 def test_raw_ldte_selects_next_to_nothing_under_error_feedback(name, density):
-    """Why the correction is the algorithm: top-k with feedback keeps cutting off the tail that was
-    fitted."""
     x = after_error_feedback(name, density)
     assert raw_count(x, density) <= 0.2 * wanted(x, density)
     assert 1 <= Ldte(density).select(x).count <= 0.2 * wanted(x, density)

@@ -41,7 +41,7 @@ def context_of(keys):
 def test_a_frame_of_2_gib_is_told_before_any_message_is_made_of_it():
     """The frame is one byte, repeated: nothing here takes memory."""
     huge = np.broadcast_to(np.zeros(1, np.uint8), 2**31)
-    (message,) = split_messages(context_of(["w"]).write({0: huge}), 1)
+    (message,) = split_messages(context_of(["w"]).write({0: huge}), range(1))
     assert "UnsupportedInput: the messages of 'w' come to 2147483688 bytes" in message.error
 
 
@@ -51,7 +51,7 @@ def test_messages_that_are_2_gib_together_are_all_replaced(monkeypatch):
     request = context_of(["w"]).to_each([{0: frame}, None, {0: frame}])
     assert request.splits.dtype == np.int32 and request.splits[1] == 0
     assert request.splits.sum() == request.array.size
-    (message,) = split_messages(request.array[: request.splits[0]], 1)
+    (message,) = split_messages(request.array[: request.splits[0]], range(1))
     assert "come to 280 bytes" in message.error
 
 

@@ -75,8 +75,6 @@ def test_the_first_selection_is_the_selectors_own_from_the_joined_vector(case):
 def test_top_k_of_a_group_is_top_k_of_its_tensors_as_one(
     shapes, owners, density, dtype, draw, codec
 ):
-    """Step after step, with what was kept back, for any partition; ties to the tensor that was
-    registered first."""
     specs = worlds.tensors(*shapes, dtype=dtype)
     groups = [
         [spec.key for spec, owner in zip(specs, owners) if owner == number] for number in range(3)
@@ -124,9 +122,6 @@ def test_every_codec_carries_a_tensors_share_and_the_memory_keeps_its_rounding(c
 
 
 def test_the_density_is_the_groups_and_its_tensors_compete():
-    """A tensor a hundred times as large gets all of it, and the others are served when it is
-    quiet."""
-
     def draw(specs, rank, step):
         gradients = worlds.normals(specs, rank, step)
         return {**gradients, "t2": gradients["t2"] * (100 if step < 2 else 0)}
@@ -161,8 +156,6 @@ def test_the_groups_step_is_that_of_its_furthest_tensor():
 
 
 def test_a_tensor_whose_step_runs_dense_is_not_in_the_vector():
-    """t2 alone asks for more bytes than a tensor may gather, so that it goes dense and the others
-    share their k."""
     options = {"density": 0.2, "max_gathered_bytes": 1000, "allow_dense": True}
     outcomes = train(configure(**options), ranks=1, steps=2, absent={}, draw=worlds.normals)
     report = outcomes[0][3]
@@ -191,8 +184,6 @@ class Watched(TopK):
 
 @pytest.mark.parametrize("rollback", [True, False])
 def test_a_steady_group_is_chosen_from_what_the_passes_took_along(rollback):
-    """No vector is joined then, and the same entries leave as from a search: without ``rollback``
-    nothing is taken along."""
     Watched.searched.clear()
     steady = {"steps": 20, "absent": {}, "draw": worlds.normals, "ranks": 1}
     configuration = replace(configure(rollback=rollback), selector=Watched(0.05))

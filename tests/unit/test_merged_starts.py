@@ -53,8 +53,6 @@ def test_a_group_starts_where_just_its_tensors_ended_and_any_other_starts_cold()
 
 
 def test_a_group_of_as_many_tensors_with_the_same_first_is_another_group():
-    """t4 rests while t0 is selected with t3, so that all of the group were last selected in some
-    group of t0 and one more."""
     pair = SPECS[0].numel + SPECS[4].numel
     log = told([[["t0", "t4"]], [["t0", "t3"]], [["t0", "t4"]]], 3, {1: ("t4",)})
     assert [is_warm for size, is_warm in log if size == pair] == [COLD, COLD]

@@ -18,7 +18,6 @@ from hvd_sparse.wire.message import (
     ERROR_TEXT_LIMIT,
     overhead_bytes,
     split_messages,
-    split_messages_of,
     write_error,
     write_message,
 )
@@ -32,7 +31,10 @@ def frame(count, seed=0, dtype="float32"):
 
 def read_whole(gathered, world_size):
     """What a receiving rank does: split, then decode every frame."""
-    return [(m, [CODEC.decode(f) for f in m.frames]) for m in split_messages(gathered, world_size)]
+    return [
+        (m, [CODEC.decode(f) for f in m.frames])
+        for m in split_messages(gathered, range(world_size))
+    ]
 
 
 @st.composite
@@ -58,7 +60,7 @@ def messages(draw, rank):
 @given(data=st.data(), world_size=st.integers(1, 5))
 def test_messages_of_all_ranks_come_apart_as_they_were(data, world_size):
     written = [data.draw(messages(rank)) for rank in range(world_size)]
-    read = split_messages(np.concatenate([buffer for buffer, _ in written]), world_size)
+    read = split_messages(np.concatenate([buffer for buffer, _ in written]), range(world_size))
     for got, (_, expected) in zip(read, written):
         frames = [f.tobytes() for f in got.frames]
         assert (got.rank, got.step, got.configuration, got.members, frames, got.error) == expected
@@ -101,7 +103,7 @@ def test_every_changed_byte_is_refused(mask):
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_messages_of_another_number_of_ranks_are_refused(world_size):
     with pytest.raises(CorruptPayload):
-        split_messages(joined(), world_size)
+        split_messages(joined(), range(world_size))
 
 
 def test_messages_in_another_order_than_the_ranks_are_refused():
@@ -109,13 +111,13 @@ def test_messages_in_another_order_than_the_ranks_are_refused():
     with pytest.raises(
         CorruptPayload, match="message 0 of a collective says that it is rank 1's, not rank 0's"
     ):
-        split_messages(swapped, 2)
+        split_messages(swapped, range(2))
 
 
 @given(foreign=st.binary(max_size=200))
 def test_foreign_bytes_are_refused(foreign):
     with pytest.raises(CorruptPayload):
-        split_messages(np.frombuffer(foreign, np.uint8), 1)
+        split_messages(np.frombuffer(foreign, np.uint8), range(1))
 
 
 def test_bytes_between_the_frames_and_the_end_of_a_message_are_refused():
@@ -125,7 +127,7 @@ def test_bytes_between_the_frames_and_the_end_of_a_message_are_refused():
     ) + struct.pack("<I", 7)
     forged = head + struct.pack("<I", zlib.crc32(head)) + frame(2).tobytes()
     with pytest.raises(CorruptPayload, match="3 bytes follow the 1 frames"):
-        split_messages(np.frombuffer(forged + bytes(3), np.uint8), 1)
+        split_messages(np.frombuffer(forged + bytes(3), np.uint8), range(1))
 
 
 @pytest.mark.parametrize("members", [0, 1, 5])
@@ -137,13 +139,13 @@ def test_overhead_is_what_a_message_has_besides_its_frames(members):
 
 def test_long_errors_are_cut_and_stay_readable_even_within_a_letter():
     text = "ä" * ERROR_TEXT_LIMIT + "end"
-    (message,) = split_messages(write_error(0, 0, 0, "x" + text), 1)
+    (message,) = split_messages(write_error(0, 0, 0, "x" + text), range(1))
     assert message.error.startswith("xää")
     assert len(message.error.encode()) <= ERROR_TEXT_LIMIT + 3
 
 
 def test_steps_beyond_32_bits_wrap_rather_than_fail():
-    (message,) = split_messages(write_message(0, 2**32 + 5, 0, {}), 1)
+    (message,) = split_messages(write_message(0, 2**32 + 5, 0, {}), range(1))
     assert message.step == 5
 
 
@@ -174,9 +176,9 @@ BOTH = frame(1).tobytes() + frame(2).tobytes()
 
 def test_forgeries_without_a_fault_are_read():
     """Or the test below could pass for the wrong reason."""
-    (message,) = split_messages(forged(struct.pack("<II", 2, 5), BOTH), 1)
+    (message,) = split_messages(forged(struct.pack("<II", 2, 5), BOTH), range(1))
     assert message.members == (2, 5)
-    (message,) = split_messages(forged(b"", error_body("größe".encode()), kind=1), 1)
+    (message,) = split_messages(forged(b"", error_body("größe".encode()), kind=1), range(1))
     assert message.error == "größe"
 
 
@@ -197,12 +199,12 @@ def test_forgeries_without_a_fault_are_read():
 )
 def test_what_no_rank_writes_is_refused_though_its_checksums_are_right(message, words):
     with pytest.raises(CorruptPayload, match=words):
-        split_messages(message, 1)
+        split_messages(message, range(1))
 
 
 def test_a_member_without_a_frame_is_a_member_all_the_same():
     written = write_message(0, 7, 99, {4: frame(3)}, members=[9, 4, 2])
-    (message,) = split_messages(written, 1)
+    (message,) = split_messages(written, range(1))
     assert (message.members, message.framed) == ((2, 4, 9), (4,))
     assert message.frame(4).tobytes() == frame(3).tobytes()
     with pytest.raises(CorruptPayload, match="rank 0 lacks a frame for tensor number 9"):
@@ -211,6 +213,6 @@ def test_a_member_without_a_frame_is_a_member_all_the_same():
 
 def test_the_messages_of_some_ranks_come_apart_too():
     joined = np.concatenate([write_message(rank, 0, 0, {}) for rank in (1, 4)])
-    assert [message.rank for message in split_messages_of(joined, [1, 4])] == [1, 4]
+    assert [message.rank for message in split_messages(joined, [1, 4])] == [1, 4]
     with pytest.raises(CorruptPayload, match="says that it is rank 4's, not rank 5's"):
-        split_messages_of(joined, [1, 5])
+        split_messages(joined, [1, 5])

@@ -11,22 +11,21 @@ from hypothesis import strategies as st
 from hvd_sparse.collectives.topology import in_nodes_of
 from hvd_sparse.errors import PeerFailure
 from hvd_sparse.kernels import reference
-from hvd_sparse.plan.costmodel.ends import end_s, partition_end_s
-from hvd_sparse.plan.costmodel.instance import Instance, groups
-from hvd_sparse.plan.costmodel.lines import Line
-from hvd_sparse.plan.departure import REVIEW_EVERY, SETTLING, WINDOW, Departure
-from hvd_sparse.plan.group_plan import GroupPlan, make_plan
+from hvd_sparse.plan.costs import REPETITIONS, SIZES, Costs, Route, sizes_of
+from hvd_sparse.plan.group_plan import GroupPlan
+from hvd_sparse.plan.lines import Line
 from hvd_sparse.plan.measurements import (
-    REPETITIONS,
-    SIZES,
+    REVIEW_EVERY,
+    SETTLING,
     STEPS,
     WARMUP,
+    WINDOW,
+    Departure,
     Measurements,
     StepStarts,
-    sizes_of,
 )
-from hvd_sparse.plan.planned_groups import Planning
-from hvd_sparse.plan.route import Route
+from hvd_sparse.plan.measuring import FirstSteps
+from hvd_sparse.plan.planner import Instance, end_s, groups, partition_end_s
 from hvd_sparse.step.buckets import grouped, one_per_tensor
 from hvd_sparse.step.group_selection import name_of
 from hvd_sparse.step.step import Step
@@ -66,6 +65,10 @@ def samples(start_s, byte_s, kinds=("allgather",)):
         kind: [(size, [start_s + byte_s * size] * REPETITIONS) for size in SIZES_TIMED]
         for kind in kinds
     }
+
+
+def make_plan(*measured):
+    return GroupPlan.make(Costs(*measured))
 
 
 def planned_with(wires, seen=None, gap_s=0.01, whole_s=0.0, on=None):
@@ -183,8 +186,6 @@ def test_the_slowest_rank_and_the_typical_message_count():
     ("exchange", "ranks", "nodes"), [("gtopk", 4, 4), ("oktopk", 3, 3), ("shared_index", 2, 2)]
 )
 def test_collectives_behind_the_first_are_measured_and_cannot_overlap(exchange, ranks, nodes):
-    """Each begins when the last gradient has come: merging spares their starts, whatever the first
-    collective takes."""
     on = route(
         worlds.configure(groups="planned", compress_1d=False, exchange=exchange), ranks, nodes
     )
@@ -274,7 +275,7 @@ def run_steps(world_size, outcomes):
     """For every rank, the number of the step that adopted a plan, and the plan."""
 
     def script(collective):
-        planning = Planning(Step(CONFIGURATION, SPECS, DEFAULT, reference), "test")
+        planning = FirstSteps(Step(CONFIGURATION, SPECS, DEFAULT, reference), "test", GroupPlan)
         good, adopted = False, []
         for step, is_good in enumerate(outcomes):
             plan = planning.next(collective, worlds.TIMEOUT_S, was_good=good)
@@ -303,7 +304,10 @@ def test_where_steps_fail_ranks_measure_on():
 
 def test_what_goes_wrong_on_rank_0_is_told_to_all_ranks():
     def script(collective):
-        planning, good = Planning(Step(CONFIGURATION, SPECS, DEFAULT, reference), "test"), False
+        planning, good = (
+            FirstSteps(Step(CONFIGURATION, SPECS, DEFAULT, reference), "test", GroupPlan),
+            False,
+        )
         while not planning.is_due:
             planning.next(collective, worlds.TIMEOUT_S, was_good=good)
             planning.measurements.arrive("nobody's", 1.0)

@@ -72,12 +72,6 @@ def test_resolve_takes_an_id_a_mapping_or_a_part(gadgets):
         gadgets.resolve("gadget")
 
 
-def test_resolve_leaves_the_mapping_alone(gadgets):
-    mapping = {"id": "gadget", "size": 3}
-    gadgets.resolve(mapping)
-    assert mapping == {"id": "gadget", "size": 3}
-
-
 @pytest.mark.parametrize(
     "wrong", [None, 3, {}, {"size": 3}, Gadget, object()], ids=lambda wrong: type(wrong).__name__
 )
@@ -94,11 +88,6 @@ def test_a_part_of_another_registry_is_refused(gadgets):
 def test_an_id_is_given_once(gadgets):
     with pytest.raises(InvalidOption, match="gadget 'gadget' is registered twice"):
         gadgets.register("gadget")(Gadget)
-
-
-def test_a_registry_lists_its_ids_in_order(gadgets):
-    gadgets.register("a_gadget")(type("Other", (), {}))
-    assert gadgets.ids() == list(gadgets) == ["a_gadget", "gadget"]
 
 
 def test_configuration_holds_the_id_and_every_option(gadgets):

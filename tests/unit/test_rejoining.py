@@ -52,8 +52,6 @@ def owed(states, size, factor):
 @pytest.mark.parametrize("new", [0, 1, 3])
 @pytest.mark.parametrize("died", [0, 1])
 def test_what_the_survivors_owe_is_kept(reduction, factor, new, died):
-    """In their old world, a share that is divided by its size; thresholds are found anew; steps go
-    on."""
     old = [state_of(worker, worker, 3, reduction) for worker in range(3)]
     survivors = old[died:]
     size = len(survivors) + new

@@ -17,7 +17,7 @@ FAULTY = 1
 
 def break_memory(session, position):
     """From now on, one bit of one tensor is another, as on a machine whose memory is faulty."""
-    receiver = session.step.receiver
+    receiver = session.step
     finish = receiver._finish
 
     def faulty(ticket, spec, reduced, *others, **options):

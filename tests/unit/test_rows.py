@@ -9,18 +9,21 @@ import pytest
 import worlds
 
 from hvd_sparse.codecs.index_value import IndexValue
+from hvd_sparse.codecs.sign_mean import SignMean
 from hvd_sparse.configuration import Configuration
+from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.kernels import reference
-from hvd_sparse.kernels.rows import ARRIVED, FRAME, address
+from hvd_sparse.kernels.rows import ARRIVED, FRAME, PLAIN, SIGNS, address
 from hvd_sparse.step.session import Session
 from hvd_sparse.types import Selection
-from hvd_sparse.wire.frame import frame_head
+from hvd_sparse.wire.frame import frame_head, write_frame
 
 numba = pytest.importorskip("hvd_sparse.kernels.numba")
 
 STEPS, SPOILT = 14, 9
 SHAPES = (40, 50), (300,), (7, 3), (130, 9), (1,)
 LDTE_BS, TOPK = {"id": "ldte_bs", "density": 0.05}, {"id": "topk", "density": 0.05}
+NESTEROV = {"momentum": 0.99, "nesterov": True}
 CONFIGURATIONS = {
     "ldte_bs": {"selector": LDTE_BS},
     "a narrow band": {"selector": {**LDTE_BS, "tolerance": (0.95, 1.05)}},
@@ -38,6 +41,29 @@ CONFIGURATIONS = {
         "selector": TOPK, "memory": {"id": "momentum_feedback", "momentum": 0.99}, "rollback": False
     },
     "momentum correction": {"selector": TOPK, "memory": "momentum_correction"},
+    "Nesterov": {"selector": LDTE_BS, "memory": {"id": "momentum_feedback", **NESTEROV}},
+    "masked velocities": {"selector": LDTE_BS, "memory": {"id": "momentum_correction", **NESTEROV}},
+    "adam": {"selector": LDTE_BS, "memory": "adam_correction"},
+    "adam with weight decay": {
+        "selector": TOPK, "memory": {"id": "adam_correction", "weight_decay": 0.1}
+    },
+    "muon": {"selector": TOPK, "memory": "muon_correction"},
+    "signs": {"selector": LDTE_BS, "codec": "sign_mean"},
+    "signs of the largest": {"selector": TOPK, "codec": "sign_mean"},
+    "signs of many": {"selector": {**TOPK, "density": 0.4}, "codec": "sign_mean"},
+    "signs of few": {"selector": {**TOPK, "density": 0.002}, "codec": "sign_mean"},
+    "signs without rollback": {"selector": TOPK, "codec": "sign_mean", "rollback": False},
+    "signs in 16 bits": {
+        "selector": TOPK, "codec": "sign_mean",
+        "memory": {"id": "error_feedback", "residual": "bfloat16"},
+    },
+    "signs and momentum": {
+        "selector": LDTE_BS, "codec": "sign_mean", "memory": "momentum_feedback"
+    },
+    "signs and a velocity": {
+        "selector": LDTE_BS, "codec": "sign_mean", "memory": "momentum_correction"
+    },
+    "signs and adam": {"selector": LDTE_BS, "codec": "sign_mean", "memory": "adam_correction"},
     "another codec": {"selector": LDTE_BS, "codec": "block16"},
     "another selector": {"selector": {"id": "dgc_sampled", "density": 0.05}},
     "bounded messages": {"selector": LDTE_BS, "max_gathered_bytes": 400},
@@ -57,16 +83,16 @@ def train(collective, configuration, dtype, *, kernels, waits, scale):
     session = Session(configuration, specs, collective, buckets=buckets, kernels=kernels)
     compress, rng = session.driver.compress, np.random.default_rng(collective.rank)
     memory = configuration.memory
-    if memory.finishes:  # as an optimizer that was handed over has it
+    if memory.finishes and memory.id != "muon_correction":  # as a handed-over optimizer has it
+        names = {"momentum", "nesterov", "weight_decay", "beta1", "beta2", "epsilon"}
+        told = {name: getattr(memory, name) for name in names if hasattr(memory, name)}
         session.step.settings_of = lambda position: {
             "rate": 0.1,
-            "momentum": memory.momentum,
-            "nesterov": memory.nesterov,
-            "weight_decay": memory.weight_decay,
+            **told,
             "parameter": np.full(specs[position].numel, position + 0.5, dtype),
         }
     session.driver.compress = lambda *given, **more: compress(*given, **{**more, "stays": waits})
-    told = []
+    brought = []
     for step in range(STEPS):
         spread = 30.0 if step == SPOILT - 3 else 1.0  # far more entries reach the aim than before
         given = {
@@ -74,8 +100,8 @@ def train(collective, configuration, dtype, *, kernels, waits, scale):
         }
         if step == SPOILT and collective.rank == 1:
             given["t0"][3] = np.nan
-        told.append({key: r.tobytes() for key, r in session.reduce(given, scale).items()})
-        told.append(worlds.snapshot(session))
+        brought.append({key: r.tobytes() for key, r in session.reduce(given, scale).items()})
+        brought.append(worlds.snapshot(session))
     memos = {
         position: state.memo for position, state in session.step.transactions.settle_all().items()
     }
@@ -83,13 +109,15 @@ def train(collective, configuration, dtype, *, kernels, waits, scale):
     # Of a gradient with NaN a message has an empty frame or, where that is found late, none.
     for kind in ("payload_bytes", "bytes_sent", "bytes_received"):
         del counted[kind]
-    return told, memos, counted
+    return brought, memos, counted
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("scale", [1.0, 4.0])
 @pytest.mark.parametrize("options", CONFIGURATIONS.values(), ids=list(CONFIGURATIONS))
 def test_rows_get_the_bits_of_the_walk(options, scale, dtype):
+    if options.get("memory") == {"id": "error_feedback", "residual": "bfloat16"}:
+        dtype = "float32"  # which such a residual asks for
     configuration = made_of(options)
 
     def run(waits):
@@ -104,14 +132,15 @@ def test_rows_get_the_bits_of_the_walk(options, scale, dtype):
     assert run(True) == run(False)
 
 
-def test_the_engine_of_numpy_is_the_oracle_of_the_rows():
-    configuration = made_of({"selector": TOPK})
+@pytest.mark.parametrize("memory", ["error_feedback", "momentum_correction", "adam_correction"])
+@pytest.mark.parametrize("codec", ["index_value", "sign_mean"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_engine_of_numpy_is_the_oracle_of_the_rows(codec, memory, dtype):
+    configuration = made_of({"selector": TOPK, "codec": codec, "memory": memory})
 
     def run(make):
         def script(collective):
-            return train(
-                collective, configuration, "float32", kernels=make(), waits=True, scale=1.0
-            )
+            return train(collective, configuration, dtype, kernels=make(), waits=True, scale=1.0)
 
         return worlds.run(2, script)
 
@@ -124,6 +153,45 @@ def test_the_engine_of_numpy_is_the_oracle_of_the_rows():
         compiled = run(numba.CompiledKernels)
         assert sends.call_count > STEPS and sums.call_count >= 2 * STEPS
     assert compiled == run(lambda: reference)
+
+
+def forged(codec, frame, body):
+    """A frame around any body, as its writer would have sealed it."""
+    count, dtype = int(frame[12:16].view("<u4")[0]), np.dtype("<f4" if frame[4] == 1 else "<f8")
+    return write_frame(codec.number, dtype, int(frame[8:12].view("<u4")[0]), count, [body])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("numel", "count"), [(50, 3), (9, 9), (70_000, 2), (3000, 29), (600, 80)])
+def test_of_bodies_of_signs_rows_take_just_those_that_the_codec_takes(numel, count, dtype):
+    kernels, codec, rng = numba.CompiledKernels(), SignMean(), np.random.default_rng(count)
+    for _ in range(20):
+        indices = np.sort(rng.choice(numel, count, replace=False)).astype(np.uint32)
+        values = rng.normal(size=count).astype(dtype)
+        frame = codec.encode(Selection(indices, values, numel))
+        bodies = [frame[32:], frame[32:-1], np.append(frame[32:], np.uint8(1)), frame[32:40]]
+        for bit in rng.integers(0, 8 * (frame.size - 32), 60):
+            bodies.append(frame[32:].copy())
+            bodies[-1][bit >> 3] ^= 1 << (bit & 7)
+        for body in bodies:
+            other, out = forged(codec, frame, body), np.full(numel, 5, dtype)
+            rows = np.array([(address(out), numel, 0, 1, 1.0, 0.0)], ARRIVED)
+            frames = np.array([(address(other), other.size)], FRAME)
+            head = frame_head(codec, out.dtype)
+            kernels.sum_rows(rows, frames, head, SIGNS, out.dtype)
+            try:
+                taken = codec.decode(other)
+            except CorruptPayload:
+                assert np.isnan(rows["most"][0]) and (out == 5).all()
+                continue
+            if np.isnan(rows["most"][0]):  # squares beyond the dtype are the walk's
+                with np.errstate(over="ignore"):
+                    squares = np.square(taken.values, dtype=np.float64).sum()
+                assert squares > np.finfo(dtype).max
+                continue
+            expected = np.zeros(numel, dtype)
+            expected[taken.indices] = taken.values
+            assert out.tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -152,7 +220,7 @@ def test_a_frame_that_is_not_whole_leaves_its_row_as_it_is(dtype):
         out = np.full(numel, 5, dtype)
         rows = np.array([(address(out), numel, 0, 2, 0.5, 0.0)], ARRIVED)
         frames = np.array([(address(each), each.size) for each in (frame, other)], FRAME)
-        kernels.sum_rows(rows, frames, frame_head(codec.number, out.dtype), out.dtype)
+        kernels.sum_rows(rows, frames, frame_head(codec, out.dtype), PLAIN, out.dtype)
         if number:
             assert np.isnan(rows["most"][0]) and (out == 5).all(), number - 1
         else:

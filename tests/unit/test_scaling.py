@@ -104,8 +104,6 @@ def test_without_rollback_the_finite_part_of_such_a_step_stays_in_the_residual()
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_residuals_are_in_unscaled_units_whatever_the_scale_and_its_changes(name):
-    """Powers of two: what comes out is the scale times what comes out without one, and what stays
-    is the same bits."""
     scales = [2.0**16, 2.0**16, 2.0**15, 1.0, 2.0**20, 2.0**-3, 2.0**16]
 
     def script(collective):

@@ -4,13 +4,11 @@ of the old class on the object, which would apply momentum once more."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 
 import pytest
 
 pytest.importorskip("torch")
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -18,13 +16,7 @@ from hvd_sparse.ddp import register
 from hvd_sparse.errors import InvalidOption
 
 STEPS = 6
-
-
-@pytest.fixture(autouse=True)
-def world_of_one() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+pytestmark = pytest.mark.usefixtures("world_of_one")
 
 
 def make_optimizer(name: str, model: nn.Module) -> torch.optim.Optimizer:

@@ -16,10 +16,7 @@ from hvd_sparse.kernels import reference
 from hvd_sparse.selectors._search import (
     STEPS,
     Band,
-    Bracket,
     band_around,
-    bisection,
-    log_count,
     search_threshold,
 )
 
@@ -82,39 +79,6 @@ def test_band_of_a_tolerance_of_nothing_is_the_count_alone(count):
     assert band_around(count, (1.0, 1.0)) == Band(count, count, count)
 
 
-def test_bracket_moves_the_end_that_keeps_the_wanted_count_between():
-    bracket = Bracket(0.0, 8.0, 100, 0)
-    bracket.narrow(4.0, 20, wanted=10)
-    assert bracket == Bracket(4.0, 8.0, 20, 0)
-    bracket.narrow(6.0, 7, wanted=10)
-    assert bracket == Bracket(4.0, 6.0, 20, 7)
-
-
-def test_bisection_takes_the_middle():
-    assert bisection(Bracket(2.0, 5.0, 100, 0), 10) == 3.5
-
-
-def test_log_count_meets_an_exponential_tail_at_once():
-    """count(t) = 1000 * exp(-t): the straight line in log count is the tail itself."""
-    bracket = Bracket(0.0, math.log(1000), 1000, 1)
-    assert log_count(bracket, 50) == pytest.approx(math.log(1000 / 50))
-
-
-@given(
-    wanted=st.integers(1, 10**6),
-    above=st.integers(1, 10**9),
-    below=st.floats(0, 1, exclude_max=True),
-    low=st.floats(0, 1e30),
-    width=st.floats(1e-3, 1e30),
-)
-def test_log_count_stays_off_both_ends(wanted, above, below, low, width):
-    bracket = Bracket(low, low + width, wanted + above, int(below * wanted))
-    width = bracket.high - bracket.low
-    slack = 1e-9 * (bracket.high or 1.0)
-    step = log_count(bracket, wanted)
-    assert bracket.low + 0.05 * width - slack <= step <= bracket.low + 0.95 * width + slack
-
-
 @searches
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("wanted", [1, 10, 150])
@@ -147,8 +111,6 @@ def test_search_converges_within_sixteen_passes_on_continuous_data(search, name,
 
 @searches
 def test_bracket_closes_on_ties_long_before_the_limit(search):
-    """Half of the magnitudes are 1, half are the next float32: no threshold reaches 10 of them, and
-    none is left to try."""
     x = np.ones(200, np.float32)
     x[::2] = np.nextafter(np.float32(1), np.float32(2))
     result, asked, _ = search_in(x, 10, search, first=1.0, max_passes=10_000)

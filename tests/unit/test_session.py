@@ -187,8 +187,6 @@ def test_a_gradient_that_is_missing_on_all_ranks_keeps_its_residual():
 
 
 def test_every_entry_is_sent_in_the_end():
-    """A constant gradient under error feedback: the mean of what is applied comes to it, at every
-    place."""
     specs = tensors((20, 5))
 
     def script(collective):

@@ -6,14 +6,13 @@ from __future__ import annotations
 import copy
 import pickle
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 import torch
-import torch.distributed as dist
 from muon import paired
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -22,14 +21,7 @@ from hvd_sparse.ddp import register
 from hvd_sparse.errors import InvalidOption
 
 Change = Callable[[torch.optim.Optimizer], None]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def world_of_one() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
+pytestmark = pytest.mark.usefixtures("world_of_one")
 
 MAKERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.02, momentum=0.9),
@@ -63,14 +55,7 @@ every_optimizer = pytest.mark.parametrize("name", sorted(MAKERS))
 
 
 class Program:
-    """A model and an optimizer, handed over or not.
-
-    Parameters
-    ----------
-    name : of the optimizer
-    handed : options of the compressor; None to leave it out
-    begun : a program to go on from; its model and, with ``moments``, its optimizer's state
-    """
+    """A model and an optimizer, handed over or not."""
 
     def __init__(
         self,

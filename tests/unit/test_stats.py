@@ -109,8 +109,6 @@ def test_a_failed_step_counts_its_bytes_and_nothing_else():
 @pytest.mark.parametrize("selector", ["topk", "ldte_bs"])
 @pytest.mark.parametrize("codec", ["index_value", "block16"])
 def test_telemetry_tells_what_is_kept_of_the_accumulated_and_how_long_it_waits(selector, codec):
-    """Worked out again from residuals before and after, and from gradients; entries are those that
-    changed to 0."""
     steps, key = 5, "t0"
 
     def script(collective):

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from hvd_sparse.plan import fallback
-from hvd_sparse.plan.fallback import Debts, StepClock
+from hvd_sparse.plan import measurements
+from hvd_sparse.plan.fallback import Debts
+from hvd_sparse.plan.measurements import StepClock
 from hvd_sparse.step.records import StepRun
 
 
@@ -55,7 +56,7 @@ def test_what_was_under_way_in_another_world_is_owed_again():
 def now(monkeypatch):
     """The time that is read, in seconds."""
     now = SimpleNamespace(s=100.0)
-    monkeypatch.setattr(fallback, "time", SimpleNamespace(perf_counter=lambda: now.s))
+    monkeypatch.setattr(measurements, "time", SimpleNamespace(perf_counter=lambda: now.s))
     return now
 
 

@@ -22,8 +22,7 @@ WAITS = """
 import ctypes, sys, threading, time
 import numpy as np
 from hvd_sparse.collectives.local import LocalWorld
-from hvd_sparse.watch.patient_collective import PatientCollective
-from hvd_sparse.watch.watchdog import Watchdog
+from hvd_sparse.watch.watchdog import PatientCollective, Watchdog
 
 limit_s = float(sys.argv[1])
 

@@ -176,7 +176,8 @@ def test_an_index_remembers_one_place_of_each_gradient() -> None:
 def test_an_index_keeps_a_place_that_another_gradient_has_taken() -> None:
     named = [(f"p{i}", nn.Parameter(torch.ones(5))) for i in range(2)]
     index, (one, other) = ParameterIndex(named), [torch.ones(5) for _ in range(2)]
-    index.record(0, one)
-    index.record(1, one)
-    index.record(0, other)
+    for position, gradient in ((0, one), (1, one), (0, other)):
+        parameter = named[position][1]
+        parameter.grad = gradient
+        index.record(position, parameter)
     assert index._position_at == {one.data_ptr(): 1, other.data_ptr(): 0}

@@ -13,10 +13,10 @@ import pytest
 import worlds
 
 from hvd_sparse.cli import main
+from hvd_sparse.cli.timeline import merge_traces, read_trace
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.step.session import Session
 from hvd_sparse.tracing.chrome_trace import SETTING, START, TraceFile, follow, path_of
-from hvd_sparse.tracing.merge import merge_traces, read_trace
 from hvd_sparse.tracing.spans import Spans
 
 HOROVOD = """[

@@ -158,8 +158,6 @@ def test_a_side_without_entries_sends_nothing_and_gives_the_turn_on():
 
 
 def test_gaussian_ks_algorithm_1_asks_one_tail_for_all_entries():
-    """So its first threshold lets through twice k of a normal vector, which is out of its band;
-    what is raised by half then is too few, and the code's two tails are right at once."""
     x = np.random.default_rng(0).standard_normal(200_000).astype(np.float32)
     ours, paper = (
         SELECTORS.create("gaussian_k", density=0.01, variant=variant, cap=100.0).select(x).count

@@ -129,7 +129,7 @@ def test_a_payload_that_was_altered_is_told_in_its_own_tensors_turn():
         session = start(collective, configure())
         session.reduce(worlds.normals(SPECS, collective.rank, 0))
         before, came = worlds.snapshot(session), []
-        receiver = session.step.receiver
+        receiver = session.step
         receive, result = receiver.receive, receiver.result
 
         def alter(bucket, arrivals):

@@ -113,13 +113,6 @@ def test_a_ledger_is_behind_another_in_what_it_submitted_less_often():
     assert ledger.behind({"a": 1}) == ["a"]
 
 
-def test_a_ledger_says_whether_a_wait_of_our_own_is_under_way():
-    ledger = Ledger()
-    with ledger.waiting(), ledger.waiting():
-        assert ledger.is_waiting
-    assert not ledger.is_waiting
-
-
 def test_what_is_said_names_tensors_and_ranks(here, start_peer):
     here.meet([here.endpoint(0), start_peer(1, ["a"]), start_peer(2), start_peer(3, [])])
     here.ledger.begin("a")

@@ -1,29 +1,35 @@
-"""Between torch tensors and flat numpy arrays, without a copy where none is needed."""
+"""Torch tensors as flat vectors and back, of numpy or of a device, without needless copies."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import cast
+
 import numpy as np
 import torch
+from numpy.typing import DTypeLike
 
 from hvd_sparse.errors import UnsupportedInput
 from hvd_sparse.frontend.torch.staging import (
-    can_be_staged,
+    accelerator,
     is_on_device,
     to_device,
     to_host,
     write_back,
 )
-from hvd_sparse.kernels.torch.vector import DeviceVector
+from hvd_sparse.kernels.contract import Zeros
+from hvd_sparse.kernels.torch.coming import Coming
+from hvd_sparse.kernels.torch.coming import Delivery as TorchDelivery
+from hvd_sparse.kernels.torch.together import run_together
+from hvd_sparse.kernels.torch.vector import Copy, DeviceVector, fetch_all
+from hvd_sparse.step.devices.contract import Answer, Delivery, Late
 from hvd_sparse.types import TensorSpec
+
+TORCH = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
 
 
 def spec_of(name: str, parameter: torch.Tensor) -> TensorSpec:
-    """Return a parameter's properties that ranks must agree on.
-
-    Raises
-    ------
-    UnsupportedInput : it cannot be compressed
-    """
+    """Return a parameter's properties that ranks must agree on; UnsupportedInput for its device."""
     spec = TensorSpec(name, tuple(parameter.shape), dtype_of(parameter))
     check_device(name, parameter)
     return spec
@@ -36,7 +42,7 @@ def dtype_of(tensor: torch.Tensor) -> str:
 
 def check_device(name: str, tensor: torch.Tensor) -> None:
     """Raise UnsupportedInput for a device that nothing can be copied from."""
-    if is_on_device(tensor) and not can_be_staged(tensor):
+    if is_on_device(tensor) and tensor.device.type != accelerator():
         raise UnsupportedInput(
             f"tensor {name!r} is on {tensor.device}, which torch does not support here: put the "
             "model on the CPU or on the device that torch.accelerator (torch 2.6 or later) reports"
@@ -45,14 +51,11 @@ def check_device(name: str, tensor: torch.Tensor) -> None:
 
 def own_memory(gradient: torch.Tensor) -> np.ndarray | None:
     """Return the gradient's own memory, flat, where it lies there as the result will; else None."""
-    if gradient.is_cpu and gradient.dtype in _ACCUMULATORS and gradient.is_contiguous():
+    if gradient.is_cpu and gradient.dtype in TORCH.values() and gradient.is_contiguous():
         plain = gradient.detach() if gradient.requires_grad else gradient
         memory: np.ndarray = plain.numpy().reshape(-1)
         return memory
     return None
-
-
-_ACCUMULATORS = (torch.float32, torch.float64)
 
 
 def flatten(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray:
@@ -64,8 +67,7 @@ def flatten(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray:
     memory = own_memory(gradient)
     if memory is not None:
         return memory
-    dtype = torch.float64 if spec.accumulator == np.float64 else torch.float32
-    copied = to_host(gradient.detach().to(dtype).contiguous())
+    copied = to_host(gradient.detach().to(TORCH[spec.accumulator]).contiguous())
     flat: np.ndarray = copied.numpy().reshape(-1)
     return flat
 
@@ -86,3 +88,53 @@ def like(dense: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
     if gradient.is_sparse or gradient.is_contiguous():
         return there.to(gradient.dtype)
     return torch.empty_like(gradient).copy_(there)
+
+
+class TorchDevices:
+    """A ``step.devices.contract.Devices``, by position; None for vectors of the host."""
+
+    def __init__(self, devices: Sequence[torch.device | None]) -> None:
+        self._devices = devices
+
+    def zeros_of(self, position: int) -> Zeros | None:
+        device = self._devices[position]
+        if device is None:
+            return None
+
+        def zeros(numel: int, dtype: DTypeLike) -> np.ndarray:
+            return as_vector(torch.zeros(numel, dtype=TORCH[np.dtype(dtype)], device=device))
+
+        return zeros
+
+    def send(self, answers: Sequence[Answer], late: Sequence[Late]) -> Delivery:
+        # an answer that was waited for has come already
+        coming: list[object] = [
+            each for each in answers if isinstance(each, Coming) and not each.is_begun
+        ]
+        return TorchDelivery(cast("list[Coming[object]]", coming), late)
+
+    def together(self, walks: Sequence[Callable[[], None]]) -> None:
+        run_together(walks, fetch_all)
+
+
+def vector_of(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray:
+    """Return the gradient as a vector of its device, of the accumulator's dtype, in logical order
+    and in its own memory if possible, without a wait."""
+    wide = gradient.detach().to(TORCH[spec.accumulator])
+    return as_vector(wide.contiguous().view(-1))
+
+
+def late_gradient(gradient: torch.Tensor, spec: TensorSpec) -> Late:
+    """Begin a copy of a device's gradient to the host, flat, in the accumulator's dtype."""
+    return Copy(gradient.detach().to(TORCH[spec.accumulator]).contiguous().view(-1))
+
+
+def as_vector(tensor: torch.Tensor) -> np.ndarray:
+    """Return a 1-D, contiguous float32 or float64 tensor as the step's vectors are typed."""
+    return cast(np.ndarray, DeviceVector(tensor))
+
+
+def lies_in(vector: object, gradient: torch.Tensor) -> bool:
+    assert isinstance(vector, DeviceVector)
+    there = vector.tensor
+    return bool(there.dtype == gradient.dtype and there.data_ptr() == gradient.data_ptr())

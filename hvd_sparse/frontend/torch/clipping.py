@@ -1,17 +1,25 @@
-"""``clip_grad_norm``: all gradients of a step are bounded together, before the selection."""
+"""``clip_grad_norm``: all gradients of a step are bounded together, before the selection.
+
+Horovod's optimizer is held back until all are there: its hooks would send each gradient as it
+comes, before the norm of all is known.  What they leave, ``synchronize`` sends.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from hvd_sparse.collectives.contract import Collective
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.untyped import Optimizer, Value
 
 SMALLEST = 1e-6
-"""What torch's ``clip_grad_norm_`` adds to the norm."""
+"""Added to the norm, as by torch's ``clip_grad_norm_``."""
 
 
 def clip(
@@ -20,9 +28,8 @@ def clip(
     collective: Collective,
     name: str,
     limit_s: float | None,
-    *,
-    scale: float = 1.0,
-    is_sum: bool = False,
+    scale: float,
+    is_sum: bool,
 ) -> None:
     """Scale all gradients of a step to a norm of at most the bound, by the same factor on all
     ranks: one number of each is summed.
@@ -30,17 +37,9 @@ def clip(
     The root mean square of the ranks' norms stands for the norm of their average, which it never
     falls below.  Gradients that are not finite stay as they are, and are seen tensor by tensor.
 
-    Parameters
-    ----------
-    gradients : of this rank, dense or sparse; written to
-    bound : number > 0
-    collective, name, limit_s : of the sum
+    gradients : dense or sparse; written to
     scale : of the loss
     is_sum : the ranks' gradients are summed, not averaged
-
-    Raises
-    ------
-    ExchangeTimeout : another rank does not come
     """
     parts = [g.coalesce().values() if g.is_sparse else g for g in gradients]
     squares = sum(float(torch.linalg.vector_norm(p, dtype=torch.float64)) ** 2 for p in parts)
@@ -51,3 +50,48 @@ def clip(
     if norm > bound and math.isfinite(norm):
         for gradient in gradients:
             gradient.mul_(bound / (norm + SMALLEST))
+
+
+def hold_back(cls: Any, clip: Callable[[Optimizer, list[torch.Tensor]], None]) -> None:
+    """Let the optimizers of a class that Horovod has derived from a handed-over one's clip all
+    gradients before they send the first.
+
+    clip : called with the optimizer and its gradients
+    """
+    send, synchronize = cls._allreduce_grad_async, cls.synchronize
+    cls._hvd_sparse_is_complete = False
+
+    def send_if_complete(self: Optimizer, parameter: torch.nn.Parameter) -> Value:
+        return send(self, parameter) if self._hvd_sparse_is_complete else (None, None)
+
+    def refuse(self: Optimizer, _: Value) -> None:
+        raise InvalidOption(
+            "groups is given to hvd.DistributedOptimizer, which then sends gradients that "
+            "clip_grad_norm waits for: give groups to the compressor instead"
+        )
+
+    def clip_and_synchronize(self: Optimizer) -> None:
+        if self.process_set.included():
+            held = (p for group in self.param_groups for p in group["params"])
+            clip(self, [p.grad for p in held if p.requires_grad and p.grad is not None])
+        self._hvd_sparse_is_complete = True
+        try:
+            synchronize(self)
+        finally:
+            self._hvd_sparse_is_complete = False
+
+    cls._allreduce_grad_async, cls._grouped_allreduce_grad_async = send_if_complete, refuse
+    cls.synchronize = clip_and_synchronize
+
+
+def clip_alone(parameters: list[torch.Tensor], bound: float) -> Any:
+    """Clip gradients before an optimizer steps, in a world of one rank, where Horovod calls no
+    compressor; return the hook's handle."""
+    mine = set(parameters)
+
+    def look(optimizer: Optimizer, *_: object) -> None:
+        held = {p for group in optimizer.param_groups for p in group["params"]}
+        if mine & held:
+            torch.nn.utils.clip_grad_norm_(held, bound)
+
+    return register_optimizer_step_pre_hook(look)

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.frontend.torch.arrays import flatten, like, spec_of
-from hvd_sparse.frontend.torch.device_vectors import TorchDevices, vector_of
+from hvd_sparse.errors import ExchangeTimeout, InvalidOption
+from hvd_sparse.frontend.compressor import Compressor
+from hvd_sparse.frontend.torch.arrays import TorchDevices, flatten, like, spec_of, vector_of
+from hvd_sparse.frontend.torch.clipping import clip
 from hvd_sparse.frontend.torch.optimizer import MOMENTS, Follower, habits_of, refuse_momentum
 from hvd_sparse.frontend.torch.results import Results
-from hvd_sparse.frontend.torch.scaler import scale_of
 from hvd_sparse.frontend.torch.staging import is_on_device, say_experimental, say_ways
 from hvd_sparse.frontend.torch.ways import DEVICE, HOST, ways_of
-from hvd_sparse.frontend.watched import WatchedCompressor
 from hvd_sparse.kernels.engines import resolve_engine, resolve_engine_by_place
 from hvd_sparse.memories._directions import DirectionState, Moments
-from hvd_sparse.optimizer_memory import warn_of_rare_entries
-from hvd_sparse.rates import Rates
+from hvd_sparse.optimizer_memory import Rates, warn_of_rare_entries
+from hvd_sparse.plan.policy import Policy
 from hvd_sparse.state.checkpoint_file import with_arrays
 from hvd_sparse.state.state_check import IncompatibleKeys
 from hvd_sparse.step.buckets import grouped
@@ -28,16 +28,16 @@ from hvd_sparse.step.step import Step
 from hvd_sparse.types import Pace
 from hvd_sparse.untyped import GradScaler, Optimizer, Report, State
 
+NORM = "the norm of all gradients, for clip_grad_norm"
 
-class ParameterCompressor(WatchedCompressor):
+
+class ParameterCompressor(Compressor):
     """A compressor of the gradients of PyTorch's parameters.
 
     Parameters
     ----------
     named : pairs of name and parameter
-    configuration : parts and options
-    place : text that identifies process set and frontend in the handshake's name
-    world_size : current number of ranks in the process set
+    configuration, place, world_size, policy : as for ``Compressor``
     grad_scaler : the loss scaler
     carrier_dtype : of single carriers; None takes the accumulator's
     """
@@ -48,6 +48,9 @@ class ParameterCompressor(WatchedCompressor):
     """The remedy for gradients that are clipped when they have come back, in words."""
     leaves_on_device = False
     """Gradients of an accelerator may stay there (``frontend.torch.ways``)."""
+    has_begun = False
+    """Gradients come through this compressor."""
+    _is_closed = False
 
     def __init__(
         self,
@@ -56,56 +59,60 @@ class ParameterCompressor(WatchedCompressor):
         place: str,
         world_size: int,
         grad_scaler: GradScaler,
+        policy: Policy | None = None,
         carrier_dtype: type[np.floating] | None = None,
     ) -> None:
-        self._scale = None if grad_scaler is None else scale_of(grad_scaler)
+        self._scale = StepScale(grad_scaler)
         specs = [spec_of(name, parameter) for name, parameter in named]
         configuration = configuration.for_tensors(specs)
-        super().__init__(configuration, place, world_size)
+        super().__init__(configuration, place, world_size, policy)
         self._take_name(specs)
         self._parameters = [parameter for _, parameter in named]
-        self._positions = {id(parameter): i for i, parameter in enumerate(self._parameters)}
         self._ways, self._staged_because = ways_of(
-            list(zip(specs, self._parameters)),
-            configuration,
-            can_stay=self.leaves_on_device,
+            list(zip(specs, self._parameters)), configuration, can_stay=self.leaves_on_device
         )
         self._stays = [way == DEVICE for way in self._ways.values()]
         resolve = resolve_engine_by_place if any(self._stays) else resolve_engine
         kernels, buckets = resolve(configuration.engine), grouped(specs, configuration)
         self.step = Step(configuration, specs, buckets, kernels, carrier_dtype)
+        self._is_sparse = [configuration.is_sparse(spec.shape, spec.numel) for spec in specs]
+        self._follower: Follower | None = None
+        self.results = Results(self.step, self._parameters)
         self._is_on_devices = set(self._ways.values()) != {HOST}
         if self._is_on_devices:
             self.step.transactions.devices = TorchDevices(
                 [p.device if stays else None for p, stays in zip(self._parameters, self._stays)]
             )
-        self._is_sparse = [configuration.is_sparse(spec.shape, spec.numel) for spec in specs]
-        self._follower: Follower | None = None
-        self.results = Results(self.step, self._parameters)
-        self._has_met = self._is_closed = False
-        if self._is_on_devices:
             devices = {str(each.device) for each in filter(is_on_device, self._parameters)}
             say_experimental(", ".join(sorted(devices)))
             say_ways(self.name, sum(self._stays), self._staged_because.values())
 
-    @property
-    def has_begun(self) -> bool:
-        """Gradients come through this compressor."""
-        return self._has_met
-
     def _value_of(self, position: int) -> np.ndarray:
         """Return a parameter's value, flat, for memories that finish with it."""
-        if self._stays[position]:
-            return vector_of(self._parameters[position], self.step.specs[position])
-        return flatten(self._parameters[position], self.step.specs[position])
+        spec, parameter = self.step.specs[position], self._parameters[position]
+        return vector_of(parameter, spec) if self._stays[position] else flatten(parameter, spec)
 
     def _hand_out(self, ticket: Ticket | None, result: torch.Tensor) -> None:
-        """Watch what becomes of a tensor's result, which takes its gradient's place."""
+        """Watch a tensor's result, which takes its gradient's place."""
         if ticket is None or ticket.position is None:
             return
         is_kept = ticket.state is not None and ticket.position in ticket.run.completed
         run = ticket.run if is_kept else None
         self.results.hand_out(ticket.position, run, result, ticket.scale)
+
+    def _clip(self, gradients: list[torch.Tensor], *, is_sum: bool = False) -> None:
+        """Scale all gradients of a step to a norm of at most ``clip_grad_norm``.  Collective."""
+        bound, ledger = self.configuration.clip_grad_norm, self.watchdog.ledger
+        assert bound is not None
+        name, scale = f"hvd_sparse.{self.name}.norm", self._scale()
+        ledger.begin(NORM)
+        try:
+            with ledger.waiting():
+                clip(gradients, bound, self.collective, name, self.limit_s, scale, is_sum)
+        except ExchangeTimeout as error:
+            raise self.explain(error) from error
+        finally:
+            ledger.end(NORM)
 
     # -- the optimizer ----------------------------------------------------------------------------
 
@@ -117,7 +124,7 @@ class ParameterCompressor(WatchedCompressor):
         self.step.settings_of = self._settings_of
 
     def derived(self, cls: type) -> None:
-        """Know of a class that was derived from that of the optimizer that was handed over."""
+        """Called with each class that is derived from the handed-over optimizer's."""
 
     def follow(self, rates: Rates) -> None:
         """Let densities follow the learning rate of the optimizer that was handed over."""
@@ -151,7 +158,7 @@ class ParameterCompressor(WatchedCompressor):
     def optimizer_state_of(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return a parameter's state as a plain optimizer of torch would have it; empty before its
         first step."""
-        position = self._positions.get(id(parameter))
+        position = self.results.position_of.get(id(parameter))
         if position is None:
             return {}
         # A result that no optimizer has applied may yet be thrown away, on all ranks.
@@ -159,21 +166,21 @@ class ParameterCompressor(WatchedCompressor):
         if state is None or not isinstance(state.memory, DirectionState):
             return {}
         moments = state.memory.moments(state.steps, self._averaged(position))
-        told = {
+        arrays = {
             name: like(torch.from_numpy(moments.arrays[ours]).view(parameter.shape), parameter)
             for name, ours in MOMENTS.items()
             if ours in moments.arrays
         }
-        return {"step": torch.tensor(float(moments.steps)), **told}
+        return {"step": torch.tensor(float(moments.steps)), **arrays}
 
     def _judge(self, optimizer: Optimizer) -> None:
-        """Look at an optimizer that gets the gradients, and was not handed over."""
+        """Refuse or warn of an optimizer that gets the gradients, and was not handed over."""
         if self.configuration.memory.counts_votes:
             return  # votes know no size, so that momentum behind them is the optimizer's own affair
         if self.configuration.memory.finishes:
             refuse_momentum(optimizer)
         elif not self.is_forewarned:
-            found = [what for what in map(habits_of, optimizer.param_groups) if what is not None]
+            found = [habit for habit in map(habits_of, optimizer.param_groups) if habit is not None]
             if found:
                 warn_of_rare_entries(self.configuration, found[0])
 
@@ -198,11 +205,41 @@ class ParameterCompressor(WatchedCompressor):
 
     def load_state_dict(self, state: State, strict: bool = True) -> IncompatibleKeys:
         found = super().load_state_dict(state, strict)
-        self.results.forget()
+        self.results.waiting.clear()
         return found
 
     def close(self) -> None:
-        """Give the name free; the compressor must not be used afterwards."""
+        """Release the name and the hooks; do not use the compressor afterwards."""
         super().close()
         self.results.close()
         self._is_closed = True
+
+
+class StepScale:
+    """The loss scale of a step, read once: a ``GradScaler`` on an accelerator waits for it.
+
+    Parameters
+    ----------
+    grad_scaler : a ``torch.amp.GradScaler``, or a callable that returns the scale; None for 1
+    """
+
+    def __init__(self, grad_scaler: GradScaler) -> None:
+        read: Callable[[], float] | None = getattr(grad_scaler, "get_scale", grad_scaler)
+        if read is not None and not callable(read):
+            raise InvalidOption(
+                f"grad_scaler is {grad_scaler!r}: give the torch.amp.GradScaler that scales the "
+                "loss, or a callable that returns the scale"
+            )
+        self._read = read
+        self._scale: float | None = 1.0 if read is None else None
+
+    def __call__(self) -> float:
+        if self._scale is None:
+            assert self._read is not None
+            self._scale = float(self._read())
+        return self._scale
+
+    def forget(self) -> None:
+        """Read anew for the next step: the scale may change behind a step's last result."""
+        if self._read is not None:
+            self._scale = None

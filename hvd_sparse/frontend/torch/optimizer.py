@@ -6,15 +6,17 @@ import logging
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.frontend.torch.rates import foresee
 from hvd_sparse.frontend.torch.results import SPARSE_REMEDY
 from hvd_sparse.memories.adam_correction import momenta_of_nadam
-from hvd_sparse.optimizer_memory import OF_ADAM, OF_MUON, OF_SGD, Handover
+from hvd_sparse.optimizer_memory import OF_ADAM, OF_MUON, OF_SGD, Handover, Rates
 from hvd_sparse.untyped import Optimizer, Option, Settings, Value
 
 logger = logging.getLogger("hvd_sparse")
@@ -22,15 +24,25 @@ logger = logging.getLogger("hvd_sparse")
 STEPS = "hvd_sparse_steps"
 """Entry of the saved state of SGD and Muon: steps of the compressor, by parameter number."""
 OF_SCHEDULERS = "_wrapped_by_lr_sched"
-"""Attribute of a ``step`` that tells a learning rate schedule of its calls."""
+"""Attribute of a ``step`` that learning rate schedules have wrapped."""
 REMEDY = "give the optimizer to the compressor, by its option optimizer="
 
 
-def read_optimizer(optimizer: Optimizer) -> Handover:
-    """Return the work that a memory must do for an optimizer.  Nothing is changed yet.
+class ReadsTorch:
+    """The part of ``Compression`` that reads torch's optimizers and schedulers."""
 
-    InvalidOption for an object that is no optimizer, and for settings that no memory supports.
-    """
+    @classmethod
+    def _read_optimizer(cls, optimizer: Optimizer) -> Handover:
+        return read_optimizer(optimizer)
+
+    @classmethod
+    def _foresee(cls, optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
+        return foresee(optimizer, scheduler, steps)
+
+
+def read_optimizer(optimizer: Optimizer) -> Handover:
+    """Return the work that a memory must do for an optimizer, which stays as it is; InvalidOption
+    for other objects and for settings that no memory supports."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise InvalidOption(
             f"optimizer is {type(optimizer).__name__}: give a torch.optim.Optimizer, or leave it "
@@ -58,10 +70,7 @@ def read_optimizer(optimizer: Optimizer) -> Handover:
 
 
 def refuse_options(name: str, group: Mapping[str, Option]) -> None:
-    """Raise InvalidOption for a parameter group with an option that no memory knows.
-
-    name : of the optimizer's class
-    """
+    """Raise InvalidOption for a parameter group with an option that no memory knows."""
     if group.get("differentiable"):
         raise InvalidOption(
             f"the optimizer has differentiable, which no memory knows: make the {name} without it, "
@@ -70,8 +79,7 @@ def refuse_options(name: str, group: Mapping[str, Option]) -> None:
 
 
 def _memories_of(optimizer: torch.optim.Optimizer) -> tuple[type, ...]:
-    """Return the memories that can replace an optimizer's ``step``; none unless it is SGD's, Adam's
-    or Muon's."""
+    """Return the memories that can replace the ``step`` of SGD, Adam or Muon; none for others."""
     # One that was handed over before is asked for what it was.  Steps are compared, not classes:
     # one derived that only adds options is known, one with a step of its own is not.
     step = unhooked(getattr(optimizer, "hvd_sparse_base", type(optimizer)).step)
@@ -83,48 +91,38 @@ def _memories_of(optimizer: torch.optim.Optimizer) -> tuple[type, ...]:
     own = getattr(torch.optim, "Muon", None)  # of torch 2.9 and later
     if own is not None and step is unhooked(own.step):
         return OF_MUON
-    options = OF_REFERENCE.get(step.__qualname__)
-    return OF_MUON if options and all(map(options, optimizer.param_groups)) else ()
-
-
-def _is_reference_muon(group: Mapping[str, Option]) -> bool:
-    return {"lr", "momentum", "weight_decay"} == set(group) - OF_EVERY_GROUP
-
-
-def _is_reference_pair(group: Mapping[str, Option]) -> bool:
-    if group.get("use_muon"):
-        return _is_reference_muon({k: v for k, v in group.items() if k != "use_muon"})
-    return {"lr", "betas", "eps", "weight_decay", "use_muon"} == set(group) - OF_EVERY_GROUP
+    is_muon = partial(_is_reference_muon, step.__qualname__)
+    return OF_MUON if all(map(is_muon, optimizer.param_groups)) else ()
 
 
 OF_EVERY_GROUP = {"params", "param_names", "initial_lr", "max_lr", "min_lr"} | {
     f"{end}_momentum" for end in ("base", "max")
 }
 """Entries of a parameter group that are torch's own or a scheduler's."""
-OF_REFERENCE = {
-    "SingleDeviceMuon.step": _is_reference_muon,
-    "SingleDeviceMuonWithAuxAdam.step": _is_reference_pair,
-}
-"""The steps of Muon's reference implementation, which is copied rather than installed, and what its
-parameter groups hold."""
+OF_REFERENCE_MUON = {"lr", "momentum", "weight_decay"}
+OF_REFERENCE_PAIR = {"lr", "betas", "eps", "weight_decay"}
+
+
+def _is_reference_muon(step: str, group: Mapping[str, Option]) -> bool:
+    """Tell whether Muon's reference implementation, which is copied rather than installed, has a
+    step of this name and such a group."""
+    options = set(group) - OF_EVERY_GROUP
+    if step == "SingleDeviceMuon.step":
+        return options == OF_REFERENCE_MUON
+    own = OF_REFERENCE_MUON if group.get("use_muon") else OF_REFERENCE_PAIR
+    return step == "SingleDeviceMuonWithAuxAdam.step" and options == own | {"use_muon"}
 
 
 def unhooked(step: Any) -> Any:
-    """Return the ``step`` of a class as it was written.
-
-    torch puts a function that calls step hooks around it, when the first optimizer of the class or
-    of one derived from it is made.
-    """
+    """Return the ``step`` of a class without the function that torch wraps around it when the first
+    optimizer of the class is made."""
     return step.__wrapped__ if getattr(step, "hooked", False) else step
 
 
 def settings_of(
     optimizer: torch.optim.Optimizer, group: Mapping[str, Option], shape: tuple[int, ...]
 ) -> Settings:
-    """Return a parameter group's settings for a tensor, in the form of a memory's ``tune``.
-
-    shape : of the tensor
-    """
+    """Return a parameter group's settings for a tensor, in the form of a memory's ``tune``."""
     refuse_options(type(optimizer).__name__, group)
     rate, decay = float(group["lr"]), float(group["weight_decay"])
     if is_muon(group):
@@ -132,19 +130,19 @@ def settings_of(
     rare: Settings = {name: True for name in ("maximize", "amsgrad") if group.get(name)}
     if "betas" not in group:
         momentum, nesterov = float(group["momentum"]), bool(group["nesterov"])
-        told = {"rate": rate, "momentum": momentum, "nesterov": nesterov, "weight_decay": decay}
-        return {**told, "dampening": float(group["dampening"]), **rare}
+        own = {"rate": rate, "momentum": momentum, "nesterov": nesterov, "weight_decay": decay}
+        return {**own, "dampening": float(group["dampening"]), **rare}
     (beta1, beta2), epsilon = map(float, group["betas"]), float(group["eps"])
     if is_decoupled(optimizer, group):
         decay = 0.0  # the optimizer's own
     if "momentum_decay" in group:  # NAdam
         rare["momentum_decay"] = float(group["momentum_decay"])
-    told = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon, "weight_decay": decay}
-    return {"rate": rate, **told, **rare}
+    own = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon, "weight_decay": decay}
+    return {"rate": rate, **own, **rare}
 
 
 def _settings_of_muon(group: Mapping[str, Option], shape: tuple[int, ...]) -> Settings:
-    """Return what a group of Muon's says of a tensor; its reference has fixed what is left out."""
+    # the defaults are those of Muon's reference
     rows, columns = shape[-2:] if len(shape) > 1 else (1, 1)
     if group.get("adjust_lr_fn") == "match_rms_adamw":
         scale = 0.2 * math.sqrt(max(rows, columns))
@@ -161,13 +159,12 @@ def _settings_of_muon(group: Mapping[str, Option], shape: tuple[int, ...]) -> Se
 
 
 def is_muon(group: Mapping[str, Option]) -> bool:
-    """Tell whether a parameter group is orthogonalised; SGD's have dampening, and Adam's betas."""
+    """Tell whether a group's updates are orthogonalised; SGD has dampening, and Adam betas."""
     return not {"betas", "dampening"} & set(group)
 
 
 def is_decoupled(optimizer: torch.optim.Optimizer, group: Mapping[str, Option]) -> bool:
-    """Tell whether weight decay shrinks the parameter, as in AdamW and Muon, and adds nothing to
-    the gradient."""
+    """Tell whether weight decay shrinks the parameter, as in AdamW and Muon."""
     if "use_muon" in group or is_muon(group):
         return True
     return bool(group.get("decoupled_weight_decay", isinstance(optimizer, torch.optim.AdamW)))
@@ -190,7 +187,6 @@ class Applying:
     _opt_called: bool
 
     def __init_subclass__(cls) -> None:
-        """Let the compressor know of the class that Horovod makes of this one."""
         super().__init_subclass__()
         if "hvd_sparse_compressor" not in vars(cls):
             cls.hvd_sparse_compressor.derived(cls)
@@ -205,7 +201,7 @@ class Applying:
             with torch.enable_grad():
                 loss = closure()
         self._opt_called = True  # for schedulers, which look whether step() came before theirs
-        compressor = type(self).hvd_sparse_compressor
+        compressor = self.hvd_sparse_compressor
         results = compressor.results
         own = [
             {**group, "params": results.others_among(group["params"])}
@@ -226,15 +222,15 @@ class Applying:
         return loss
 
     def _count(self, alone: Collection[torch.Tensor]) -> None:
-        """Keep one number of every parameter that has a gradient, under the name that Adam has for
-        it; without it, the state was cleared.
+        """Count the steps of every parameter with a gradient, as Adam does; a state without the
+        count was cleared.
 
-        Horovod's ``broadcast_optimizer_state`` takes a step with zero gradients to have a state:
-        there the moments must be, for those of rank 0.
+        Horovod's ``broadcast_optimizer_state`` takes a step with zero gradients to have a state,
+        with moments for those of rank 0.
 
         alone : parameters whose state is the optimizer's own
         """
-        has_begun = type(self).hvd_sparse_compressor.has_begun
+        has_begun = self.hvd_sparse_compressor.has_begun
         states = []
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -257,21 +253,21 @@ class Applying:
 
     def _whole_state(self) -> Settings:
         """Return the state with the moments that the compressor has of this rank's gradients."""
-        compressor = type(self).hvd_sparse_compressor
+        compressor = self.hvd_sparse_compressor
         whole: Settings = defaultdict(dict)
         groups = _groups_by_parameter(self.param_groups)
         for parameter, state in self.state.items():
             # The optimizer's own, or such that the compressor has not taken yet.
             has_own = bool(set(state) & set(MOMENTS))
-            told_of = {} if has_own else compressor.optimizer_state_of(parameter)
+            moments = {} if has_own else compressor.optimizer_state_of(parameter)
             group = groups.get(parameter, {})
-            if told_of and "momentum_decay" in group:
+            if moments and "momentum_decay" in group:
                 beta1, decay = float(group["betas"][0]), float(group["momentum_decay"])
-                product = momenta_of_nadam(beta1, decay, int(told_of["step"]))[0]
-                told_of[PRODUCT] = torch.tensor(product)
+                product = momenta_of_nadam(beta1, decay, int(moments["step"]))[0]
+                moments[PRODUCT] = torch.tensor(product)
             # Horovod's broadcast writes numbers, which Adam has, to the optimizer's own dictionary.
-            is_own = "betas" in group and not told_of
-            held = whole[parameter] = state if is_own else {**state, **told_of}
+            is_own = "betas" in group and not moments
+            held = whole[parameter] = state if is_own else {**state, **moments}
             if "use_muon" in group and "step" in held:
                 # A number of Python's, as in Muon's reference: Horovod broadcasts it as such.
                 held["step"] = int(held["step"])
@@ -298,21 +294,21 @@ class Applying:
         moments of this rank's gradients."""
         kept, self.state = self.state, self._whole_state()
         try:
-            told: Settings = super().state_dict()  # type: ignore[misc]
+            saved: Settings = super().state_dict()  # type: ignore[misc]
         finally:
             self.state = kept
         # SGD and Muon have no number in their state, and Horovod's broadcasts want the same on all
         # ranks.
         uncounted = {
-            i for group in told["param_groups"] if "betas" not in group for i in group["params"]
+            i for group in saved["param_groups"] if "betas" not in group for i in group["params"]
         }
         if uncounted:
-            states: Settings = told["state"]
-            told[STEPS] = {
+            states: Settings = saved["state"]
+            saved[STEPS] = {
                 i: int(s.pop("step")) for i, s in states.items() if "step" in s and i in uncounted
             }
-            told["state"] = {i: state for i, state in states.items() if state}
-        return told
+            saved["state"] = {i: state for i, state in states.items() if state}
+        return saved
 
     def load_state_dict(self, state_dict: Settings) -> None:
         """Take a state of this optimizer's or of one that was not handed over: the compressor goes
@@ -328,30 +324,22 @@ class Applying:
                 state.setdefault("step", torch.tensor(float(steps)))
 
     def _apply(self, group: Settings, parameters: list[torch.Tensor]) -> None:
-        """Move a group's parameters by the compressor's results."""
         if not parameters:
             return
         rate = float(group["lr"])
         if group["weight_decay"] and is_decoupled(self, group):  # type: ignore[arg-type]
             # before the step, as AdamW does it: what arrives does not shrink
             torch._foreach_mul_(parameters, 1 - rate * float(group["weight_decay"]))
-        dense: list[torch.Tensor] = []
-        directions: list[torch.Tensor] = []
-        for parameter in parameters:
-            assert parameter.grad is not None
-            if parameter.grad.is_sparse:  # Horovod makes it so again; torch has no list of these
-                parameter.add_(parameter.grad, alpha=-rate)
-            else:
-                dense.append(parameter)
-                directions.append(parameter.grad)
+        moves: list[tuple[torch.Tensor, Any]] = [(p, p.grad) for p in parameters]
+        for parameter, move in moves:
+            if move.is_sparse:  # Horovod makes it so again; torch has no list of these
+                parameter.add_(move, alpha=-rate)
+        dense = [each for each in moves if not each[1].is_sparse]
         if dense:
-            torch._foreach_add_(dense, directions, alpha=-rate)
+            torch._foreach_add_(*map(list, zip(*dense)), alpha=-rate)
 
     def _step_by_itself(self, groups: list[Settings]) -> None:
-        """Take the optimizer's own step with gradients that came through no compressor.
-
-        groups : the optimizer's, with their parameters alone
-        """
+        """Take the optimizer's own step with gradients that came through no compressor."""
         for group in groups:
             name = "Muon" if is_muon(group) else "Adam"
             is_sgd = "dampening" in group
@@ -370,7 +358,7 @@ class Applying:
             self.param_groups = whole
 
     def _refuse_foreign_gradients(self, groups: list[Settings]) -> None:
-        """Refuse dense gradients that came through no compressor, before any gradient did.
+        """Refuse dense gradients before any gradient came through the compressor.
 
         They lack the compressor's momentum.  Zeros, with which Horovod makes an optimizer create
         its state before a broadcast, change nothing and are accepted.
@@ -380,7 +368,7 @@ class Applying:
             if any(bool(p.grad.any()) for p in dense):
                 raise InvalidOption(
                     f"the {type(self).__name__} was handed to a compressor that its gradients do "
-                    f"not come through: {type(self).hvd_sparse_compressor.results.way}, or "
+                    f"not come through: {self.hvd_sparse_compressor.results.way}, or "
                     "leave out optimizer="
                 )
             group["params"] = [p for p in group["params"] if p.grad.is_sparse]
@@ -390,15 +378,14 @@ setattr(Applying.step, OF_SCHEDULERS, True)
 
 
 def _groups_by_parameter(groups: list[Settings]) -> dict[torch.Tensor, Settings]:
-    """Return the group of each parameter."""
     return {parameter: group for group in groups for parameter in group["params"]}
 
 
 class Follower:
     """Passes the current settings of the handed-over optimizer to the memory, tensor by tensor.
 
-    Horovod derives an optimizer of its own from it, and loading a state gives that one new
-    parameter groups; so the settings are read from Horovod's.
+    They are read from the optimizer that Horovod derives of it: loading a state gives that one new
+    parameter groups.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, compressor: Any) -> None:
@@ -421,8 +408,7 @@ class Follower:
         self._counted: set[int] = set()
 
     def meet(self, caller: Optimizer) -> None:
-        """Horovod's optimizer, which calls.  InvalidOption if it is not made of the one that was
-        handed over."""
+        """Follow Horovod's optimizer; InvalidOption if it is not made of the handed-over one."""
         if getattr(caller, "hvd_sparse_compressor", None) is not self._compressor:
             raise InvalidOption(
                 f"the {type(caller).__name__} that calls the compressor is not the optimizer that "
@@ -444,7 +430,7 @@ class Follower:
     ) -> Settings:
         """Return the optimizer's settings for a parameter, in the form of the memory's ``tune``.
 
-        value : function that returns the flat parameter, called if the memory needs it
+        value : returns the flat parameter
         """
         optimizer, index = self._optimizer, self._group_of(parameter)
         if index is None:
@@ -461,14 +447,12 @@ class Follower:
         return settings
 
     def rate_of(self, parameter: torch.Tensor) -> tuple[float, int]:
-        """Return a parameter's learning rate, and the number of its group.
-
-        One that is in no group has none: ``settings_of`` says so.
-        """
+        """Return a parameter's learning rate, and the number of its group; ``settings_of`` refuses
+        one without a group."""
         index = self._group_of(parameter)
-        return (
-            (0.0, 0) if index is None else (float(self._optimizer.param_groups[index]["lr"]), index)
-        )
+        if index is None:
+            return 0.0, 0
+        return float(self._optimizer.param_groups[index]["lr"]), index
 
     def _group_of(self, parameter: torch.Tensor) -> int | None:
         if id(parameter) not in self._groups:
@@ -477,11 +461,10 @@ class Follower:
         return self._groups.get(id(parameter))
 
     def moments_of(self, parameter: torch.Tensor, steps: int) -> tuple[Settings, int] | None:
-        """Return moments that the optimizer was given and the memory has not, and their steps.
+        """Return moments that the optimizer was given and the memory has not, and their steps; None
+        where the memory goes on, and no moments where the state was cleared.
 
-        None where the memory goes on; no moments where the state was cleared.
-
-        steps : of the moments that the memory has
+        steps : of the memory's moments
         """
         state = self._optimizer.state.get(parameter)
         if not state:
@@ -490,11 +473,11 @@ class Follower:
             self._counted.discard(id(parameter))
             return {}, 0
         given = {MOMENTS[name]: state.pop(name) for name in MOMENTS if name in state}
-        told = int(state.setdefault("step", torch.zeros(())))
+        counted = int(state.setdefault("step", torch.zeros(())))
         self._counted.add(id(parameter))
         given = {name: moment for name, moment in given.items() if moment is not None}
         # A state that was saved by this optimizer is the compressor's, as rank 0 had it.
-        return None if not given or 0 < told == steps else (given, told)
+        return None if not given or 0 < counted == steps else (given, counted)
 
 
 MOMENTS = {
@@ -509,8 +492,7 @@ PRODUCT = "mu_product"
 
 
 def is_counted_alone(state: Settings) -> bool:
-    """Tell whether a parameter's state has a count of steps and no moments but zeros, with which
-    Horovod's broadcast begins: the optimizer itself begins without a state."""
+    """Tell whether a state has a count and no moments but zeros, as before Horovod's broadcast."""
     moments = [state[name] for name in MOMENTS if state.get(name) is not None]
     if "step" not in state or (moments and state["step"]):
         return False
@@ -518,7 +500,6 @@ def is_counted_alone(state: Settings) -> bool:
 
 
 def moments_in(group: Mapping[str, Option]) -> list[str]:
-    """Return the names of the moments that the optimizer itself has for a parameter group."""
     if "betas" in group:
         return ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group.get("amsgrad") else [])]
     return ["momentum_buffer"] if group["momentum"] or is_muon(group) else []
@@ -527,27 +508,26 @@ def moments_in(group: Mapping[str, Option]) -> list[str]:
 def refuse_momentum(optimizer: Optimizer) -> None:
     """InvalidOption for an optimizer with momentum behind a memory that applies it already."""
     for group in optimizer.param_groups:
-        what = momentum_in(group)
-        if what is not None:
+        momentum = momentum_in(group)
+        if momentum is not None:
             raise InvalidOption(
-                f"the optimizer has {what}, and the compressor's memory applies momentum already: "
-                "doubled momentum diverges; "
+                f"the optimizer has {momentum}, and the compressor's memory applies momentum "
+                "already: doubled momentum diverges; "
                 f"{REMEDY}, or use SGD without momentum"
             )
 
 
 def habits_of(group: Mapping[str, Option]) -> str | None:
     """Return the feature of a group's optimizer that sparse gradients spoil, as text, or None."""
-    what = momentum_in(group)
-    return "steps that it adapts to the gradients" if what is None and ADAPTS & set(group) else what
+    adapts = "steps that it adapts to the gradients" if ADAPTS & set(group) else None
+    return momentum_in(group) or adapts
 
 
 ADAPTS = {"alpha", "rho", "lr_decay", "initial_accumulator_value"}
-"""Options that tell RMSprop, Adadelta and Adagrad."""
+"""Options of RMSprop, Adadelta and Adagrad."""
 
 
 def momentum_in(group: Mapping[str, Option]) -> str | None:
-    """A parameter group's momentum in words; None where it has none."""
     if group.get("momentum"):
         return f"momentum {group['momentum']}"
     return f"betas {group['betas']}" if "betas" in group else None

@@ -8,7 +8,7 @@ import warnings
 import torch
 
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.rates import Rates, first_rates, refuse_path
+from hvd_sparse.optimizer_memory import Rates, first_rates, refuse_path
 from hvd_sparse.untyped import Optimizer, Value
 
 PLATEAU = torch.optim.lr_scheduler.ReduceLROnPlateau
@@ -51,7 +51,6 @@ def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
 
 
 def _path(optimizer: Optimizer, scheduler: Value, steps: int) -> list[list[float]]:
-    """Return the rates of all groups at each step."""
     groups = [
         {**copy.deepcopy({k: v for k, v in group.items() if k != "params"}), "params": [_nothing()]}
         for group in optimizer.param_groups

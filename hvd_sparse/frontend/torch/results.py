@@ -1,12 +1,12 @@
-"""What becomes of results: which gradients are a compressor's, and who applied what since when.
+"""Reduced gradients until an optimizer applies them.
 
-With ``optimizer=`` results are updates, so that gradients which came by another way get the
-optimizer's own update, and results that are clipped or unscaled on their way are told.
+With ``optimizer=`` results are updates.  Gradients that came by another way get the optimizer's own
+update, and a warning names results that are clipped or unscaled on their way.
 
 With any optimizer, some results are thrown away: a discriminator's gradient in the generator's
 pass, SAM's first pass, a batch that is skipped.  The program resets ``.grad`` and never applies it.
-With a dense allreduce nothing of it is left.  Here the memory has kept what was not sent, and would
-send it later; so such a step is taken back.
+A dense allreduce leaves nothing of it.  Here the memory keeps the entries that were not sent, and
+would send them later; so such a step is taken back.
 
 A result is gone if ``.grad`` is None, another tensor or zero again before the next backward pass
 adds to it.  It was applied if an optimizer that holds the parameter has finished a step meanwhile;
@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import math
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,6 +30,7 @@ from torch.optim.optimizer import (
 )
 
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.frontend.torch.hooks import remove, weakly
 from hvd_sparse.step.records import StepRun
 from hvd_sparse.step.step import Step
 from hvd_sparse.untyped import Optimizer, Value
@@ -53,12 +54,8 @@ ALIKE = 0.999
 class Result:
     """A parameter's result, as it was when it was handed out.
 
-    Attributes
-    ----------
-    run : the step that it is of
-    gradient, gradient_version : the tensor that holds it; None where DDP will make one
-    parameter_version : of the parameter
-    bits : of the parameter, added up; None where versions are known to tell of changes
+    gradient : the tensor that holds it; None where DDP will make one
+    bits : of the parameter, added up; None if versions are known to show changes
     in_step : an optimizer's step was under way
     is_gone : whether it was gone when the next gradient came; None before that
     """
@@ -75,22 +72,19 @@ class Result:
 class Results:
     """The results of a compressor, from when they are handed out until they are applied.
 
-    Parameters
-    ----------
-    step : takes back the steps of results that were thrown away
-    parameters : in the step's order
-
     Attributes
     ----------
-    waiting : results that nobody has applied yet, by position
-    way : that gradients should come by to be results, in words
+    position_of : positions of the parameters, by id
+    waiting : results that no optimizer has applied yet, by position
+    way : the remedy for gradients that come by another way
     """
 
-    way = clipping_remedy = ""
+    way = ""
+    _clipping_remedy = ""
 
     def __init__(self, step: Step, parameters: Sequence[torch.Tensor]) -> None:
         self._step, self._parameters = step, parameters
-        self._position_of = {id(parameter): i for i, parameter in enumerate(parameters)}
+        self.position_of = {id(parameter): i for i, parameter in enumerate(parameters)}
         self.waiting: dict[int, Result] = {}
         self._is_handed_over = False
         self._is_result: dict[int, bool] = {}
@@ -107,16 +101,15 @@ class Results:
         self._after_one_gone = -1
         self._copies: dict[int, torch.Tensor] = {}
         self._left_at: dict[int, int] = {}
-        owner = weakref.ref(self)
-        self._hooks = [
-            register_optimizer_step_pre_hook(_hook(owner, Results.begin_step)),
-            register_optimizer_step_post_hook(_hook(owner, Results.end_step)),
+        self._hooks: list[Value] = [
+            register_optimizer_step_pre_hook(weakly(self._begin_step)),
+            register_optimizer_step_post_hook(weakly(self.end_step)),
         ]
         self._hooks += [
-            parameter.register_hook(_looker(owner, position))
+            parameter.register_hook(weakly(self._look, position))
             for position, parameter in self._trained()
         ]
-        weakref.finalize(self, _remove, self._hooks)
+        weakref.finalize(self, remove, self._hooks)
 
     def _trained(self) -> Iterator[tuple[int, torch.Tensor]]:
         for position, parameter in enumerate(self._parameters):
@@ -124,25 +117,23 @@ class Results:
                 yield position, parameter
 
     def hand_over(self, way: str = "", clipping_remedy: str = "") -> None:
-        """Expect that results are applied by an optimizer's step alone: one was handed over.
+        """Expect that the step of a handed-over optimizer alone applies results.
 
-        Parameters
-        ----------
-        way : that gradients should come by, in words
-        clipping_remedy : for gradients that are clipped when they have come back, in words
+        way, clipping_remedy : for gradients that come by another way, and that are clipped
+        afterwards
         """
-        self._is_handed_over, self.way, self.clipping_remedy = True, way, clipping_remedy
+        self._is_handed_over, self.way, self._clipping_remedy = True, way, clipping_remedy
         trained = sorted(self._trained(), key=lambda each: each[1].numel())
         self._smallest = iter([position for position, _ in trained])
         self._compared = next(self._smallest, -1)
         for position, parameter in trained:
-            renew = _renewer(self._is_result, position)
+            renew = weakly(self._renew, position)
             self._hooks.append(parameter.register_post_accumulate_grad_hook(renew))
 
     # -- what a step calls ------------------------------------------------------------------------
 
     def settle(self, position: int) -> None:
-        """Take back a tensor's last step if its result was thrown away; its next one begins."""
+        """Take back a tensor's last step if its result was thrown away."""
         if self._is_handed_over:
             self._left_at[position] = self._parameters[position]._version
         handed = self.waiting.get(position)
@@ -158,21 +149,17 @@ class Results:
         self._copies.pop(position, None)
 
     def settle_all(self) -> None:
-        """Take back all steps whose results were thrown away: the states are asked for."""
+        """Take back all steps whose results were thrown away, before states are read."""
         for position in list(self.waiting):
             self.settle(position)
 
     def hand_out(
         self, position: int, run: StepRun | None, result: torch.Tensor, scale: float = 1.0
     ) -> None:
-        """Remember a result that the program is about to get.
+        """Remember a result that is about to take its gradient's place.
 
-        Parameters
-        ----------
-        position : of the tensor
-        run : the step, where it has written to a state that it can be taken back from
-        result : takes the gradient's place
-        scale : of the loss, which a scaler is about to divide by
+        run : the step, if it can be taken back
+        scale : of the loss, by which a scaler will divide
         """
         self._is_result[position] = True
         if position in (self._compared, self._after_one_gone) and not result.is_sparse:
@@ -193,32 +180,23 @@ class Results:
             self._under_way is not None,
         )
 
-    def forget(self) -> None:
-        """Let go of all results: the states are others now."""
-        self.waiting.clear()
-
     def close(self) -> None:
         """Take the hooks away."""
-        self.forget()
-        _remove(self._hooks)
+        self.waiting.clear()
+        remove(self._hooks)
 
-    # -- what an optimizer calls that was handed over ---------------------------------------------
+    # -- what a handed-over optimizer calls -------------------------------------------------------
 
     def among(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the parameters whose gradient is a result.
-
-        One that autograd has added to since is none.
-        """
+        """Return the parameters whose gradient is a result, to which autograd has added nothing."""
         return [p for p in parameters if p.grad is not None and self._is_result_of(p)]
 
     def others_among(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the parameters whose gradient came by another way.
-
-        InvalidOption for one whose gradients came through the compressor before.
-        """
+        """Return the parameters whose gradient came by another way; InvalidOption if earlier ones
+        came through the compressor."""
         others = [p for p in parameters if p.grad is not None and not self._is_result_of(p)]
         for parameter in others:
-            position = self._position_of.get(id(parameter))
+            position = self.position_of.get(id(parameter))
             if position in self._is_result:
                 assert parameter.grad is not None and position is not None
                 raise InvalidOption(
@@ -230,23 +208,16 @@ class Results:
         return others
 
     def _is_result_of(self, parameter: torch.Tensor) -> bool:
-        return self._is_result.get(self._position_of.get(id(parameter), -1), False)
+        return self._is_result.get(self.position_of.get(id(parameter), -1), False)
 
     def tell_of_others(self, others: Sequence[torch.Tensor], name: str) -> None:
-        """Say once that an optimizer updates some parameters by itself.
-
-        Sparse gradients are left out, because Horovod exchanges them as ever.
-
-        Parameters
-        ----------
-        others : parameters whose gradient came by another way
-        name : of the optimizer's class
-        """
+        """Warn once that an optimizer updates parameters whose dense gradients came by another way;
+        Horovod exchanges sparse ones as ever."""
         dense = [p for p in others if p.grad is not None and not p.grad.is_sparse]
         if not dense:
             return
         first = dense[0]
-        position = self._position_of.get(id(first))
+        position = self.position_of.get(id(first))
         key = f"of shape {[*first.shape]}" if position is None else repr(self._step.keys[position])
         self._tell_once(
             "tensor %s%s has a gradient that came through no compressor: %s updates it by itself, "
@@ -257,13 +228,10 @@ class Results:
         )
 
     def tell_of_decay(self, group: Value) -> None:
-        """Say once that weight decay was taken of other values than the optimizer would take it of,
-        before it steps.
-
-        group : of parameters
-        """
+        """Warn once if a group's weight decay was taken of other values than at the optimizer's
+        step."""
         for parameter in group["params"] if group["weight_decay"] else ():
-            position = self._position_of.get(id(parameter), -1)
+            position = self.position_of.get(id(parameter), -1)
             version = parameter._version
             if parameter.grad is not None and self._left_at.get(position, version) != version:
                 self._tell_once(
@@ -278,18 +246,17 @@ class Results:
 
     # -- what the hooks call ----------------------------------------------------------------------
 
-    def begin_step(self, optimizer: Optimizer) -> None:
-        """Note that an optimizer's step begins."""
+    def _begin_step(self, optimizer: Optimizer, *_: object) -> None:
         self._under_way = weakref.ref(optimizer)
 
-    def end_step(self, optimizer: Optimizer) -> None:
-        """Note that an optimizer has finished a step, and so applied the gradients that it saw."""
+    def end_step(self, optimizer: Optimizer, *_: object) -> None:
+        """Note that an optimizer has finished a step, and so applied its gradients."""
         self._under_way = None
         if not self.waiting and not self._copies:
             return
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                position = self._position_of.get(id(parameter))
+                position = self.position_of.get(id(parameter))
                 if position is None:
                     continue
                 self._stepped.add(position)
@@ -309,7 +276,6 @@ class Results:
             self._is_hidden = True
 
     def _compare(self, position: int, gradient: torch.Tensor, name: str) -> None:
-        """Compare a gradient that is applied with the result that was handed out."""
         given = self._copies.pop(position, None)
         if given is None or gradient.is_sparse or not self._is_result[position]:
             return
@@ -343,16 +309,23 @@ class Results:
             "the compressor grad_scaler=scaler",
             factor,
             name,
-            self.clipping_remedy,
+            self._clipping_remedy,
         )
 
-    def look(self, position: int) -> None:
+    def _renew(self, position: int, *_: object) -> None:
+        """A gradient was added to a parameter's last one."""
+        if position in self._is_result:
+            self._is_result[position] = False
+
+    def _look(self, position: int, *_: object) -> None:
         """See whether a result is still there, before the next gradient is added to it."""
+        if not self.waiting:
+            return
         handed = self.waiting.get(position)
         if handed is not None and not handed.is_gone:
             handed.is_gone = self._has_gone(position, handed)
 
-    # -- what became of a result ------------------------------------------------------------------
+    # -- the end of a result ----------------------------------------------------------------------
 
     def _has_gone(self, position: int, handed: Result) -> bool:
         now = self._parameters[position].grad
@@ -379,8 +352,7 @@ class Results:
         return not self._has_changed(handed.run)
 
     def _has_changed(self, run: StepRun) -> bool:
-        """Tell whether anything was applied since a step's results were handed out; asked once a
-        step, as its results are settled one after the other."""
+        """Tell whether anything was applied since a step's results were handed out."""
         if self._verdict[0] is not run:
             self._verdict = run, self._look_for_changes(run)
         return self._verdict[1]
@@ -422,42 +394,3 @@ class Results:
 def _bits_of(parameter: torch.Tensor) -> int:
     """Return the bits of a parameter, added up as integers: any change of one entry shows."""
     return int(parameter.detach().view(INTEGERS[parameter.element_size()]).sum())
-
-
-def _hook(
-    owner: weakref.ref[Results], tell: Callable[[Results, Optimizer], None]
-) -> Callable[..., None]:
-    """Return a hook of all optimizers that does not keep the compressor alive."""
-
-    def hook(optimizer: Optimizer, *_: object) -> None:
-        results = owner()
-        if results is not None:
-            tell(results, optimizer)
-
-    return hook
-
-
-def _looker(owner: weakref.ref[Results], position: int) -> Callable[[torch.Tensor], None]:
-    """Return a hook of a parameter, called before a gradient is added to its last one."""
-
-    def look(_: torch.Tensor) -> None:
-        results = owner()
-        if results is not None and results.waiting:
-            results.look(position)
-
-    return look
-
-
-def _renewer(is_result: dict[int, bool], position: int) -> Callable[[torch.Tensor], None]:
-    """Return a hook of a parameter, called when a gradient was added to its last one."""
-
-    def renew(_: torch.Tensor) -> None:
-        if position in is_result:
-            is_result[position] = False
-
-    return renew
-
-
-def _remove(hooks: list[Value]) -> None:
-    for hook in hooks:
-        hook.remove()

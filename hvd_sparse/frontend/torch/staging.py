@@ -22,7 +22,6 @@ logger = logging.getLogger("hvd_sparse")
 
 
 def is_on_device(tensor: torch.Tensor) -> bool:
-    """Tell whether a tensor lies in an accelerator's memory."""
     return not tensor.is_cpu and tensor.device.type != "meta"
 
 
@@ -32,11 +31,6 @@ def accelerator() -> str | None:
         return None
     device = torch.accelerator.current_accelerator(check_available=True)
     return None if device is None else str(device.type)
-
-
-def can_be_staged(tensor: torch.Tensor) -> bool:
-    """Tell whether the device is the accelerator that torch works with here."""
-    return bool(tensor.device.type == accelerator())
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
@@ -52,11 +46,7 @@ def to_device(dense: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
 
 
 def write_back(flat: np.ndarray, gradient: torch.Tensor) -> bool:
-    """Write the result into the gradient's own memory, if it lies there as the result does.
-
-    It was read at the start of the step, and a result in new memory would cost an allocation a
-    tensor a step.
-    """
+    """Write the result into a device gradient's own memory if it fits, to save an allocation."""
     kind = torch.float64 if flat.dtype == np.float64 else torch.float32
     if not is_on_device(gradient) or gradient.dtype != kind or not gradient.is_contiguous():
         return False
@@ -75,14 +65,7 @@ def say_experimental(device: str) -> None:
 
 
 def say_ways(name: str, stay: int, reasons: Iterable[str]) -> None:
-    """Say how many of a compressor's gradients stay on their device, and why others do not.
-
-    Parameters
-    ----------
-    name : of the compressor
-    stay : how many stay
-    reasons : of each that does not
-    """
+    """Log how many gradients stay on their device, and the reasons of those that do not."""
     told = "; ".join(f"{count} as {why}" for why, count in Counter(reasons).items())
     logger.info(
         "%s: %d gradients stay on their device%s",

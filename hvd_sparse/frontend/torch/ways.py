@@ -20,8 +20,6 @@ from hvd_sparse.types import TensorSpec
 from hvd_sparse.untyped import Option
 
 HOST, DEVICE, STAGED = "host", "device", "staged"
-"""The ways of a tensor: its gradient is on the CPU; it stays on its device; it is copied to the
-host, and its result back."""
 
 KINDS = ("selector", "memory", "codec", "exchange")
 """The parts that meet a tensor's vectors.  Each says itself whether it needs them on the host."""
@@ -48,13 +46,7 @@ OPTIONS: Mapping[str, tuple[Callable[[Option], bool], str] | None] = {
 
 
 def why_staged(configuration: Configuration, spec: TensorSpec) -> str:
-    """Return why a gradient on a device is staged, in words; nothing where it stays there.
-
-    Parameters
-    ----------
-    configuration : parts and options
-    spec : the tensor
-    """
+    """Return the reason why a device's gradient is staged; empty if it stays there."""
     if not configuration.is_sparse(spec.shape, spec.numel):
         return "never compressed: Horovod is given tensors of the CPU"
     for kind in KINDS:
@@ -75,10 +67,6 @@ def ways_of(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return the paths of parameters' gradients, by name, and the reasons for staging.
 
-    Parameters
-    ----------
-    named : the tensors, with the properties that ranks agree on
-    configuration : parts and options
     can_stay : the frontend can leave gradients on their device
     """
     ways, reasons = {}, {}
@@ -101,7 +89,6 @@ def staying(kind: str) -> list[str]:
 
 
 def _needs_host(registry: Registry, id: str) -> str:
-    """Return the reason that a part gives; with its defaults, where options decide."""
     declared: str | property = registry.get(id).needs_host
     needs: str = registry.create(id).needs_host if isinstance(declared, property) else declared
     return needs

@@ -2,31 +2,52 @@
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 
 from hvd_sparse.kernels import reference
-from hvd_sparse.kernels.contract import Moments, Sums, Surplus
-from hvd_sparse.kernels.numba import assembly, copies, counts, lists, moments
-from hvd_sparse.kernels.numba._passes import CompiledPasses, joined, pattern_at
-from hvd_sparse.kernels.numba.largest import SHORT, search
+from hvd_sparse.kernels.contract import Aim, Moments, Sums, Surplus, Taking
+from hvd_sparse.kernels.numba import directions, fused, lists, scans
 from hvd_sparse.kernels.numba.packers import CompiledPackers
 from hvd_sparse.kernels.numba.rows import CompiledRows
-from hvd_sparse.kernels.numba.segments import SPARE
+from hvd_sparse.kernels.numba.scans import SHORT, search
+from hvd_sparse.kernels.numba.vectors import SPARE
+from hvd_sparse.kernels.optimizers import AdamStep
 from hvd_sparse.types import Selection
 
 CANDIDATES = 8
 """Entries over those wanted that are worth a list to be cut."""
 
+ENTRIES_PER_THREAD = 1 << 17
+"""Entries that are worth another thread."""
 
-class CompiledKernels(CompiledPasses, CompiledPackers, CompiledRows):
-    """Compiled kernels: one pass each, bound by memory; the global interpreter lock is free
-    meanwhile.
+SHARED = 2 * ENTRIES_PER_THREAD
+"""Entries of a vector that threads share."""
 
-    Parameters
-    ----------
+LINE = 64
+"""Entries to whose multiples the parts of threads are rounded: whole cache
+lines, counted from the vector's first entry."""
+
+Result = TypeVar("Result")
+
+_BITS = {
+    np.dtype(np.float32): (struct.Struct("=f"), struct.Struct("=i")),
+    np.dtype(np.float64): (struct.Struct("=d"), struct.Struct("=q")),
+}
+"""What rounds a number to a dtype, and what reads its bits as an integer: several times as fast as
+an array's scalars."""
+
+
+class CompiledKernels(CompiledPackers, CompiledRows):
+    """Compiled kernels: one pass each, bound by memory; they release the interpreter lock.
+
     threads : how many work on one vector; vectors too short for that many get fewer
     """
 
@@ -40,19 +61,126 @@ class CompiledKernels(CompiledPasses, CompiledPackers, CompiledRows):
     take_indices = staticmethod(reference.take_indices)
     take_bins = staticmethod(reference.take_bins)
 
+    def __init__(self, threads: int = 1) -> None:
+        self.threads = threads
+        self._pool = ThreadPoolExecutor(threads - 1, "hvd_sparse") if threads > 1 else None
+
+    def _spread(self, numel: int, work: Callable[[int, int], Result]) -> list[Result]:
+        """Return the results of the work on the parts of a vector, of which one is the caller's."""
+        if self._pool is None or numel < SHARED:
+            return [work(0, numel)]
+        parts = min(self.threads, numel // ENTRIES_PER_THREAD)
+        # Parts begin at whole lines, so that no two threads write to one.
+        bounds = [*(numel * i // parts // LINE * LINE for i in range(parts)), numel]
+        others = [self._pool.submit(work, *pair) for pair in pairwise(bounds[1:])]
+        return [work(bounds[0], bounds[1]), *(other.result() for other in others)]
+
     def moments(self, x: np.ndarray) -> Moments:
-        return self._totals(x.size, partial(moments.look, x))
+        return self._totals(x.size, partial(scans.look, x))
 
     def accumulate(self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray) -> Moments:
         def add(start: int, stop: int, totals: np.ndarray) -> None:
-            moments.add_and_look(gradient, residual, out, start, stop, totals)
+            scans.add_and_look(gradient, residual, out, start, stop, totals)
 
         return self._totals(out.size, add)
+
+    def accumulate_and_take(
+        self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray, aim: Aim
+    ) -> Taking:
+        return self._taken(partial(fused.add_and_take, gradient, residual, out), out, aim)
+
+    def push_momentum_and_take(
+        self,
+        gradient: np.ndarray,
+        velocity: np.ndarray,
+        out_velocity: np.ndarray,
+        residual: np.ndarray,
+        out: np.ndarray,
+        momentum: float,
+        nesterov: bool,
+        aim: Aim,
+    ) -> Taking:
+        vectors = gradient, residual, out, velocity, out_velocity
+        loop = partial(fused.push_and_take, *vectors, out.dtype.type(momentum), nesterov)
+        return self._taken(loop, out, aim)
+
+    def push_adam_and_take(
+        self,
+        gradient: np.ndarray,
+        mean: np.ndarray,
+        square: np.ndarray,
+        out_mean: np.ndarray,
+        out_square: np.ndarray,
+        residual: np.ndarray,
+        out: np.ndarray,
+        step: AdamStep,
+        aim: Aim,
+    ) -> Taking:
+        vectors = gradient, residual, out, mean, square, out_mean, out_square
+        numbers = step.factors(out.dtype)
+        loop = partial(fused.push_adam_and_take, *vectors, *numbers, step.is_of_mean)
+        return self._taken(loop, out, aim)
+
+    def _taken(self, loop: Callable[..., int], out: np.ndarray, aim: Aim) -> Taking:
+        """Return the entries that a loop of ``fused`` takes, given its arguments before
+        ``start``."""
+        cut, numel = pattern_at(aim.threshold, out.dtype), out.size
+        if self._pool is not None and numel >= SHARED:
+            return self._taken_by_threads(loop, cut, out, aim)
+        room, totals = min(aim.capacity, numel) + SPARE, np.zeros(2)
+        indices, values = np.empty(room, np.uint32), np.empty(room, out.dtype)
+        count = loop(0, numel, cut, indices, values, aim.capacity, totals)
+        taken = Selection(indices[:count], values[:count], numel) if count >= 0 else None
+        abs_sum, nonfinite = totals.tolist()
+        return Taking(abs_sum, int(nonfinite), taken)
+
+    def _taken_by_threads(
+        self, loop: Callable[..., int], cut: int, out: np.ndarray, aim: Aim
+    ) -> Taking:
+        def take(start: int, stop: int) -> tuple[np.ndarray, int, Selection]:
+            # Every thread has room for the whole capacity: how many its part has nobody knows.
+            room, totals = min(aim.capacity, stop - start) + SPARE, np.zeros(2)
+            indices, values = np.empty(room, np.uint32), np.empty(room, out.dtype)
+            count = loop(start, stop, cut, indices, values, aim.capacity, totals)
+            listed = max(0, count)
+            return totals, count, Selection(indices[:listed], values[:listed], out.size)
+
+        parts = self._spread(out.size, take)
+        taken = joined([taken for _, _, taken in parts])
+        is_too_much = any(count < 0 for _, count, _ in parts) or taken.count > aim.capacity
+        if is_too_much:  # parts that stayed within the capacity have cleared their entries in out
+            lists.restore(out, taken.indices, taken.values)
+        abs_sum, nonfinite = np.sum([totals for totals, _, _ in parts], axis=0)
+        return Taking(float(abs_sum), int(nonfinite), None if is_too_much else taken)
+
+    def push_momentum(
+        self,
+        gradient: np.ndarray,
+        residual: np.ndarray,
+        out: np.ndarray,
+        momentum: float,
+    ) -> None:
+        factor = out.dtype.type(momentum)
+        self._spread(out.size, partial(directions.push, gradient, residual, out, factor))
+
+    def push_adam(
+        self,
+        gradient: np.ndarray,
+        mean: np.ndarray,
+        square: np.ndarray,
+        out_mean: np.ndarray,
+        out_square: np.ndarray,
+        out: np.ndarray,
+        step: AdamStep,
+    ) -> None:
+        vectors = gradient, mean, square, out_mean, out_square, out
+        loop = partial(directions.push_adam, *vectors, *step.factors(out.dtype), step.is_of_mean)
+        self._spread(out.size, loop)
 
     def count_at_least(self, x: np.ndarray, threshold: float) -> int:
         cut = pattern_at(threshold, x.dtype, 0)
         parts = self._spread(
-            x.size, lambda start, stop: int(counts.count_at_least(x, start, stop, cut))
+            x.size, lambda start, stop: int(scans.count_at_least(x, start, stop, cut))
         )
         return sum(parts)
 
@@ -71,13 +199,12 @@ class CompiledKernels(CompiledPasses, CompiledPackers, CompiledRows):
         return count, joined([taken for _, taken in parts]) if count <= capacity else None
 
     def _take(self, x: np.ndarray, cut: int, capacity: int) -> list[tuple[int, Selection]]:
-        """Return the count of each part of the vector, and its entries unless they exceed the
-        capacity."""
+        """Return the count of each part of the vector, and its entries up to the capacity."""
 
         def take(start: int, stop: int) -> tuple[int, Selection]:
             # Room that is not touched costs no memory.
             indices, values = _room(min(capacity, stop - start) + SPARE, x)
-            count = copies.take(x, start, stop, cut, indices, values, capacity)
+            count = scans.take(x, start, stop, cut, indices, values, capacity)
             kept = count if count <= capacity else 0
             return count, Selection(indices[:kept].copy(), values[:kept].copy(), x.size)
 
@@ -106,7 +233,7 @@ class CompiledKernels(CompiledPasses, CompiledPackers, CompiledRows):
         # All that is larger, and then the first of those that are equal to the count-th.
         larger = joined([part for _, part in self._take(x, above, count)])
         indices, values = _room(count - larger.count if pattern < above else 0, x)
-        found = copies.take_first(x, pattern, indices.size, indices, values)
+        found = scans.take_first(x, pattern, indices.size, indices, values)
         both = joined([larger, Selection(indices[:found], values[:found], x.size)])
         # Indices of the two lists interleave: larger entries and the first of the equal ones.
         order = np.argsort(both.indices, kind="stable")
@@ -146,7 +273,7 @@ class CompiledKernels(CompiledPasses, CompiledPackers, CompiledRows):
             indices, values = np.concatenate(lists_of_indices), np.concatenate(lists_of_values)
         else:
             indices, values = _room(0, out)
-        assembly.assemble(out, indices, values, np.array(ends, np.intp), float(factor))
+        lists.assemble(out, indices, values, np.array(ends, np.intp), float(factor))
 
     def assemble_together(self, sums: Sums, surplus: Surplus = ()) -> None:
         for out, parts, factor in sums:
@@ -160,8 +287,6 @@ class CompiledKernels(CompiledPasses, CompiledPackers, CompiledRows):
         )
 
     def _totals(self, numel: int, work: Callable[[int, int, np.ndarray], None]) -> Moments:
-        """Return the moments of a vector, from the totals of its parts."""
-
         def part(start: int, stop: int) -> np.ndarray:
             totals = np.zeros(3)
             work(start, stop, totals)
@@ -174,13 +299,34 @@ class CompiledKernels(CompiledPasses, CompiledPackers, CompiledRows):
         return Moments(abs_sum, abs_max, int(sum(part[2] for part in totals)), numel)
 
 
+def pattern_at(threshold: float, dtype: np.dtype, least: int = 1) -> int:
+    """Return the bit pattern of a threshold in the data's dtype, but at least ``least``.
+
+    1 is the smallest number above zero: no threshold may lie below it where zeros are never taken.
+    """
+    rounded, bits = _BITS[dtype]
+    try:
+        (pattern,) = bits.unpack(rounded.pack(threshold))
+    except OverflowError:  # too large for the type: infinite
+        (pattern,) = bits.unpack(rounded.pack(math.inf))
+    return pattern if pattern > least else least
+
+
+def joined(parts: Sequence[Selection]) -> Selection:
+    if len(parts) == 1:
+        return parts[0]
+    indices, values = [], []
+    for part in parts:
+        indices.append(part.indices)
+        values.append(part.values)
+    return Selection(np.concatenate(indices), np.concatenate(values), parts[0].numel)
+
+
 def _counts_of_part(x: np.ndarray, cuts: np.ndarray, start: int, stop: int) -> np.ndarray:
-    """Return how many entries of a part reach each cut."""
     found = np.zeros(cuts.size, np.intp)
-    counts.count_each(x, start, stop, cuts, found)
+    scans.count_each(x, start, stop, cuts, found)
     return found
 
 
 def _room(count: int, like: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return uninitialised lists of indices and values."""
     return np.empty(count, np.uint32), np.empty(count, like.dtype)

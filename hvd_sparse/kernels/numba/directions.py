@@ -11,26 +11,21 @@ import math
 import numpy as np
 from numba import njit, types
 
-from hvd_sparse.kernels.numba.signatures import signatures
+from hvd_sparse.kernels.numba.vectors import signatures
 
 BLOCK = 1 << 11
 """Entries that stay in the first cache from one loop over them to the next."""
 
 
 @njit
-def moving(old, entry, factor, rest):  # type: ignore[no-untyped-def]
-    """Return the moving average old * factor + entry * rest."""
+def _moving(old, entry, factor, rest):  # type: ignore[no-untyped-def]
     return old * factor + entry * rest
 
 
 # Division by zero gives infinity, as numpy's; asking for it first would keep LLVM from vectors.
 @njit(error_model="numpy")
-def adam_entry(top, first, second, own, others, epsilon, scale):  # type: ignore[no-untyped-def]
-    """Return the direction.
-
-    top : what is divided
-    first, second : the moments, without the bias of their start
-    """
+def _adam_entry(top, first, second, own, others, epsilon, scale):  # type: ignore[no-untyped-def]
+    """Return the direction: ``top`` divided by the moments without the bias of their start."""
     both = first * first
     average = second * own + (both if both < second else second) * others
     # Divided by an infinite square, nothing would show: infinity times 0 is no number.
@@ -39,28 +34,22 @@ def adam_entry(top, first, second, own, others, epsilon, scale):  # type: ignore
 
 @njit
 def _push(gradient, old, new, factor, rest, is_square):  # type: ignore[no-untyped-def]
-    """Write the moving average of a gradient, or of its squares."""
     for i in range(new.size):
         entry = gradient[i] * gradient[i] if is_square else gradient[i]
-        new[i] = moving(old[i], entry, factor, rest)
+        new[i] = _moving(old[i], entry, factor, rest)
 
 
 @njit
 def _copy(x, out):  # type: ignore[no-untyped-def]
-    """Write out = x."""
     for i in range(out.size):
         out[i] = x[i]
 
 
 @njit(error_model="numpy")
 def _direct(top, mean, square, out, unbias1, unbias2, own, others, epsilon, scale):  # type: ignore[no-untyped-def]
-    """Write the direction.
-
-    top : what is divided
-    """
     for i in range(out.size):
         first, second = mean[i] * unbias1, square[i] * unbias2
-        out[i] = adam_entry(top[i], first, second, own, others, epsilon, scale)
+        out[i] = _adam_entry(top[i], first, second, own, others, epsilon, scale)
 
 
 @njit(signatures("xxOvpp", types.void), nogil=True, cache=True)

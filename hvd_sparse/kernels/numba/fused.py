@@ -1,16 +1,49 @@
 """The fused pass: adds the gradient, or an optimizer's direction, to the residual, and takes the
-entries that reach the aim."""
+entries that reach the aim.
+
+Entries are written out by a masked compress-store, which numba has no word for, behind one branch
+that is seldom taken. Processors with AVX-512 have it as an instruction; for others LLVM spells it
+out. Either way the loop makes one pass and is bound by memory.
+
+A direction is a tuple, which compiled code can look into; its length says which it is:
+
+    ()                                         the gradient itself
+    (velocity, out_velocity, momentum, is_nesterov)                         momentum
+    (mean, square, out_mean, out_square, beta1, rest1, unbias1, beta2, rest2, unbias2, own, others,
+     epsilon, scale, is_of_mean)                                            Adam, as in ``AdamStep``
+
+Numbers are multiplied and added one at a time, each rounded, as ``directions`` does it.
+"""
 
 from __future__ import annotations
 
-import numpy as np
-from numba import njit
+from collections.abc import Callable
 
-from hvd_sparse.kernels.numba.added import entry_added
-from hvd_sparse.kernels.numba.patterns import pattern_of
-from hvd_sparse.kernels.numba.segments import SEGMENT, whole_end
-from hvd_sparse.kernels.numba.signatures import signatures
-from hvd_sparse.kernels.numba.vector_pass import add_and_take_vectors
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic, overload
+
+from hvd_sparse.kernels.numba.directions import _adam_entry, _moving
+from hvd_sparse.kernels.numba.vectors import (
+    DOUBLE,
+    SEGMENT,
+    Call,
+    counting,
+    instructions,
+    pattern_of,
+    signatures,
+    whole_end,
+)
+
+GRADIENT, MOMENTUM, ADAM = 0, 4, 15
+"""Lengths of the tuples."""
+DIRECTION = 10
+"""Where the tuple stands among the intrinsic's arguments."""
+
+Store = Callable[[ir.Value, ir.Value, ir.Value], None]
+Added = Callable[[ir.Value], ir.Value]
+"""Gives the vector that is added at an index."""
 
 LARGE_BYTES = 1 << 22
 """Bytes of an array that the caches do not keep until its next use."""
@@ -19,13 +52,188 @@ CROWDED = 10
 """Entries of a vector for each place in the list; with fewer, branches cannot be guessed."""
 
 
+def vectors_added(call: Call, store: Store) -> Added:
+    """Return the function that makes the vector to add at an index, and writes memories by
+    ``store``."""
+    (gradient,) = call.pointers(0)
+    members = call.members(DIRECTION)
+    if len(members) == MOMENTUM:
+        return _momentum(call, gradient, store, *members)
+    if len(members) == ADAM:
+        return _adam(call, gradient, store, *members)
+    return lambda index: call.vectors.load(gradient, index)
+
+
+def _momentum(
+    call: Call,
+    gradient: ir.Value,
+    store: Store,
+    velocity: ir.Value,
+    out_velocity: ir.Value,
+    momentum: ir.Value,
+    is_nesterov: ir.Value,
+) -> Added:
+    builder, vectors = call.builder, call.vectors
+    factor, nesterov = vectors.splat(momentum), call.is_set(is_nesterov)
+
+    def added(index: ir.Value) -> ir.Value:
+        entry, old = vectors.load(gradient, index), vectors.load(velocity, index)
+        pushed = builder.fadd(builder.fmul(old, factor), entry)
+        store(pushed, out_velocity, index)
+        ahead = builder.fadd(builder.fmul(pushed, factor), entry)
+        return builder.select(nesterov, ahead, pushed)
+
+    return added
+
+
+def _adam(
+    call: Call,
+    gradient: ir.Value,
+    store: Store,
+    mean: ir.Value,
+    square: ir.Value,
+    out_mean: ir.Value,
+    out_square: ir.Value,
+    *numbers: ir.Value,
+) -> Added:
+    builder, vectors = call.builder, call.vectors
+    times, plus, nothing = builder.fmul, builder.fadd, vectors.constant(0.0)
+    beta1, rest1, unbias1, beta2, rest2, unbias2, own, others, epsilon, scale = (
+        vectors.splat(number) for number in numbers[:-1]
+    )
+    is_of_mean = call.is_set(numbers[-1])
+
+    def added(index: ir.Value) -> ir.Value:
+        entry = vectors.load(gradient, index)
+        first = plus(times(vectors.load(mean, index), beta1), times(entry, rest1))
+        squared = times(times(entry, entry), rest2)
+        second = plus(times(vectors.load(square, index), beta2), squared)
+        store(first, out_mean, index)
+        store(second, out_square, index)
+        first, second = times(first, unbias1), times(second, unbias2)
+        both = times(first, first)
+        least = builder.select(builder.fcmp_ordered("<", both, second), both, second)
+        average = plus(times(second, own), times(least, others))
+        root = vectors.call(f"llvm.sqrt.{vectors.suffix}", vectors.floats, average)
+        top = builder.select(is_of_mean, first, entry)
+        # Divided by an infinite square, nothing would show: infinity times 0 is no number.
+        step = plus(builder.fdiv(top, plus(root, epsilon)), times(average, nothing))
+        return times(step, scale)
+
+    return added
+
+
+def entry_added(gradient: np.ndarray, direction: tuple, i: int) -> float:
+    """Return the entry to add at ``i``: as ``vectors_added``, for the last few."""
+    raise NotImplementedError  # compiled code calls the overload
+
+
+@overload(entry_added)
+def _entry_added(gradient, direction, i):  # type: ignore[no-untyped-def]
+    def of_gradient(gradient, direction, i):  # type: ignore[no-untyped-def]
+        return gradient[i]
+
+    def of_momentum(gradient, direction, i):  # type: ignore[no-untyped-def]
+        velocity, out_velocity, momentum, is_nesterov = direction
+        entry = gradient[i]
+        pushed = velocity[i] * momentum + entry
+        out_velocity[i] = pushed
+        return pushed * momentum + entry if is_nesterov else pushed
+
+    def of_adam(gradient, direction, i):  # type: ignore[no-untyped-def]
+        (mean, square, out_mean, out_square, beta1, rest1, unbias1, beta2, rest2, unbias2,
+         own, others, epsilon, scale, is_of_mean) = direction  # fmt: skip
+        entry = gradient[i]
+        first = _moving(mean[i], entry, beta1, rest1)
+        second = _moving(square[i], entry * entry, beta2, rest2)
+        out_mean[i], out_square[i] = first, second
+        first, second = first * unbias1, second * unbias2
+        top = first if is_of_mean else entry
+        return _adam_entry(top, first, second, own, others, epsilon, scale)
+
+    return {GRADIENT: of_gradient, MOMENTUM: of_momentum, ADAM: of_adam}[len(direction)]
+
+
+def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Callable[..., object]:
+    """Make an intrinsic over whole vectors: out = residual + the addend, without the taken entries.
+
+    past_caches : write without reading the lines first, which must begin at multiples of 64 bytes
+    is_crowded : so many entries reach the threshold that branches cannot be predicted: every vector
+        is appended, most of it to be overwritten
+    """
+
+    def emit(call: Call) -> ir.Value:
+        kept, to, at, found, sums = call.pointers(1, 2, 6, 7, 9)
+        builder, vectors, (start, stop, cut) = call.builder, call.vectors, call.arguments[3:6]
+        store = vectors.store_past_caches if past_caches else vectors.store
+        cuts, infinity = vectors.splat_pattern(cut), vectors.infinity()
+        zero, added = vectors.constant(0.0), vectors_added(call, store)
+        states = [call.arguments[8], zero]
+        loop = counting(builder, start, stop, vectors.lanes, states)
+        with loop as (index, (taken, total), leaving):
+            old = vectors.load(kept, index)
+            entry = builder.fadd(old, added(index))
+            magnitude = vectors.magnitude(entry)
+            patterns = vectors.patterns(entry)
+            stays = builder.icmp_signed("<", patterns, cuts)  # NaN does not
+            finite = builder.icmp_signed("<", patterns, infinity)
+
+            # Put where it is needed: in the loop for a crowded list, else behind the rare branch.
+            def take() -> list[ir.Value]:
+                reaches = builder.and_(builder.not_(stays), finite)
+                left = builder.select(stays, entry, zero)
+                return [vectors.append(entry, reaches, index, at, found, taken), left]
+
+            states_now = take() if is_crowded else [taken, entry]
+            with vectors.seldom(
+                builder.not_(finite if is_crowded else stays), states_now
+            ) as changed:
+                count, left = states_now if is_crowded else take()
+                changed += [count, builder.select(finite, left, old)]
+                nonfinite = vectors.ones(builder.not_(finite))
+                call.add_up(sums, 1, builder.uitofp(nonfinite, DOUBLE))
+            store(changed[1], to, index)
+            leaving += [changed[0], builder.fadd(total, magnitude)]
+        call.add_up(sums, 0, vectors.sum(states[1]))
+        if past_caches:
+            builder.fence("seq_cst")  # such writes may be seen late by other threads
+        return states[0]
+
+    @intrinsic
+    def add_and_take(  # type: ignore[no-untyped-def]
+        typing, x, residual, out, start, stop, cut, indices, values, count, totals, direction
+    ):
+        words = (types.intp, types.intp, types.intp)
+        return types.intp(
+            x, residual, out, *words, indices, values, types.intp, totals, direction
+        ), instructions(emit)
+
+    made: Callable[..., object] = add_and_take
+    return made
+
+
+# Both choices are made when the code is, so that no loop asks for them.
+_add_and_take = _make_add_and_take(False, False)
+_add_and_take_crowded = _make_add_and_take(False, True)
+_add_and_take_past_caches = _make_add_and_take(True, False)
+_add_and_take_past_caches_crowded = _make_add_and_take(True, True)
+
+
+@njit
+def _add_and_take_vectors(past_caches, is_crowded, *arguments):  # type: ignore[no-untyped-def]
+    if past_caches and is_crowded:
+        return _add_and_take_past_caches_crowded(*arguments)
+    if past_caches:
+        return _add_and_take_past_caches(*arguments)
+    if is_crowded:
+        return _add_and_take_crowded(*arguments)
+    return _add_and_take(*arguments)
+
+
 @njit
 def _go_past_caches(residual, out, start):  # type: ignore[no-untyped-def]
-    """Tell whether writes to ``out`` may go past the caches.
-
-    It must be another array than ``residual``, too large for the caches, and its vectors must be
-    whole lines.
-    """
+    """Return whether writes to ``out`` may go past the caches: another array than ``residual``, too
+    large for the caches, whose vectors are whole lines."""
     # In place the lines have been read already, and are in the caches.
     place = out.ctypes.data
     is_line = (place + start * out.itemsize) % 64 == 0
@@ -37,15 +245,11 @@ def _take(  # type: ignore[no-untyped-def]
     gradient, residual, out, direction, past_caches,
     start, stop, cut, indices, values, capacity, totals,
 ):  # fmt: skip
-    """Write out = residual + what is added in [start, stop), and take the entries that reach the
-    cut.
+    """Write out = residual + the addend in [start, stop), and take the entries that reach the cut.
 
-    Returns how many entries are taken, or -1: more than the capacity, so none is.
+    Returns how many entries are taken, or -1 if they exceed the capacity and none is.
 
-    Parameters
-    ----------
-    direction : what is added, see ``added``
-    past_caches : write past the caches
+    direction : makes the addend, see above
     cut : bit pattern of the threshold, above 0
     indices, values : room for ``capacity + SPARE`` entries
     totals : float64 [2], added to: sum of magnitudes; how many are not finite
@@ -60,21 +264,11 @@ def _take(  # type: ignore[no-untyped-def]
         # written past its room.
         last = min(first + SEGMENT, whole) if first < whole else stop
         if last <= whole:
-            count = add_and_take_vectors(
-                past_caches,
-                is_crowded,
-                gradient,
-                residual,
-                out,
-                first,
-                last,
-                limit,
-                indices,
-                values,
-                count,
-                totals,
+            count = _add_and_take_vectors(
+                past_caches, is_crowded,
+                gradient, residual, out, first, last, limit, indices, values, count, totals,
                 direction,
-            )
+            )  # fmt: skip
         for i in range(max(first, whole), last):
             old = residual[i]  # read before anything is written: ``out`` may be ``residual``
             entry = old + entry_added(gradient, direction, i)
@@ -98,17 +292,8 @@ def _take(  # type: ignore[no-untyped-def]
     return -1 if is_full else count
 
 
-@njit
-def _take_added(gradient, residual, out, stop, cut, indices, values, capacity, totals):  # type: ignore[no-untyped-def]
-    """Do as ``_take`` from the beginning; the gradient is added, of a vector that caches hold."""
-    return _take(
-        gradient, residual, out, (), False, 0, stop, cut, indices, values, capacity, totals
-    )
-
-
 @njit(signatures("xxOpppJOpS"), nogil=True, cache=True)
 def add_and_take(gradient, residual, out, start, stop, cut, indices, values, capacity, totals):  # type: ignore[no-untyped-def]
-    """Do as ``_take``; the gradient is added."""
     return _take(
         gradient, residual, out, (), _go_past_caches(residual, out, start),
         start, stop, cut, indices, values, capacity, totals,
@@ -120,7 +305,6 @@ def push_and_take(  # type: ignore[no-untyped-def]
     gradient, residual, out, velocity, out_velocity, momentum, is_nesterov,
     start, stop, cut, indices, values, capacity, totals,
 ):  # fmt: skip
-    """Do as ``_take``; the velocity is pushed first, and where it goes is added."""
     past_caches = _go_past_caches(residual, out, start)
     return _take(
         gradient, residual, out, (velocity, out_velocity, momentum, is_nesterov),
@@ -135,7 +319,6 @@ def push_adam_and_take(  # type: ignore[no-untyped-def]
     beta1, rest1, unbias1, beta2, rest2, unbias2, own, others, epsilon, scale, is_of_mean,
     start, stop, cut, indices, values, capacity, totals,
 ):  # fmt: skip
-    """Do as ``_take``; the moments are moved first, and Adam's direction is added."""
     past_caches = _go_past_caches(residual, out, start) and _go_past_caches(mean, out_mean, start)
     direction = (
         mean, square, out_mean, out_square,

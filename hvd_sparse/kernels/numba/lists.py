@@ -7,20 +7,35 @@ which no processor guesses.
 from __future__ import annotations
 
 import numpy as np
+from llvmlite import ir
 from numba import njit, types
-from numba.extending import overload
+from numba.extending import intrinsic, overload
 
-from hvd_sparse.kernels.numba.signatures import signatures
+from hvd_sparse.kernels.numba.vectors import (
+    VECTOR_BYTES,
+    WORD,
+    Call,
+    counting,
+    instructions,
+    signatures,
+)
 
 MOST_BIN_BITS = 11
 """Bits of a histogram's bins: its 2,048 counters fit the first cache.
 
 Short lists get fewer bins, as all of them must be cleared."""
 
+BLOCK = 4096
+"""Entries of the buffer that sums are added up in, which the first cache holds."""
+
+LARGE_BYTES = 1 << 18
+"""Bytes of a result that is written past the caches.
+
+They are an eighth of a second-level cache of 2 MiB, which many tensors share."""
+
 
 def _bits(x: np.ndarray) -> tuple[np.ndarray, int, int]:
-    """Return a vector's bit patterns as integers, the mask of a magnitude, and infinity's
-    pattern."""
+    """Return bit patterns as integers, the mask of a magnitude, and infinity's pattern."""
     raise NotImplementedError  # numba puts the overload in its place
 
 
@@ -33,16 +48,14 @@ def _bits_by_type(x):  # type: ignore[no-untyped-def]
 
 @njit
 def _key(bits, magnitude_bits, infinity):  # type: ignore[no-untyped-def]
-    """Return the bit pattern of a magnitude as an integer in its order; 0 for NaN, which is never
-    taken."""
+    """Return a magnitude's pattern as an integer in its order; 0 for NaN, which is never taken."""
     key = bits & magnitude_bits
     return key if key <= infinity else bits ^ bits  # zero of the same integer type
 
 
 @njit
 def _range(bits, everything, infinity):  # type: ignore[no-untyped-def]
-    """Return the smallest and largest magnitude that are not zero, and the count of these
-    entries."""
+    """Return the least and largest magnitude but zeros, and how many these are."""
     low, top, nonzeros = everything, everything ^ everything, 0
     for i in range(bits.size):
         key = _key(bits[i], everything, infinity)
@@ -54,7 +67,6 @@ def _range(bits, everything, infinity):  # type: ignore[no-untyped-def]
 
 @njit
 def _inside(bits, first, last, count, everything, infinity):  # type: ignore[no-untyped-def]
-    """Return the magnitudes between two, of which there are ``count``."""
     inside, found = np.empty(count + 1, bits.dtype), 0
     for i in range(bits.size):
         key = _key(bits[i], everything, infinity)
@@ -65,9 +77,8 @@ def _inside(bits, first, last, count, everything, infinity):  # type: ignore[no-
 
 @njit
 def _cut(x, count):  # type: ignore[no-untyped-def]
-    """Return the bits of the count-th largest magnitude, and its equals among the count.
-
-    Where there are fewer entries than that: zero, which only they exceed, and none.
+    """Return the pattern of the count-th largest magnitude, and its equals among the count; (0, 0)
+    if there are fewer entries.
 
     Bins between the smallest and the largest magnitude are counted; the bin of the count-th is
     binned again. Bins are of equal width in bits, so finer where values are smaller.
@@ -99,20 +110,15 @@ def _cut(x, count):  # type: ignore[no-untyped-def]
         first += chosen << width
         if width == 0:
             return first, missing
-        last = first + min(
-            last - first, (1 << width) - 1
-        )  # the bin's own end may lie beyond all integers
+        # The bin's own end may lie beyond all integers.
+        last = first + min(last - first, (1 << width) - 1)
         bits = _inside(bits, first, last, counts[chosen], everything, infinity)
 
 
 @njit(signatures("xpJO"), nogil=True, cache=True)
 def take_largest(x, count, indices, values):  # type: ignore[no-untyped-def]
-    """Take the count largest magnitudes, or all non-zeros if there are fewer; return how many.
-
-    Parameters
-    ----------
-    indices, values : written; with room for one more
-    """
+    """Take the count largest magnitudes, or all non-zeros if there are fewer, into lists with room
+    for one more; return how many."""
     bits, everything, infinity = _bits(x)
     smallest, ties = _cut(x, count)
     found = 0
@@ -127,16 +133,10 @@ def take_largest(x, count, indices, values):  # type: ignore[no-untyped-def]
 
 @njit(signatures("jxpJOOp", types.Tuple((types.intp, types.float64))), nogil=True, cache=True)
 def trim(indices, values, count, kept_indices, kept_values, out, gives_back):  # type: ignore[no-untyped-def]
-    """Keep the count largest entries, or all that are neither zero nor NaN if there are fewer.
+    """Keep the count largest entries, or all that are neither zero nor NaN if there are fewer, in
+    lists with room for one more; with ``gives_back`` the others go back to ``out``.
 
-    Parameters
-    ----------
-    kept_indices, kept_values : written; with room for one more
-    gives_back : the others go back to ``out``
-
-    Returns
-    -------
-    How many are kept, and the smallest magnitude among them, 0 where there is none.
+    Returns how many are kept, and the smallest magnitude among them, 0 for none.
     """
     bits, everything, infinity = _bits(values)
     smallest, ties = _cut(values, count)
@@ -162,20 +162,99 @@ def trim(indices, values, count, kept_indices, kept_values, out, gives_back):  #
 
 @njit(signatures("Ojx", types.void), nogil=True, cache=True)
 def restore(out, indices, values):  # type: ignore[no-untyped-def]
-    """Write out[indices] = values."""
     for i in range(indices.size):
         out[indices[i]] = values[i]
 
 
 @njit(signatures("Oj", types.void), nogil=True, cache=True)
 def clear(residual, indices):  # type: ignore[no-untyped-def]
-    """Write residual[indices] = +0.0."""
     for i in range(indices.size):
         residual[indices[i]] = 0
 
 
 @njit(signatures("Ojx", types.void), nogil=True, cache=True)
 def scatter_add(out, indices, values):  # type: ignore[no-untyped-def]
-    """Write out[indices] += values."""
+    for i in range(indices.size):
+        out[indices[i]] += values[i]
+
+
+def _emit_copy(call: Call) -> None:
+    source, to = call.pointers(0, 1)
+    builder, vectors, (start, count) = call.builder, call.vectors, call.arguments[2:4]
+    with counting(builder, ir.Constant(WORD, 0), count, vectors.lanes, []) as (index, _, _):
+        vectors.store_past_caches(vectors.load(source, index), to, builder.add(start, index))
+
+
+@intrinsic
+def _copy_past_caches(typing, source, out, start, count):  # type: ignore[no-untyped-def]
+    """Copy source[:count] to out[start : start + count] without reading the lines of ``out``.
+
+    The count is of whole vectors, and ``out[start]`` begins at a multiple of 64 bytes.
+    """
+    return types.void(source, out, types.intp, types.intp), instructions(_emit_copy)
+
+
+def _emit_fence(call: Call) -> None:
+    call.builder.fence("seq_cst")
+
+
+@intrinsic
+def _fence(typing):  # type: ignore[no-untyped-def]
+    return types.void(), instructions(_emit_fence)
+
+
+@njit
+def _entries_before_a_line(out):  # type: ignore[no-untyped-def]
+    """Return the entries of an array before its first multiple of 64 bytes."""
+    return -out.ctypes.data % VECTOR_BYTES // out.itemsize
+
+
+@njit
+def _assemble_blocks(out, indices, values, ends):  # type: ignore[no-untyped-def]
+    starts = np.zeros_like(ends)
+    starts[1:] = ends[:-1]
+    is_large = out.size * out.itemsize >= LARGE_BYTES
+    # Stores past the caches must begin at whole lines: what lies before the first one goes the
+    # usual way.
+    lanes, lead = VECTOR_BYTES // out.itemsize, _entries_before_a_line(out) if is_large else 0
+    # Added up here first: several ranks' entries meet in the first cache, and out is written once.
+    block = np.zeros(BLOCK, out.dtype)
+    first = 0
+    # Up to the first whole line of a large result a short block is added up, then full ones.
+    while first < out.size:
+        last = min(first + BLOCK if first >= lead else lead, out.size)
+        for part in range(starts.size):
+            i = starts[part]
+            while i < ends[part] and indices[i] < last:
+                block[indices[i] - first] += values[i]
+                i += 1
+        whole = (last - first) // lanes * lanes if is_large and first >= lead else 0
+        if whole:
+            _copy_past_caches(block, out, first, whole)
+        for i in range(whole, last - first):
+            out[first + i] = block[i]
+        # Clearing these entries alone is less work than the block: selections are sparse.
+        for part in range(starts.size):
+            i = starts[part]
+            while i < ends[part] and indices[i] < last:
+                block[indices[i] - first] = 0
+                i += 1
+            starts[part] = i
+        first = last
+    if is_large:
+        _fence()
+
+
+@njit(signatures("OjOIf", types.void), nogil=True, cache=True)
+def assemble(out, indices, values, ends, factor):  # type: ignore[no-untyped-def]
+    """Write out = the sum of ascending lists, which end at ``ends``, with values times the factor,
+    rounded."""
+    multiple = out.dtype.type(factor)
+    for i in range(values.size):
+        values[i] *= multiple
+    if out.size > BLOCK:
+        _assemble_blocks(out, indices, values, ends)
+        return
+    out[:] = 0  # as short as the buffer, which would only be copied
     for i in range(indices.size):
         out[indices[i]] += values[i]

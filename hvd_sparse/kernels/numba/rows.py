@@ -12,14 +12,13 @@ from numba import carray, from_dtype, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from hvd_sparse.kernels.numba.assembly import assemble
-from hvd_sparse.kernels.numba.fused import _take_added
-from hvd_sparse.kernels.numba.lists import trim
-from hvd_sparse.kernels.numba.patterns import pattern_of
-from hvd_sparse.kernels.numba.segments import SPARE
-from hvd_sparse.kernels.rows import ARRIVED, FRAME, SENT, steered
+from hvd_sparse.kernels.numba.fused import add_and_take, push_adam_and_take, push_and_take
+from hvd_sparse.kernels.numba.lists import assemble, trim
+from hvd_sparse.kernels.numba.signs import mean_magnitude, read_signs, write_signs
+from hvd_sparse.kernels.numba.vectors import SPARE, pattern_of
+from hvd_sparse.kernels.rows import ADAM, ARRIVED, FRAME, MOMENTUM, SENT, SIGNS, steered
 
-HEADER_WORDS = 8
+HEADER_WORDS, HEADER_BYTES = 8, 32
 CHECKED_WORDS = 6
 """Of a frame's header, which its checksum covers; it stands behind them."""
 
@@ -72,10 +71,14 @@ def _crc32(words, start, stop, crc, tables):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _checksum(words, body_words, tables):  # type: ignore[no-untyped-def]
+def _checksum(words, body_bytes, tables):  # type: ignore[no-untyped-def]
     """Return the checksum of a frame: of its header up to there, and of its body."""
+    stop = HEADER_WORDS + body_bytes // 4
     crc = _crc32(words, 0, CHECKED_WORDS, np.uint32(0xFFFFFFFF), tables)
-    crc = _crc32(words, HEADER_WORDS, HEADER_WORDS + body_words, crc, tables)
+    crc = _crc32(words, HEADER_WORDS, stop, crc, tables)
+    for place in range(body_bytes % 4):
+        byte = (crc ^ words[stop] >> (8 * place)) & 255
+        crc = np.uint32(tables[0, byte] ^ np.uint32(crc >> np.uint32(8)))
     return crc ^ np.uint32(0xFFFFFFFF)
 
 
@@ -93,18 +96,55 @@ _WORDS = types.Array(types.uint32, 1, "C")
 _TABLES = types.Array(types.uint32, 2, "C", readonly=True)
 
 
+@njit
+def _vector(row, place, like):  # type: ignore[no-untyped-def]
+    """Return one of a row's vectors, of the dtype of ``like``."""
+    return carray(_pointer(row["vectors"][place]), row["numel"], like.dtype)
+
+
+@njit
+def _number(row, place, like):  # type: ignore[no-untyped-def]
+    """Return one of a row's numbers, rounded to the dtype of ``like``."""
+    return like.dtype.type(row["numbers"][place])
+
+
+@njit
+def _pass_of(row, new, indices, values, totals):  # type: ignore[no-untyped-def]
+    """Run the row's pass, and return what a loop of ``fused`` does."""
+    numel, capacity = row["numel"], row["capacity"]
+    cut = max(1, pattern_of(values.dtype.type(row["aim"]))[0])
+    gradient, old = _vector(row, 0, values), _vector(row, 1, values)
+    if row["move"] == MOMENTUM:
+        return push_and_take(
+            gradient, old, new, _vector(row, 3, values), _vector(row, 4, values),
+            _number(row, 0, values), np.intp(row["numbers"][1]),
+            0, numel, cut, indices, values, capacity, totals,
+        )  # fmt: skip
+    if row["move"] == ADAM:
+        return push_adam_and_take(
+            gradient, old, new, _vector(row, 3, values), _vector(row, 4, values),
+            _vector(row, 5, values), _vector(row, 6, values),
+            _number(row, 0, values), _number(row, 1, values), _number(row, 2, values),
+            _number(row, 3, values), _number(row, 4, values), _number(row, 5, values),
+            _number(row, 6, values), _number(row, 7, values), _number(row, 8, values),
+            _number(row, 9, values), np.intp(row["numbers"][10]),
+            0, numel, cut, indices, values, capacity, totals,
+        )  # fmt: skip
+    return add_and_take(gradient, old, new, 0, numel, cut, indices, values, capacity, totals)
+
+
 @njit(
     [
-        types.intp(*rows, types.intp, types.uint64, _WORDS, _WORDS, types.Array(scalar, 1, "C"),
-                   _WORDS, types.Array(scalar, 1, "C"), _TABLES)
+        types.intp(*rows, types.intp, types.uint64, types.intp, _WORDS, _WORDS, _WORDS,
+                   types.Array(scalar, 1, "C"), _WORDS, types.Array(scalar, 1, "C"), _TABLES)
         for rows, scalar in _signature("s")
     ],
     nogil=True, cache=True,
 )  # fmt: skip
 def send_rows(  # type: ignore[no-untyped-def]
-    rows, first, head, words, indices, values, kept_indices, kept_values, tables
+    rows, first, head, body, frames, lists, indices, values, kept_indices, kept_values, tables
 ):
-    """Do as ``RowKernels.send_rows``, with the frames as words.
+    """Do as ``RowKernels.send_rows``, with frames and lists as words.
 
     Parameters
     ----------
@@ -112,19 +152,13 @@ def send_rows(  # type: ignore[no-untyped-def]
     kept_indices, kept_values : room for one more than any row sends
     """
     totals = np.empty(2)
-    as_words, kept_as_words = values.view(np.uint32), kept_values.view(np.uint32)
     width = values.itemsize // 4
     for number in range(first, rows.size):
         row = rows[number]
         numel, least, most = row["numel"], row["least"], row["most"]
-        gradient = carray(_pointer(row["gradient"]), numel, values.dtype)
-        old = carray(_pointer(row["old"]), numel, values.dtype)
-        new = carray(_pointer(row["new"]), numel, values.dtype)
-        cut, _ = pattern_of(values.dtype.type(row["aim"]))
+        new = _vector(row, 2, values)
         totals[:] = 0
-        taken = _take_added(
-            gradient, old, new, numel, max(1, cut), indices, values, row["capacity"], totals
-        )
+        taken = _pass_of(row, new, indices, values, totals)
         row["taken"], row["abs_sum"], row["nonfinite"] = taken, totals[0], np.intp(totals[1])
         row["sent"] = -1
         if totals[1] != 0 or taken < least:
@@ -136,36 +170,43 @@ def send_rows(  # type: ignore[no-untyped-def]
             )
         row["margin"] = _steered(row["margin"], taken, least)
         row["sent"], row["threshold"] = count, threshold
-        frame = words[row["start"] // 4 :]
-        body = count * (1 + width)
+        chosen = kept_indices[:count] if taken > most else indices[:count]
+        entries = kept_values[:count] if taken > most else values[:count]
+        start = row["start"] // 4
+        frame, nbytes = frames[start:], 4 * count * (1 + width)
+        if body == SIGNS:
+            magnitude = mean_magnitude(entries)
+            for i in range(count):
+                signed = -magnitude if entries[i] < 0 else magnitude
+                new[chosen[i]] = entries[i] - signed  # what the others do not see stays
+                entries[i] = signed
+            nbytes = write_signs(
+                frame[HEADER_WORDS:].view(np.uint8), chosen, entries, magnitude, numel
+            )
+        at = start + HEADER_WORDS
+        lists[at : at + count] = chosen
+        lists[at + count : at + count * (1 + width)] = entries.view(np.uint32)
         frame[0], frame[1] = head & 0xFFFFFFFF, head >> 32
-        frame[2], frame[3], frame[4], frame[5], frame[7] = numel, count, 4 * body, 0, 0
-        at = HEADER_WORDS + count
-        if taken > most:
-            frame[HEADER_WORDS:at] = kept_indices[:count]
-            frame[at : at + count * width] = kept_as_words[: count * width]
-        else:
-            frame[HEADER_WORDS:at] = indices[:count]
-            frame[at : at + count * width] = as_words[: count * width]
-        frame[6] = _checksum(frame, body, tables)
+        frame[2], frame[3], frame[4], frame[5], frame[7] = numel, count, nbytes, 0, 0
+        frame[6] = _checksum(frame, nbytes, tables)
+        row["nbytes"] = HEADER_BYTES + nbytes
     return rows.size
 
 
 @njit
-def _open(frame, nbytes, numel, head, words, width, tables):  # type: ignore[no-untyped-def]
+def _open(frame, nbytes, numel, head, words, tables):  # type: ignore[no-untyped-def]
     """Copy a frame to words, and return how many entries it has; -1 where it is not whole, or of
     another tensor or codec."""
-    if nbytes < 4 * HEADER_WORDS or nbytes > 4 * words.size:
+    if nbytes < HEADER_BYTES or nbytes > 4 * words.size:
         return -1
     words.view(np.uint8)[:nbytes] = carray(_pointer(frame), nbytes, np.uint8)
     count = np.intp(words[3])
-    body = count * (1 + width)
     is_ours = (
         words[0] == head & 0xFFFFFFFF and words[1] == head >> 32 and words[2] == numel
-        and words[5] == 0 and words[7] == 0 and words[4] == 4 * body
-        and nbytes == 4 * (HEADER_WORDS + body) and count <= numel
+        and words[5] == 0 and words[7] == 0 and words[4] == nbytes - HEADER_BYTES
+        and count <= numel
     )  # fmt: skip
-    if not is_ours or words[6] != _checksum(words, body, tables):
+    if not is_ours or words[6] != _checksum(words, nbytes - HEADER_BYTES, tables):
         return -1
     return count
 
@@ -179,15 +220,34 @@ def _ascend(indices, numel):  # type: ignore[no-untyped-def]
     return falls == 0 and (indices.size == 0 or indices[-1] < numel)
 
 
+@njit
+def _read(words, nbytes, body, numel, indices, values):  # type: ignore[no-untyped-def]
+    """Read the entries of a frame; return the sum of their squares, NaN where the body is not
+    whole."""
+    count, squares = indices.size, 0.0
+    if body == SIGNS:
+        if not read_signs(words.view(np.uint8)[HEADER_BYTES:nbytes], numel, indices, values):
+            return np.nan
+    else:
+        width, at = values.itemsize // 4, HEADER_WORDS + count
+        if nbytes != 4 * (at + count * width):
+            return np.nan
+        indices[:] = words[HEADER_WORDS:at]
+        values.view(np.uint32)[:] = words[at : at + count * width]
+    for i in range(count):
+        squares += np.float64(values[i]) * np.float64(values[i])
+    return squares if _ascend(indices, numel) else np.nan
+
+
 @njit(
     [
-        types.void(*rows, types.uint64, types.float64, _WORDS, _WORDS,
+        types.void(*rows, types.uint64, types.intp, types.float64, _WORDS, _WORDS,
                    types.Array(scalar, 1, "C"), _TABLES)
         for rows, scalar in _signature("af")
     ],
     nogil=True, cache=True,
 )  # fmt: skip
-def sum_rows(rows, frames, head, largest, words, indices, values, tables):  # type: ignore[no-untyped-def]
+def sum_rows(rows, frames, head, body, largest, words, indices, values, tables):  # type: ignore[no-untyped-def]
     """Do as ``RowKernels.sum_rows``.
 
     Parameters
@@ -195,24 +255,21 @@ def sum_rows(rows, frames, head, largest, words, indices, values, tables):  # ty
     largest : bound of the squares' sums: beyond it a sum might leave the dtype
     words, indices, values : room for any frame, and for all entries of any row
     """
-    as_words, width = values.view(np.uint32), values.itemsize // 4
     for number in range(rows.size):
         row = rows[number]
         numel, parts, first = row["numel"], row["parts"], row["first"]
         ends, end, most = np.empty(parts, np.intp), 0, 0.0
         for part in range(parts):
             frame = frames[first + part]
-            count = _open(frame["at"], frame["nbytes"], numel, head, words, width, tables)
-            if count < 0 or end + count > indices.size:
+            count = _open(frame["at"], frame["nbytes"], numel, head, words, tables)
+            last = end + count
+            if count < 0 or last > indices.size:
                 most = np.nan
                 break
-            at, last = HEADER_WORDS + count, end + count
-            indices[end:last] = words[HEADER_WORDS:at]
-            as_words[end * width : last * width] = words[at : at + count * width]
-            squares = 0.0
-            for i in range(end, last):
-                squares += np.float64(values[i]) * np.float64(values[i])
-            if not (squares <= largest and _ascend(indices[end:last], numel)):
+            squares = _read(
+                words, frame["nbytes"], body, numel, indices[end:last], values[end:last]
+            )
+            if not squares <= largest:
                 most = np.nan
                 break
             most += math.sqrt(squares)
@@ -227,20 +284,29 @@ class CompiledRows:
     """The functions of ``RowKernels``."""
 
     def send_rows(
-        self, rows: np.ndarray, first: int, head: int, frames: np.ndarray, dtype: np.dtype
+        self,
+        rows: np.ndarray,
+        first: int,
+        head: int,
+        frames: np.ndarray,
+        lists: np.ndarray,
+        body: int,
+        dtype: np.dtype,
     ) -> tuple[int, np.ndarray, np.ndarray]:
         room, most = int(rows["capacity"].max()) + SPARE, int(rows["most"].max()) + 1
         indices, values = np.empty(room, np.uint32), np.empty(room, dtype)
-        kept_indices, kept_values = np.empty(most, np.uint32), np.empty(most, dtype)
-        words = frames.view(np.uint32)
-        left = send_rows(
-            rows, first, head, words, indices, values, kept_indices, kept_values, TABLES
-        )
+        kept = np.empty(most, np.uint32), np.empty(most, dtype)
+        words = frames.view(np.uint32), lists.view(np.uint32)
+        left = send_rows(rows, first, head, body, *words, indices, values, *kept, TABLES)
         return left, indices, values
 
-    def sum_rows(self, rows: np.ndarray, frames: np.ndarray, head: int, dtype: np.dtype) -> None:
+    def sum_rows(
+        self, rows: np.ndarray, frames: np.ndarray, head: int, body: int, dtype: np.dtype
+    ) -> None:
         longest = int(frames["nbytes"].max()) // 4 + 1
-        room = longest * int(rows["parts"].max())
+        # An entry takes a word for its index or, among signs, at least two bits.
+        most = min(longest * (16 if body == SIGNS else 1), int(rows["numel"].max()))
+        room = most * int(rows["parts"].max())
         words, indices = np.empty(longest, np.uint32), np.empty(room, np.uint32)
         largest = float(np.finfo(dtype).max)
-        sum_rows(rows, frames, head, largest, words, indices, np.empty(room, dtype), TABLES)
+        sum_rows(rows, frames, head, body, largest, words, indices, np.empty(room, dtype), TABLES)

@@ -1,21 +1,37 @@
 """LLVM instructions on vectors of 64 bytes, for loops that numba has no words for.
 
 A change here does not reach functions that numba has compiled and cached: touch ``fused.py``,
-``moments.py``, ``counts.py``, ``copies.py`` and ``assembly.py`` too, and ``fused.py`` for one in
-``added.py`` or ``vector_pass.py``.
+``lists.py``, ``packing_loops.py``, ``rows.py`` and ``scans.py`` too.
+
+Magnitudes are compared as bit patterns, not as floats: a thread that takes subnormal numbers for
+zero must take the same entries as any other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 
+import numpy as np
 from llvmlite import ir
+from numba import njit, types
 from numba.core import cgutils
+from numba.core.base import BaseContext
+from numba.core.typing.templates import Signature
+from numba.extending import overload
 
 VECTOR_BYTES = 64
 
 INDEX, WORD, DOUBLE = ir.IntType(32), ir.IntType(64), ir.DoubleType()
+
+SEGMENT = 2048
+"""Entries between two looks at how full the list is.
+
+Also how many magnitudes are added up in the data's dtype before the sum goes into a float64."""
+
+SPARE = SEGMENT + 16
+"""Room in a list beyond its capacity: a segment, and the rest of a vector written behind it."""
 
 
 class Vectors:
@@ -33,7 +49,6 @@ class Vectors:
         self.suffix = f"v{lanes}f{32 if scalar == ir.FloatType() else 64}"
 
     def call(self, name: str, result: ir.Type, *arguments: ir.Value) -> ir.Value:
-        """Call a function by its name, such as an intrinsic of LLVM's."""
         function_type = ir.FunctionType(result, [argument.type for argument in arguments])
         function = cgutils.get_or_insert_function(self.builder.module, function_type, name)
         return self.builder.call(function, arguments)
@@ -48,23 +63,16 @@ class Vectors:
         return self.builder.shuffle_vector(first, undefined, lanes)
 
     def constant(self, value: float) -> ir.Constant:
-        """Return a number in all lanes."""
         return ir.Constant(self.floats, [value] * self.lanes)
 
     def positions(self, index: ir.Value) -> ir.Value:
-        """Return index, index + 1, ... as 32-bit integers."""
         lanes = ir.Constant(self.indices, list(range(self.lanes)))
         return self.builder.add(self.splat(self.builder.trunc(index, INDEX), self.indices), lanes)
 
     def magnitude(self, vector: ir.Value) -> ir.Value:
-        """Return the magnitudes."""
         return self.call(f"llvm.fabs.{self.suffix}", self.floats, vector)
 
     def patterns(self, vector: ir.Value) -> ir.Value:
-        """Return the bit patterns of the magnitudes, which have the same order.
-
-        They are the same numbers in a thread that takes subnormal numbers for zero.
-        """
         mask = (1 << (8 * self.bytes - 1)) - 1
         bits = self.builder.bitcast(vector, self.integers)
         return self.builder.and_(bits, ir.Constant(self.integers, [mask] * self.lanes))
@@ -75,8 +83,7 @@ class Vectors:
         return self.splat(fitting, self.integers)
 
     def infinity(self) -> ir.Value:
-        """Return the bit pattern of infinity in all lanes: patterns below it are finite, above it
-        NaN."""
+        """Return infinity's bit pattern in all lanes: below it numbers are finite, above it NaN."""
         bits = 0x7F800000 if self.bytes == 4 else 0x7FF0000000000000
         return ir.Constant(self.integers, [bits] * self.lanes)
 
@@ -86,18 +93,15 @@ class Vectors:
         return self.builder.bitcast(address, vector.as_pointer()) if vector is not None else address
 
     def load(self, pointer: ir.Value, index: ir.Value) -> ir.Value:
-        """Return the vector that begins at an entry."""
         loaded = self.builder.load(self.at(pointer, index, self.floats))
         loaded.align = self.bytes  # vectors of a program need not begin at a cache line
         return loaded
 
     def store(self, vector: ir.Value, pointer: ir.Value, index: ir.Value) -> None:
-        """Write a vector that begins at an entry."""
         self.builder.store(vector, self.at(pointer, index, self.floats)).align = self.bytes
 
     def store_past_caches(self, vector: ir.Value, pointer: ir.Value, index: ir.Value) -> None:
-        """Write a vector to a multiple of 64 bytes, whose line is neither read before nor kept
-        after."""
+        """Write a vector to a whole line of 64 bytes, which is not read before or kept after."""
         store = self.builder.store(vector, self.at(pointer, index, self.floats))
         store.align = VECTOR_BYTES
         # A hint, which LLVM keeps for whole aligned vectors only.
@@ -116,12 +120,10 @@ class Vectors:
         return part if self.scalar == DOUBLE else self.builder.fpext(part, self.half)
 
     def sum(self, vector: ir.Value) -> ir.Value:
-        """Return the sum of all lanes, as a double."""
         halves = self.builder.fadd(self.doubles(vector, 0), self.doubles(vector, 1))
         return self.sum_of_doubles(halves)
 
     def sum_of_doubles(self, vector: ir.Value) -> ir.Value:
-        """Return the sum of a vector of doubles."""
         # LLVM adds the lanes in order, as no reassociation is allowed: the same bits everywhere.
         zero = ir.Constant(DOUBLE, 0.0)
         return self.call(f"llvm.vector.reduce.fadd.v{self.lanes // 2}f64", DOUBLE, zero, vector)
@@ -132,13 +134,11 @@ class Vectors:
         return top if self.scalar == DOUBLE else self.builder.fpext(top, DOUBLE)
 
     def ones(self, mask: ir.Value) -> ir.Value:
-        """Count the lanes of a mask that are set."""
         # A mask has one bit a lane.
         bits = self.builder.bitcast(mask, ir.IntType(self.lanes))
         return self.builder.zext(self.call(f"llvm.ctpop.i{self.lanes}", bits.type, bits), WORD)
 
     def is_any(self, mask: ir.Value) -> ir.Value:
-        """Tell whether a lane of the mask is set."""
         bits = self.builder.bitcast(mask, ir.IntType(self.lanes))
         return self.builder.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0))
 
@@ -146,8 +146,8 @@ class Vectors:
     def seldom(self, mask: ir.Value, states: list[ir.Value]) -> Iterator[list[ir.Value]]:
         """Run a block only if a lane of the mask is set.
 
-        The block puts the new states into the list, and the code behind it finds them there; the
-        old ones otherwise.
+        The block appends the new states to the list; behind it the list has these, or the old
+        states.
         """
         before = self.builder.block
         changed: list[ir.Value] = []
@@ -170,10 +170,8 @@ class Vectors:
         values: ir.Value,
         count: ir.Value,
     ) -> ir.Value:
-        """Append the masked entries and their indices to a list, and return its new length.
-
-        The list must have room for a whole vector behind its end.
-        """
+        """Append the masked entries and their indices to a list, with room for a vector behind its
+        end; return its new length."""
         for vector, pointer in ((entry, values), (self.positions(index), indices)):
             to_the_front = self.call(
                 f"llvm.experimental.vector.compress.{self._suffix_of(vector)}",
@@ -221,3 +219,122 @@ def counting(
     builder.branch(head)
     builder.position_at_end(after)
     states[:] = entering
+
+
+class Call:
+    """A call of an intrinsic; ``builder`` writes its instructions, ``arguments`` are its values."""
+
+    def __init__(
+        self,
+        context: BaseContext,
+        builder: ir.IRBuilder,
+        signature: Signature,
+        arguments: Sequence[ir.Value],
+    ) -> None:
+        self.builder, self.arguments = builder, arguments
+        self._context, self._types = context, signature.args
+
+    @cached_property
+    def vectors(self) -> Vectors:
+        """Return the instructions on vectors of the first argument's type, which is an array."""
+        return Vectors(self.builder, self._context.get_data_type(self._types[0].dtype))
+
+    def pointers(self, *positions: int) -> list[ir.Value]:
+        return [
+            self._pointer(self._types[position], self.arguments[position]) for position in positions
+        ]
+
+    def members(self, position: int) -> list[ir.Value]:
+        """Return the values in a tuple argument; of an array, where its entries begin."""
+        whole, kinds = self.arguments[position], self._types[position].types
+        values = [self.builder.extract_value(whole, i) for i in range(len(kinds))]
+        return [
+            self._pointer(kind, value) if isinstance(kind, types.Array) else value
+            for kind, value in zip(kinds, values)
+        ]
+
+    def is_set(self, number: ir.Value) -> ir.Value:
+        """Return whether an integer is not 0, as ``select`` wants it."""
+        return self.builder.icmp_signed("!=", number, ir.Constant(number.type, 0))
+
+    def _pointer(self, kind: types.Array, value: ir.Value) -> ir.Value:
+        array = self._context.make_array(kind)(self._context, self.builder, value)
+        return array.data
+
+    def add_up(self, totals: ir.Value, position: int, amount: ir.Value) -> None:
+        slot = self.builder.gep(totals, [ir.Constant(WORD, position)])
+        self.builder.store(self.builder.fadd(self.builder.load(slot), amount), slot)
+
+
+Emit = Callable[[Call], ir.Value | None]
+"""Writes the instructions of a call, and returns its result; None where it has none."""
+
+
+def instructions(emit: Emit) -> Callable[..., ir.Value]:
+    """Return a code generator as numba wants it."""
+
+    def codegen(
+        context: BaseContext,
+        builder: ir.IRBuilder,
+        signature: Signature,
+        arguments: Sequence[ir.Value],
+    ) -> ir.Value:
+        result = emit(Call(context, builder, signature, arguments))
+        return context.get_dummy_value() if result is None else result
+
+    return codegen
+
+
+def pattern_of(entry: float) -> tuple[int, int]:
+    """Return the bit pattern of a magnitude, as the vectors compare it, and that of infinity."""
+    raise NotImplementedError  # numba puts the overload in its place
+
+
+@overload(pattern_of)
+def _pattern_by_type(entry):  # type: ignore[no-untyped-def]
+    if entry == types.float32:
+        return lambda entry: (
+            np.intp(np.float32(entry).view(np.int32) & np.int32(0x7FFFFFFF)),
+            np.intp(0x7F800000),
+        )
+    return lambda entry: (
+        np.intp(np.float64(entry).view(np.int64) & np.int64(0x7FFFFFFFFFFFFFFF)),
+        np.intp(0x7FF0000000000000),
+    )
+
+
+def reaching(vectors: Vectors, entry: ir.Value, cuts: ir.Value) -> ir.Value:
+    """Return a mask of the entries that reach the cut; NaN never does."""
+    builder, patterns = vectors.builder, vectors.patterns(entry)
+    is_number = builder.icmp_signed("<=", patterns, vectors.infinity())
+    return builder.and_(builder.icmp_signed(">=", patterns, cuts), is_number)
+
+
+def signatures(arguments: str, result: types.Type = types.intp) -> list[Signature]:
+    """Return one signature a float type.
+
+    arguments : a letter each: v a value, x values read, O values written, j indices read, J indices
+        written, p a position or count, f a float64, I positions written, S float64 totals written;
+        vectors are 1-D and C-contiguous
+    """
+    made = []
+    for scalar in (types.float32, types.float64):
+        kinds = {
+            "v": scalar,
+            "x": types.Array(scalar, 1, "C", readonly=True),
+            "O": types.Array(scalar, 1, "C"),
+            "j": types.Array(types.uint32, 1, "C", readonly=True),
+            "J": types.Array(types.uint32, 1, "C"),
+            "p": types.intp,
+            "f": types.float64,
+            "I": types.Array(types.intp, 1, "C"),
+            "S": types.Array(types.float64, 1, "C"),
+        }
+        made.append(result(*(kinds[letter] for letter in arguments)))
+    return made
+
+
+@njit
+def whole_end(x, start, stop):  # type: ignore[no-untyped-def]
+    lanes = 64 // x.itemsize
+    return start + (stop - start) // lanes * lanes

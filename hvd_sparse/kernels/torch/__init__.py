@@ -7,52 +7,59 @@ multiply-add, no sum by atomics, and no top-k where equal magnitudes could go ei
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar, cast
 
 import numpy as np
+import torch
 
-from hvd_sparse.kernels.contract import (
-    Kernels,
-    Moments,
-    Sums,
-    Surplus,
-    Tail,
-)
-from hvd_sparse.kernels.torch import statistics
-from hvd_sparse.kernels.torch.passes import TorchPasses
-from hvd_sparse.kernels.torch.taking import largest, reaching, rounded, take
+from hvd_sparse.kernels.contract import Aim, Kernels, Moments, Sums, Surplus, Tail, Taking
+from hvd_sparse.kernels.optimizers import AdamStep, NewtonSchulz, iterated
+from hvd_sparse.kernels.packing import PACKERS
+from hvd_sparse.kernels.rows import rows_of
+from hvd_sparse.kernels.torch import passes, statistics
+from hvd_sparse.kernels.torch.coming import Answers, Coming, Pass, joined
+from hvd_sparse.kernels.torch.passes import largest, take
 from hvd_sparse.kernels.torch.vector import (
     DeviceVector,
     Vector,
     fetch,
+    reaching,
+    rounded,
     tensor_of,
     upload,
     upload_indices,
 )
 from hvd_sparse.types import Selection
 
+Answer = TypeVar("Answer")
+Kernel = Callable[..., object]
 
-class TorchKernels(TorchPasses):
-    """Kernels of torch operations; lists and bytes, which are the host's, go to the host's kernels.
+LATE = {
+    "accumulate": "later_accumulate",
+    "accumulate_and_take": "later_accumulate_and_take",
+    "push_momentum_and_take": "later_push_momentum_and_take",
+    "push_adam_and_take": "later_push_adam_and_take",
+}
+"""The passes of a step: begun once a bucket is complete, all of its tensors' together."""
 
-    Parameters
-    ----------
-    host : kernels for what lies on the host anyway
-    """
+
+def _at_once(later: Callable[..., Coming[Answer]]) -> Callable[..., Answer]:
+    """Return the kernel that waits for the answer of ``later``."""
+
+    def kernel(*arguments: object) -> Answer:
+        return later(*arguments).result()
+
+    return kernel
+
+
+class TorchKernels:
+    """Kernels of torch operations; lists and bytes go to the kernels of the host."""
 
     def __init__(self, host: Kernels) -> None:
         self._host = host
-        self.count_blocks, self.join_blocks = host.count_blocks, host.join_blocks
-        self.half_codes, self.half_values = host.half_codes, host.half_values
-        self.brain_codes, self.brain_values = host.brain_codes, host.brain_values
-        self.largest_magnitude, self.multiples = host.largest_magnitude, host.multiples
-        self.sum_on_grid, self.level_codes = host.sum_on_grid, host.level_codes
-        self.level_values = host.level_values
-        self.pack_few, self.unpack_few = host.pack_few, host.unpack_few
-        self.split_gaps, self.join_gaps = host.split_gaps, host.join_gaps
-        self.bytes_from, self.put_bytes = host.bytes_from, host.put_bytes
-        self.pack_unary, self.unpack_unary = host.pack_unary, host.unpack_unary
-        self.split_thirds, self.join_thirds = host.split_thirds, host.join_thirds
+        for name in PACKERS:
+            setattr(self, name, getattr(host, name))
 
     # -- statistics -------------------------------------------------------------------------------
 
@@ -127,6 +134,99 @@ class TorchKernels(TorchPasses):
         assert taken is not None
         return fetch(maxima), taken
 
+    # -- passes -----------------------------------------------------------------------------------
+
+    def later_accumulate(self, gradient: Vector, residual: Vector, out: Vector) -> Coming[Moments]:
+        one = Pass(tensor_of(gradient), tensor_of(residual), tensor_of(out), None)
+        return Coming[Moments](one, self.begin)
+
+    accumulate = _at_once(later_accumulate)
+
+    def later_accumulate_and_take(
+        self, gradient: Vector, residual: Vector, out: Vector, aim: Aim
+    ) -> Coming[Taking]:
+        one = Pass(tensor_of(gradient), tensor_of(residual), tensor_of(out), aim)
+        return Coming[Taking](one, self.begin)
+
+    accumulate_and_take = _at_once(later_accumulate_and_take)
+
+    def later_push_momentum_and_take(
+        self,
+        gradient: Vector,
+        velocity: Vector,
+        out_velocity: Vector,
+        residual: Vector,
+        out: Vector,
+        momentum: float,
+        nesterov: bool,
+        aim: Aim,
+    ) -> Coming[Taking]:
+        """Push the velocity now, and take with the other passes of a bucket."""
+        self.push_momentum(gradient, velocity, out_velocity, momentum)
+        direction = tensor_of(out_velocity)
+        if nesterov:
+            direction = (direction * rounded(direction, momentum)).add_(tensor_of(gradient))
+        one = Pass(direction, tensor_of(residual), tensor_of(out), aim)
+        return Coming[Taking](one, self.begin)
+
+    push_momentum_and_take = _at_once(later_push_momentum_and_take)
+
+    def later_push_adam_and_take(
+        self,
+        gradient: Vector,
+        mean: Vector,
+        square: Vector,
+        out_mean: Vector,
+        out_square: Vector,
+        residual: Vector,
+        out: Vector,
+        step: AdamStep,
+        aim: Aim,
+    ) -> Coming[Taking]:
+        """Move the moments now, and take with the other passes of a bucket."""
+        direction = DeviceVector(torch.empty_like(tensor_of(out)))
+        self.push_adam(gradient, mean, square, out_mean, out_square, direction, step)
+        return self.later_accumulate_and_take(direction, residual, out, aim)
+
+    push_adam_and_take = _at_once(later_push_adam_and_take)
+
+    def begin(self, given: Sequence[Pass]) -> Answers:
+        """Start passes of one dtype on one device, without waiting; ``Moments`` or ``Taking``
+        each."""
+        return joined([passes.accumulated(one) for one in given])
+
+    def push_momentum(
+        self, gradient: Vector, residual: Vector, out: Vector, momentum: float
+    ) -> None:
+        result = tensor_of(out)
+        factor = rounded(result, momentum)
+        torch.mul(tensor_of(residual), factor, out=result).add_(tensor_of(gradient))
+
+    def push_adam(
+        self,
+        gradient: Vector,
+        mean: Vector,
+        square: Vector,
+        out_mean: Vector,
+        out_square: Vector,
+        out: Vector,
+        step: AdamStep,
+    ) -> None:
+        vectors = gradient, mean, square, out_mean, out_square, out
+        passes.push_adam([tensor_of(vector) for vector in vectors], step)
+
+    def orthogonalized(self, x: Vector, step: NewtonSchulz) -> np.ndarray:
+        given, axes = tensor_of(x).view(step.shape), (-2, -1)
+        largest = given.abs().amax(axes, keepdim=True)
+        matrices = given / torch.where(largest == 0, 1.0, largest)
+        norm = torch.linalg.vector_norm(matrices, dim=axes, keepdim=True)
+        matrices = matrices / (norm + step.epsilon / largest)
+        if given.dtype == torch.float32 and given.device.type != "cpu":
+            matrices = matrices.bfloat16()  # as torch.optim.Muon does
+        result = iterated(matrices, step).to(given.dtype).contiguous().view(-1)
+        found = DeviceVector(result) if isinstance(x, DeviceVector) else result.numpy()
+        return cast(np.ndarray, found)
+
     # -- lists ------------------------------------------------------------------------------------
 
     def trim(self, taken: Selection, count: int, out: Vector | None) -> tuple[Selection, float]:
@@ -159,8 +259,6 @@ class TorchKernels(TorchPasses):
             result[places] = result[places] + entries
 
     def assemble_together(self, sums: Sums, surplus: Surplus = ()) -> None:
-        """Write the sums of a bucket's tensors, as ``assemble`` does each, and put back what is
-        surplus."""
         for vector, entries in surplus:
             self.restore(vector, entries)
         for out, parts, factor in sums:
@@ -170,3 +268,31 @@ class TorchKernels(TorchPasses):
         result = tensor_of(out)
         places = upload_indices(indices, result.device)
         result[places] = result[places] + upload(values, result.device)
+
+
+class KernelsByPlace:
+    """Kernels of two engines: one for vectors on a device, one for arrays of the host."""
+
+    def __init__(self, host: Kernels, device: Kernels) -> None:
+        self._host, self._device = host, device
+        rows = rows_of(host)
+        if rows is not None:
+            self.send_rows, self.sum_rows = rows.send_rows, rows.sum_rows
+
+    def assemble_together(self, sums: Sums, surplus: Surplus = ()) -> None:
+        for kernels, is_device in ((self._host, False), (self._device, True)):
+            there = [each for each in sums if isinstance(each[0], np.ndarray) is not is_device]
+            back = [each for each in surplus if isinstance(each[0], np.ndarray) is not is_device]
+            if there or back:
+                kernels.assemble_together(there, back)
+
+    def __getattr__(self, name: str) -> Kernel:
+        on_host: Kernel = getattr(self._host, name)
+        on_device: Kernel = getattr(self._device, LATE.get(name, name))
+
+        def kernel(*values: object) -> object:
+            is_on_device = any(type(value) is DeviceVector for value in values)
+            return on_device(*values) if is_on_device else on_host(*values)
+
+        setattr(self, name, kernel)
+        return kernel

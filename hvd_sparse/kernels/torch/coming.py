@@ -21,10 +21,8 @@ Answer = TypeVar("Answer", covariant=True)
 
 
 class Pass(NamedTuple):
-    """A pass over one tensor: add the gradient, look, and take what an aim says.
+    """A pass over one tensor: add the gradient, look, and take the entries that reach the aim.
 
-    Attributes
-    ----------
     gradient, residual, out : 1-D, contiguous, of one dtype and device
     aim : None takes nothing, and asks for moments
     """
@@ -36,19 +34,12 @@ class Pass(NamedTuple):
 
     @property
     def room(self) -> int:
-        """Return the most entries that its list may have to hold."""
+        """The most entries of its list."""
         return max(0, min(self.aim.capacity, int(self.out.numel()))) if self.aim else 0
 
 
 class Sum(NamedTuple):
-    """Sum for one tensor, as ``Kernels.assemble`` says.
-
-    Attributes
-    ----------
-    out : 1-D, contiguous
-    parts : on the host
-    factor : of the sum
-    """
+    """The arguments of ``Kernels.assemble``; the parts are on the host."""
 
     out: torch.Tensor
     parts: Sequence[Selection]
@@ -56,12 +47,10 @@ class Sum(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """What passes found, on their device.
+    """Results of passes, on their device.
 
-    Attributes
-    ----------
     words : int32
-    read : makes an answer for every pass of the words, once they are on the host
+    read : makes a result for every pass of the words, once they are on the host
     """
 
     words: torch.Tensor
@@ -73,12 +62,9 @@ Begin = Callable[[Sequence[Pass]], Answers]
 
 
 class Coming(Generic[Answer]):
-    """A pass's answer that lies on a device, or will; in all else it is the answer: reading it
-    waits.
+    """A pass's result that lies on a device, or will; reading any attribute of it waits.
 
-    Parameters
-    ----------
-    one : the pass, which is begun with those of its bucket (``Delivery``), or when it is read
+    one : the pass, which begins with those of its bucket (``Delivery``), or when it is read
     begin : of the engine
     """
 
@@ -90,15 +76,13 @@ class Coming(Generic[Answer]):
 
     @property
     def is_begun(self) -> bool:
-        """Tell whether the device was given the pass."""
         return self._delivery is not None or self._answer is not None
 
     def travel(self, parcel: Parcel, number: int) -> None:
-        """Come with others, as the one of this number."""
         self._delivery = parcel, number
 
     def result(self) -> Answer:
-        """Return the answer, and wait for the device if it is not here."""
+        """Return the result, and wait for the device if it is not here."""
         if self._answer is None:
             if self._delivery is None:
                 answers = self.begin([self.one])
@@ -114,38 +98,28 @@ class Coming(Generic[Answer]):
 
 
 class Parcel:
-    """Answers on their way to the host, in one copy.
-
-    Parameters
-    ----------
-    answers : on one device
-    """
+    """Results of one device on their way to the host, in one copy."""
 
     def __init__(self, answers: Answers) -> None:
         self.copy, self._read = Copy(answers.words), answers.read
         self._answers: Sequence[object] | None = None
 
     def answers(self) -> Sequence[object]:
-        """Return them all, and wait for them the first time."""
         if self._answers is None:
             self._answers = self._read(self.copy.array())
         return self._answers
 
 
 class OnItsWay(Protocol):
-    """Anything that a copy brings."""
+    """A copy to the host."""
 
     def is_here(self) -> bool:
-        """Tell whether it is here."""
+        pass
 
 
 class Delivery:
-    """A bucket's passes, begun, and their answers on their way to the host by one copy a device.
+    """A bucket's passes, begun, and their results on their way to the host by one copy a device.
 
-    Nothing waits for them.
-
-    Parameters
-    ----------
     coming : of passes that have not been begun
     beside : further copies on their way
     """
@@ -179,7 +153,7 @@ def _begun(coming: Sequence[Coming[object]]) -> Parcel:
 
 
 def joined(several: Sequence[Answers]) -> Answers:
-    """Return the answers of several groups of passes as those of one, in one piece of memory."""
+    """Join the results of several groups of passes, in one piece of memory."""
     if len(several) == 1:
         return several[0]
     # Every piece begins at a multiple of 8 bytes: its first words are float64.

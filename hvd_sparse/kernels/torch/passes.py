@@ -1,153 +1,145 @@
-"""A step's passes in torch operations: what moves a memory's vectors on by a gradient."""
+"""Passes of a step over one tensor, in plain operations, each of which rounds as numpy's does; and
+the way of taken entries to the host, by one copy of a known size."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from hvd_sparse.kernels.adam import AdamStep
-from hvd_sparse.kernels.contract import Aim, Moments, Taking
-from hvd_sparse.kernels.newton_schulz import NewtonSchulz, iterated
-from hvd_sparse.kernels.torch import adam
-from hvd_sparse.kernels.torch.accumulating import accumulated
-from hvd_sparse.kernels.torch.coming import Answers, Coming, Pass, joined
-from hvd_sparse.kernels.torch.taking import rounded
-from hvd_sparse.kernels.torch.vector import DeviceVector, Vector, tensor_of
+from hvd_sparse.kernels.contract import Aim, Taking
+from hvd_sparse.kernels.optimizers import AdamStep
+from hvd_sparse.kernels.torch import statistics
+from hvd_sparse.kernels.torch.coming import Answers, Pass
+from hvd_sparse.kernels.torch.vector import fetch, reaching
+from hvd_sparse.types import Selection
 
 
-class TorchPasses:
-    """The passes of ``kernels.contract``; those that are answered may come with others'."""
+class Taken(NamedTuple):
+    """The entries of a mask, on the host.
 
-    def accumulate(self, gradient: Vector, residual: Vector, out: Vector) -> Moments:
-        return self.later_accumulate(gradient, residual, out).result()
+    found : how many there are
+    selection : the entries; None if they exceed the capacity
+    also : the numbers that were fetched with them
+    """
 
-    def later_accumulate(self, gradient: Vector, residual: Vector, out: Vector) -> Coming[Moments]:
-        """Do as ``accumulate``, with the other passes of a bucket."""
-        one = Pass(tensor_of(gradient), tensor_of(residual), tensor_of(out), None)
-        return Coming[Moments](one, self.begin)
+    found: int
+    selection: Selection | None
+    also: list[float]
 
-    def accumulate_and_take(
-        self, gradient: Vector, residual: Vector, out: Vector, aim: Aim
-    ) -> Taking:
-        return self.later_accumulate_and_take(gradient, residual, out, aim).result()
 
-    def later_accumulate_and_take(
-        self, gradient: Vector, residual: Vector, out: Vector, aim: Aim
-    ) -> Coming[Taking]:
-        """Do as ``accumulate_and_take``, with the other passes of a bucket."""
-        one = Pass(tensor_of(gradient), tensor_of(residual), tensor_of(out), aim)
-        return Coming[Taking](one, self.begin)
+def largest(x: torch.Tensor, count: int) -> torch.Tensor:
+    """Return a mask of the largest magnitudes, without zeros and NaN; of equals, the first.
 
-    def begin(self, passes: Sequence[Pass]) -> Answers:
-        """Give a device the passes of a bucket's tensors, and wait for nothing.
+    x : not empty
+    count : 1 to all
+    """
+    magnitudes = torch.where(x.isnan(), torch.zeros_like(x), x.abs())
+    # The value alone: which of several equal entries it comes from is the device's affair.
+    least = magnitudes.kthvalue(x.numel() - count + 1).values
+    above = magnitudes > least
+    ties = (magnitudes == least) & (least > 0)
+    return above | (ties & (ties.cumsum(0) <= count - above.sum()))
 
-        Parameters
-        ----------
-        passes : of one dtype, on one device
 
-        Returns
-        -------
-        Answers
-            ``Moments`` or ``Taking`` for every pass, in one piece of the device's memory.
-        """
-        return joined([accumulated(one) for one in passes])
+def take(x: torch.Tensor, mask: torch.Tensor, capacity: int, *also: torch.Tensor) -> Taken:
+    """Return the entries of a mask, by one copy and one wait: ``packed``."""
+    return unpacked(fetch(packed(x, mask, capacity, *also)), x, capacity, len(also))
 
-    def push_momentum(
-        self, gradient: Vector, residual: Vector, out: Vector, momentum: float
-    ) -> None:
-        result = tensor_of(out)
-        factor = rounded(result, momentum)
-        torch.mul(tensor_of(residual), factor, out=result).add_(tensor_of(gradient))
 
-    def push_adam(
-        self,
-        gradient: Vector,
-        mean: Vector,
-        square: Vector,
-        out_mean: Vector,
-        out_square: Vector,
-        out: Vector,
-        step: AdamStep,
-    ) -> None:
-        vectors = gradient, mean, square, out_mean, out_square, out
-        adam.push([tensor_of(vector) for vector in vectors], step)
+def packed(x: torch.Tensor, mask: torch.Tensor, capacity: int, *also: torch.Tensor) -> torch.Tensor:
+    """Return the entries of a mask in one piece of the device's memory, int32.
 
-    def orthogonalized(self, x: Vector, step: NewtonSchulz) -> np.ndarray:
-        given, axes = tensor_of(x).view(step.shape), (-2, -1)
-        largest = given.abs().amax(axes, keepdim=True)
-        matrices = given / torch.where(largest == 0, 1.0, largest)
-        norm = torch.linalg.vector_norm(matrices, dim=axes, keepdim=True)
-        matrices = matrices / (norm + step.epsilon / largest)
-        if given.dtype == torch.float32 and given.device.type != "cpu":
-            matrices = matrices.bfloat16()  # as torch.optim.Muon does
-        result = iterated(matrices, step).to(given.dtype).contiguous().view(-1)
-        found = DeviceVector(result) if isinstance(x, DeviceVector) else result.numpy()
-        return cast(np.ndarray, found)
+    x, mask : float32 or float64 [n], bool [n]
+    capacity : the most entries that are fetched
+    also : numbers of the device, exact in float64, to fetch with them
+    """
+    room = max(0, min(capacity, x.numel()))
+    numbers = torch.stack([each.to(torch.float64) for each in (mask.sum(), *also)])
+    indices = torch.nonzero_static(mask, size=room, fill_value=0).view(-1)
+    return torch.cat(
+        [numbers.view(torch.int32), indices.to(torch.int32), x[indices].view(torch.int32)]
+    )
 
-    def push_momentum_and_take(
-        self,
-        gradient: Vector,
-        velocity: Vector,
-        out_velocity: Vector,
-        residual: Vector,
-        out: Vector,
-        momentum: float,
-        nesterov: bool,
-        aim: Aim,
-    ) -> Taking:
-        vectors = gradient, velocity, out_velocity, residual, out
-        return self.later_push_momentum_and_take(*vectors, momentum, nesterov, aim).result()
 
-    def later_push_momentum_and_take(
-        self,
-        gradient: Vector,
-        velocity: Vector,
-        out_velocity: Vector,
-        residual: Vector,
-        out: Vector,
-        momentum: float,
-        nesterov: bool,
-        aim: Aim,
-    ) -> Coming[Taking]:
-        """Push the velocity now, and take with the other passes of a bucket."""
-        self.push_momentum(gradient, velocity, out_velocity, momentum)
-        direction = tensor_of(out_velocity)
-        if nesterov:
-            direction = (direction * rounded(direction, momentum)).add_(tensor_of(gradient))
-        one = Pass(direction, tensor_of(residual), tensor_of(out), aim)
-        return Coming[Taking](one, self.begin)
+def unpacked(fetched: np.ndarray, x: torch.Tensor, capacity: int, also: int) -> Taken:
+    """Read what ``packed`` made, on the host: int32, with the same x and capacity.
 
-    def push_adam_and_take(
-        self,
-        gradient: Vector,
-        mean: Vector,
-        square: Vector,
-        out_mean: Vector,
-        out_square: Vector,
-        residual: Vector,
-        out: Vector,
-        step: AdamStep,
-        aim: Aim,
-    ) -> Taking:
-        vectors = gradient, mean, square, out_mean, out_square, residual, out
-        return self.later_push_adam_and_take(*vectors, step, aim).result()
+    also : how many numbers there were
+    """
+    room, head = max(0, min(capacity, x.numel())), 2 * (1 + also)
+    count, *rest = fetched[:head].view(np.float64).tolist()
+    count = int(count)
+    if count > capacity:
+        return Taken(count, None, rest)
+    dtype = np.float64 if x.dtype == torch.float64 else np.float32
+    entries = fetched[head:]
+    taken = entries[:count].view(np.uint32), entries[room:].view(dtype)[:count]
+    return Taken(count, Selection(*taken, x.numel()), rest)
 
-    def later_push_adam_and_take(
-        self,
-        gradient: Vector,
-        mean: Vector,
-        square: Vector,
-        out_mean: Vector,
-        out_square: Vector,
-        residual: Vector,
-        out: Vector,
-        step: AdamStep,
-        aim: Aim,
-    ) -> Coming[Taking]:
-        """Move the moments now, and take with the other passes of a bucket."""
-        direction = DeviceVector(torch.empty_like(tensor_of(out)))
-        self.push_adam(gradient, mean, square, out_mean, out_square, direction, step)
-        return self.later_accumulate_and_take(direction, residual, out, aim)
+
+def accumulated(one: Pass) -> Answers:
+    return _looked_at(one) if one.aim is None else _taken(one, one.aim)
+
+
+def _looked_at(one: Pass) -> Answers:
+    kept, numel = one.residual, one.out.numel()
+    total = kept + one.gradient
+    found = statistics.pending_moments(total)
+    torch.where(total.isfinite(), total, kept, out=one.out)
+    return Answers(found.view(torch.int32), lambda words: [statistics.moments_in(words, numel)])
+
+
+def _taken(one: Pass, aim: Aim) -> Answers:
+    kept = one.residual
+    total = kept + one.gradient
+    magnitudes = total.abs()
+    is_finite = magnitudes < float("inf")
+    reaches = reaching(total, magnitudes, aim.threshold) & is_finite
+    sums = magnitudes.sum(dtype=torch.float64), is_finite.logical_not().sum()
+    besides = statistics.pending(total, aim.brings)
+    # Taken out of the sum before the host knows how many they are: it need not wait for that.
+    leaves = reaches & (reaches.sum() <= aim.capacity)
+    rest = torch.where(is_finite, total, kept)
+    torch.where(leaves, torch.zeros_like(total), rest, out=one.out)
+
+    def read(fetched: np.ndarray) -> list[Taking]:
+        taken = unpacked(fetched, kept, aim.capacity, len(sums) + len(besides))
+        abs_sum, nonfinite, *numbers = taken.also
+        found = statistics.read(numbers, aim.brings, kept.numel())
+        return [Taking(abs_sum, int(nonfinite), taken.selection, found)]
+
+    return Answers(packed(total, reaches, aim.capacity, *sums, *besides), read)
+
+
+def push_adam(vectors: Sequence[torch.Tensor], step: AdamStep) -> None:
+    """Do ``Kernels.push_adam``; the vectors are in the order of its arguments."""
+    gradient, mean, square, out_mean, out_square, out = vectors
+    dtype = np.dtype(np.float64 if out.dtype == torch.float64 else np.float32)
+    factors = (float(factor) for factor in step.factors(dtype))
+    beta1, rest1, unbias1, beta2, rest2, unbias2, own, others, epsilon, scale = factors
+    # Never a factor given to add: a device could fuse the two.
+    torch.add(mean * beta1, gradient * rest1, out=out_mean)
+    torch.add(square * beta2, (gradient * gradient).mul_(rest2), out=out_square)
+    first, second = out_mean * unbias1, out_square * unbias2
+    average = (second * own).add_(torch.minimum(first * first, second).mul_(others))
+    top = first if step.is_of_mean else gradient
+    torch.div(top, _root(average).add_(epsilon), out=out)
+    out.add_(average.mul_(0.0)).mul_(scale)
+
+
+def _root(x: torch.Tensor) -> torch.Tensor:
+    """Return the square roots, rounded correctly: torch's own are so on some devices only."""
+    if x.dtype == torch.float32:
+        return x.double().sqrt().float()
+    near = x.sqrt()
+    # What is left of x, exactly: the square of the root's two halves, product by product (Dekker).
+    large = near * 134217729.0
+    high = large - (large - near)
+    low = near - high
+    square = near * near
+    beyond = (high * high - square) + (high * low) * 2.0 + low * low
+    better = near + ((x - square) - beyond) / (near * 2.0)
+    return torch.where(torch.isfinite(better), better, near)

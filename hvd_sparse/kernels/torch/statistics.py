@@ -1,15 +1,16 @@
-"""Statistics of a vector, in float64, each by one copy to the host."""
+"""Statistics of a vector, in float64: found on the device, and read once they are on the host."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from hvd_sparse.kernels.contract import Moments, Tail
-from hvd_sparse.kernels.torch.taking import reaching, rounded
-from hvd_sparse.kernels.torch.vector import fetch
+from hvd_sparse.kernels.contract import Brought, Moments, Tail
+from hvd_sparse.kernels.torch.vector import fetch, reaching, rounded
 
 
 def pending_moments(x: torch.Tensor) -> torch.Tensor:
@@ -21,43 +22,26 @@ def pending_moments(x: torch.Tensor) -> torch.Tensor:
     return torch.stack([total, most, (x != 0).sum().to(torch.float64)])
 
 
-def fetched_moments(pending: torch.Tensor, numel: int) -> Moments:
-    """Return what ``pending_moments`` found."""
-    return moments_in(fetch(pending), numel)
-
-
 def moments_in(found: np.ndarray, numel: int) -> Moments:
-    """Return what ``pending_moments`` found, once it is on the host."""
     total, most, nonzeros = found.view(np.float64).tolist()
     return Moments(total, most, int(nonzeros), numel)
 
 
-def moments(x: torch.Tensor) -> Moments:
-    """Return the vector's moments."""
-    return fetched_moments(pending_moments(x), x.numel())
-
-
-def pending_mean_and_std(x: torch.Tensor) -> torch.Tensor:
+def _pending_mean_and_std(x: torch.Tensor) -> torch.Tensor:
     """Return the mean and the sum of the squared distances from it, on the device."""
     wide = x.to(torch.float64)
     mean = wide.mean()
     return torch.stack([mean, (wide - mean).square().sum()])
 
 
-def mean_and_std_in(found: np.ndarray, numel: int) -> tuple[float, float]:
-    """Return what ``pending_mean_and_std`` found, once it is on the host."""
+def _mean_and_std_in(found: np.ndarray, numel: int) -> tuple[float, float]:
     if not numel:
         return 0.0, 0.0
     mean, squares = found.tolist()
     return mean, math.sqrt(squares / (numel - 1)) if numel > 1 else 0.0
 
 
-def mean_and_std(x: torch.Tensor) -> tuple[float, float]:
-    """Return mean and standard deviation (n - 1)."""
-    return mean_and_std_in(fetch(pending_mean_and_std(x)), x.numel())
-
-
-def pending_tail(x: torch.Tensor, threshold: float = 0.0) -> torch.Tensor:
+def _pending_tail(x: torch.Tensor, threshold: float = 0.0) -> torch.Tensor:
     """Return the statistics of the excesses over a threshold, on the device."""
     magnitudes = x.abs()
     above = reaching(x, magnitudes, threshold)
@@ -71,21 +55,56 @@ def pending_tail(x: torch.Tensor, threshold: float = 0.0) -> torch.Tensor:
     return torch.stack([count, mean, variance, logs, has_log.sum().to(torch.float64)])
 
 
-def tail_in(found: np.ndarray, numel: int) -> Tail:
-    """Return what ``pending_tail`` found, once it is on the host."""
+def _tail_in(found: np.ndarray, numel: int) -> Tail:
     number, centre, spread, log_sum, log_count = found.tolist()
     if not number:
         return Tail(0, 0.0, 0.0, 0.0)
     return Tail(int(number), centre, spread, log_sum / log_count if log_count else 0.0)
 
 
+class Statistic(NamedTuple):
+    """One of ``Brought``: on the device, its size in float64, and read from that on the host."""
+
+    pending: Callable[[torch.Tensor], torch.Tensor]
+    size: int
+    read: Callable[[np.ndarray, int], object]
+
+
+STATISTICS = {
+    "moments": Statistic(pending_moments, 3, moments_in),
+    "mean_and_std": Statistic(_pending_mean_and_std, 2, _mean_and_std_in),
+    "tail": Statistic(_pending_tail, 5, _tail_in),
+}
+
+
+def pending(x: torch.Tensor, names: Sequence[str]) -> list[torch.Tensor]:
+    """Return the numbers of several statistics, one after the other, on the device."""
+    return [number for name in names for number in STATISTICS[name].pending(x).unbind()]
+
+
+def read(numbers: Sequence[float], names: Sequence[str], numel: int) -> Brought:
+    """Return the statistics, once their numbers are on the host."""
+    found, rest = {}, np.array(numbers)
+    for name in names:
+        statistic = STATISTICS[name]
+        found[name] = statistic.read(rest[: statistic.size], numel)
+        rest = rest[statistic.size :]
+    return Brought(**found)  # type: ignore[arg-type]
+
+
+def moments(x: torch.Tensor) -> Moments:
+    return moments_in(fetch(pending_moments(x)), x.numel())
+
+
+def mean_and_std(x: torch.Tensor) -> tuple[float, float]:
+    return _mean_and_std_in(fetch(_pending_mean_and_std(x)), x.numel())
+
+
 def tail(x: torch.Tensor, threshold: float) -> Tail:
-    """Return the statistics of the excesses over a threshold."""
-    return tail_in(fetch(pending_tail(x, threshold)), x.numel())
+    return _tail_in(fetch(_pending_tail(x, threshold)), x.numel())
 
 
 def digit_counts(x: torch.Tensor, shift: int, prefix: int) -> np.ndarray:
-    """Return how often each byte stands at a bit of the magnitudes that have a prefix."""
     pattern = torch.int64 if x.dtype == torch.float64 else torch.int32
     bits = x.view(pattern) & torch.iinfo(pattern).max  # without the sign
     has_prefix = torch.ones_like(bits)
@@ -97,7 +116,6 @@ def digit_counts(x: torch.Tensor, shift: int, prefix: int) -> np.ndarray:
 
 
 def chunk_norms(x: torch.Tensor, length: int) -> np.ndarray:
-    """Return the chunks' sums of magnitudes."""
     return fetch(chunks(x.abs().to(torch.float64), length).sum(1).to(x.dtype))
 
 

@@ -24,12 +24,7 @@ FetchAll = Callable[[Sequence[torch.Tensor]], Sequence[np.ndarray]]
 
 
 class Walk:
-    """One of several walks; it stops where it asks.
-
-    Parameters
-    ----------
-    task : raises nothing of its own
-    """
+    """One of several walks; it stops where it asks. Its task raises nothing of its own."""
 
     def __init__(self, task: Task) -> None:
         self._task, self._thread = task, greenlet.greenlet(self._run)
@@ -76,12 +71,10 @@ def current_walk() -> Walk | None:
 
 
 def run_together(tasks: Sequence[Task], fetch_all: FetchAll) -> None:
-    """Run tasks, none of which needs another, and bring what they ask for to the host in rounds.
+    """Run independent tasks, and bring the tensors that they ask for to the host in rounds.
 
-    Parameters
-    ----------
     tasks : raise nothing of their own
-    fetch_all : as told above
+    fetch_all : fetches tensors of devices, with one copy and one wait a device
     """
     if greenlet is None or len(tasks) == 1:
         for task in tasks:

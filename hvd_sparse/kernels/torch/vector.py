@@ -15,14 +15,12 @@ LOW = 0xFFFFFFFF
 
 
 class DeviceVector:
-    """A vector that lies on a device, as far as the core looks at vectors.
+    """A vector on a device, with the part of numpy's interface that the core uses.
 
     It has a size and a dtype, parts of it are vectors, and its entries at indices come to the host
-    and go back. Vectors are added, and multiplied and divided by numbers. Nothing else goes by
-    itself: numpy's functions raise TypeError.
+    and go back. Vectors are added, and multiplied and divided by numbers. numpy's functions raise
+    TypeError.
 
-    Parameters
-    ----------
     tensor : 1-D, contiguous, float32 or float64
     """
 
@@ -35,17 +33,14 @@ class DeviceVector:
 
     @property
     def size(self) -> int:
-        """Return the number of entries."""
         return int(self.tensor.numel())
 
     @property
     def itemsize(self) -> int:
-        """Return the bytes of an entry."""
         return self.dtype.itemsize
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of all entries."""
         return self.size * self.itemsize
 
     def __len__(self) -> int:
@@ -78,11 +73,10 @@ class DeviceVector:
         return DeviceVector(self.tensor * float(number))
 
     def empty_like(self) -> DeviceVector:
-        """Return an uninitialised vector beside this one."""
         return DeviceVector(torch.empty_like(self.tensor))
 
     def write_maximum(self, x: DeviceVector, y: DeviceVector) -> None:
-        """Write the elementwise maximum, NaN if either entry is NaN."""
+        """Write the elementwise maximum; NaN if either entry is."""
         torch.maximum(x.tensor, y.tensor, out=self.tensor)
 
     def copy(self) -> np.ndarray:
@@ -108,13 +102,23 @@ def tensor_of(x: Vector) -> torch.Tensor:
     return torch.from_numpy(np.ndarray(x.size, x.dtype, x) if x.flags.writeable else x.copy())
 
 
-class Copy:
-    """A copy of a device's tensor on its way to pinned memory of the host.
+def rounded(x: torch.Tensor, threshold: float) -> float:
+    """Return the threshold in the vector's dtype; infinite where it is too large for it."""
+    if x.dtype == torch.float64:
+        return threshold
+    with np.errstate(over="ignore"):
+        return float(np.float32(threshold))
 
-    Parameters
-    ----------
-    tensor : made for this; on the CPU it is the copy
-    """
+
+def reaching(x: torch.Tensor, magnitudes: torch.Tensor, threshold: float) -> torch.Tensor:
+    """Return a mask of the magnitudes that are at least the rounded threshold; zeros never are."""
+    cut = rounded(x, threshold)
+    return magnitudes >= cut if cut > 0 else magnitudes > 0
+
+
+class Copy:
+    """A copy of a device's tensor, made for this, on its way to pinned memory; of the CPU,
+    itself."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._is_read = tensor.device.type == "cpu"
@@ -126,7 +130,6 @@ class Copy:
         self._done = torch.accelerator.current_stream(tensor.device).record_event()
 
     def is_here(self) -> bool:
-        """Tell whether the copy is done; does not wait."""
         return self._is_read or bool(self._done.query())
 
     def array(self) -> np.ndarray:
@@ -140,7 +143,6 @@ class Copy:
 
 
 def wait_until(done: torch.Event) -> None:
-    """Wait until a device has come to an event."""
     done.synchronize()
 
 
@@ -166,11 +168,8 @@ def follow(stream: torch.Stream | None) -> None:
 def fetch(tensor: torch.Tensor) -> np.ndarray:
     """Return a tensor's entries as an array of the host: one copy, and one wait for the device.
 
-    In a walk beside others (``together``) both are those of all that ask with it.
-
-    Parameters
-    ----------
-    tensor : made for this; on the CPU the array lies in its memory
+    In a walk beside others (``together``) both are shared.  On the CPU the array is the tensor's
+    memory, so the tensor must have been made for this.
     """
     array: np.ndarray
     if tensor.device.type == "cpu":
@@ -187,11 +186,9 @@ def fetch(tensor: torch.Tensor) -> np.ndarray:
 
 
 def fetch_all(tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
-    """Return tensors' entries as arrays of the host: one copy and one wait a device.
+    """Return tensors of devices as arrays of the host: one copy and one wait a device.
 
-    Parameters
-    ----------
-    tensors : made for this; of devices, and of entries of 4 or 8 bytes
+    tensors : made for this, with entries of 4 or 8 bytes
     """
     if len(tensors) == 1:
         return [fetch(tensors[0])]
@@ -213,8 +210,8 @@ def fetch_all(tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
 def upload(array: np.ndarray, device: torch.device) -> torch.Tensor:
     """Return an array's entries on the device, without a wait.
 
-    The array may be written to at once: what the copy reads is memory of its own, pinned, which
-    torch's allocator keeps from others until the copy is done.
+    The array may be written to at once: the copy reads pinned memory of its own, which torch's
+    allocator keeps until it is done.
     """
     if device.type == "cpu":
         return tensor_of(array)

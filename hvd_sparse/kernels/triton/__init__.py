@@ -12,10 +12,9 @@ import numpy as np
 import torch
 import triton
 
-from hvd_sparse.kernels.contract import Kernels, Sums, Surplus
-from hvd_sparse.kernels.torch import TorchKernels
-from hvd_sparse.kernels.torch.brought import brought_beside, with_brought
-from hvd_sparse.kernels.torch.coming import Answers, Pass, Sum
+from hvd_sparse.kernels.contract import Aim, Brought, Kernels, Sums, Surplus, Taking
+from hvd_sparse.kernels.torch import TorchKernels, statistics
+from hvd_sparse.kernels.torch.coming import Answers, Pass, Sum, joined
 from hvd_sparse.kernels.torch.vector import Vector, tensor_of
 from hvd_sparse.kernels.triton.launches import MOMENTS, assemble, take
 from hvd_sparse.types import Selection
@@ -33,33 +32,24 @@ def has_gpu() -> bool:
 
 
 class TritonKernels(TorchKernels):
-    """Kernels whose passes over gradient, residual and result go over each of them once.
-
-    Parameters
-    ----------
-    host : kernels for what lies on the host anyway
-    block : entries of a program, a power of two
-    """
+    """Kernels whose passes go over gradient, residual and result once each."""
 
     def __init__(self, host: Kernels, block: int = BLOCK) -> None:
         super().__init__(host)
         self._block = block
 
     def begin(self, passes: Sequence[Pass]) -> Answers:
-        """Give a device the passes of a bucket's tensors: three launches, whatever their number,
-        and torch's for what few selectors ask for besides."""
+        """Start the passes of a bucket: three launches, and torch's for further statistics."""
         out = passes[0].out
         if not self._runs_on(out) or not any(one.out.numel() for one in passes):
             return super().begin(passes)
-        beside = brought_beside(passes, MOMENTS)  # first: a pass may write where it reads
-        return with_brought(take(passes, self._block), beside)
+        beside = _brought_beside(passes, MOMENTS)  # first: a pass may write where it reads
+        return _with_brought(take(passes, self._block), beside)
 
     def assemble(self, out: Vector, parts: Sequence[Selection], factor: float = 1.0) -> None:
         self.assemble_together([(cast(np.ndarray, out), parts, factor)])
 
     def assemble_together(self, sums: Sums, surplus: Surplus = ()) -> None:
-        """Write the sums of a bucket's tensors, and put back what is surplus: one launch for all of
-        one dtype."""
         together: dict[Kind, list[Sum]] = {}
         for out, parts, factor in sums:
             tensor = tensor_of(out)
@@ -80,5 +70,52 @@ class TritonKernels(TorchKernels):
 
     @staticmethod
     def _runs_on(x: torch.Tensor) -> bool:
-        """Tell whether a vector lies where Triton's code runs; lists of the host do not."""
         return IS_INTERPRETED or x.device.type != "cpu"
+
+
+def _brought_beside(passes: Sequence[Pass], own: str) -> Answers | None:
+    """Return ``Brought`` for every pass that has not begun yet, by plain operations: all but
+    ``own``, which the launches find.  None where no pass asks for more."""
+    asked = [_asked(one.aim, own) for one in passes]
+    if not any(asked):
+        return None
+    numbers = [
+        number
+        for one, names in zip(passes, asked)
+        if names
+        for number in statistics.pending(one.residual + one.gradient, names)
+    ]
+
+    def read_all(words: np.ndarray) -> list[Brought]:
+        rest, found = words.view(np.float64).tolist(), []
+        for one, names in zip(passes, asked):
+            count = sum(statistics.STATISTICS[name].size for name in names)
+            found.append(statistics.read(rest[:count], names, one.out.numel()))
+            rest = rest[count:]
+        return found
+
+    return Answers(torch.stack(numbers).view(torch.int32), read_all)
+
+
+def _with_brought(answers: Answers, beside: Answers | None) -> Answers:
+    if beside is None:
+        return answers
+    both = joined([answers, beside])
+
+    def read_both(words: np.ndarray) -> list[object]:
+        found = list(both.read(words))
+        half = len(found) // 2
+        return [_joined(one, more) for one, more in zip(found[:half], found[half:])]
+
+    return Answers(both.words, read_both)
+
+
+def _asked(aim: Aim | None, own: str) -> tuple[str, ...]:
+    return () if aim is None else tuple(name for name in aim.brings if name != own)
+
+
+def _joined(one: object, more: object) -> object:
+    if not isinstance(one, Taking) or not isinstance(more, Brought):
+        return one
+    moments = one.brought.moments
+    return one._replace(brought=more if moments is None else more._replace(moments=moments))

@@ -13,8 +13,7 @@ import triton.language as tl
 
 from hvd_sparse.kernels.contract import NOTHING, Brought, Moments, Taking
 from hvd_sparse.kernels.torch.coming import Answers, Pass, Sum
-from hvd_sparse.kernels.torch.taking import rounded
-from hvd_sparse.kernels.torch.vector import upload
+from hvd_sparse.kernels.torch.vector import rounded, upload
 from hvd_sparse.kernels.triton import device_code
 from hvd_sparse.types import Selection
 
@@ -41,8 +40,6 @@ MOMENTS = "moments"
 class Room(NamedTuple):
     """One piece of memory for all that goes to the host, uint8, and its parts.
 
-    Attributes
-    ----------
     head : float64 [tensors, HEAD]
     values, places : the lists, one after the other, each as long as its room
     """
@@ -54,7 +51,6 @@ class Room(NamedTuple):
 
 
 def on(device: torch.device) -> contextlib.AbstractContextManager[object]:
-    """Return what makes a device the one that Triton launches on."""
     if device.type == "cpu":  # Triton's interpreter
         return contextlib.nullcontext()
     context: contextlib.AbstractContextManager[object] = torch.get_device_module(device).device(
@@ -66,9 +62,7 @@ def on(device: torch.device) -> contextlib.AbstractContextManager[object]:
 def take(passes: Sequence[Pass], block: int) -> Answers:
     """Add, look and take in all tensors: three launches, whatever their number.
 
-    Parameters
-    ----------
-    passes : of one dtype, on one device; not all of them of no entries
+    passes : of one dtype, on one device; not all of them empty
     block : entries of a program, a power of two
     """
     first = passes[0].out
@@ -109,13 +103,10 @@ def take(passes: Sequence[Pass], block: int) -> Answers:
 def assemble(
     sums: Sequence[Sum], surplus: Sequence[tuple[torch.Tensor, Selection]], block: int
 ) -> None:
-    """Write the sums, each entry added up in the order of the parts, and put back what is surplus:
-    one launch for all tensors.
+    """Write the sums, each entry added up in the order of the parts, and put the surplus back, in
+    one launch.
 
-    Parameters
-    ----------
-    sums : of one dtype, on one device; not all of them of no entries
-    surplus : entries that go back to vectors of that dtype and device, which are none of the sums'
+    sums, surplus : of one dtype and device, into different vectors; not all sums are empty
     block : entries of a program, a power of two
     """
     outs = [each.out for each in sums]
@@ -152,7 +143,7 @@ def assemble(
 def _addressed(
     surplus: Sequence[tuple[torch.Tensor, Selection]], dtype: np.dtype
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return where entries lie in the device's memory, int64, and what they are."""
+    """Return the entries' addresses in the device's memory, int64, and their values."""
     addresses, values = [np.empty(0, np.int64)], [np.empty(0, dtype)]
     for vector, entries in surplus:
         addresses.append(vector.data_ptr() + entries.indices.astype(np.int64) * dtype.itemsize)
@@ -161,7 +152,6 @@ def _addressed(
 
 
 def _scaled(sums: Sequence[Sum]) -> np.ndarray:
-    """Return the values of all parts, one after the other, each times its sum's factor."""
     values = [np.concatenate([part.values for part in each.parts]) for each in sums if each.parts]
     for own, each in zip(values, (each for each in sums if each.parts)):
         own *= own.dtype.type(each.factor)
@@ -183,7 +173,7 @@ def _table(passes: Sequence[Pass], block: int) -> np.ndarray:
 def _given(
     passes: Sequence[Pass], table: np.ndarray, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the table, the thresholds, every program's tensor, and a count of 0 for each tensor,
+    """Return the table, the thresholds, every program's tensor, and a zero count for each tensor,
     on the device by one copy."""
     owners = np.repeat(np.arange(len(passes), dtype=np.int32), table[:, 7])
     given = (table, _cuts(passes), owners, np.zeros(len(passes), np.int64))
@@ -198,7 +188,6 @@ def _given(
 
 
 def _uploaded(arrays: Sequence[np.ndarray], device: torch.device) -> Sequence[torch.Tensor]:
-    """Return arrays on the device, uint8, by one copy."""
     wholes = [_whole(each.nbytes) for each in arrays]
     together = np.zeros(sum(wholes), np.uint8)
     for start, each in zip(np.cumsum([0, *wholes]), arrays):
@@ -208,10 +197,8 @@ def _uploaded(arrays: Sequence[np.ndarray], device: torch.device) -> Sequence[to
 
 
 def _cuts(passes: Sequence[Pass]) -> np.ndarray:
-    """Return the thresholds in the data's dtype; where one is 0, the smallest that is not.
-
-    Nothing reaches that of a pass without an aim.
-    """
+    """Return the thresholds in the data's dtype, the least number above 0 for 0; nothing reaches
+    that of a pass without an aim."""
     dtype = _numpy(passes[0].out)
     cuts = [
         np.inf if each.aim is None else rounded(each.out, each.aim.threshold) for each in passes
@@ -221,7 +208,6 @@ def _cuts(passes: Sequence[Pass]) -> np.ndarray:
 
 
 def _room_for(tensors: int, room: int, dtype: torch.dtype, device: torch.device) -> Room:
-    """Return one piece of memory for all that goes to the host."""
     sizes = _sizes(tensors, room, dtype.itemsize)
     words = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
     head, values, places = words.split(sizes)
@@ -230,7 +216,6 @@ def _room_for(tensors: int, room: int, dtype: torch.dtype, device: torch.device)
 
 
 def _sizes(tensors: int, room: int, itemsize: int) -> list[int]:
-    """Return the bytes of a room's parts."""
     return [_whole(each) for each in (8 * HEAD * tensors, itemsize * room, 4 * room)]
 
 
@@ -239,13 +224,7 @@ def _whole(nbytes: int) -> int:
 
 
 def _read(words: np.ndarray, passes: Sequence[Pass]) -> list[Taking | Moments]:
-    """Return what all passes found, once the words of their room are on the host.
-
-    Parameters
-    ----------
-    words : uint8
-    passes : as they were given
-    """
+    """Return the results of all passes, given the words of their room, uint8, on the host."""
     dtype = _numpy(passes[0].out)
     sizes = _sizes(len(passes), sum(each.room for each in passes), dtype.itemsize)
     head, values, places = np.split(words, np.cumsum(sizes)[:-1])

@@ -10,28 +10,23 @@ from functools import partial
 import numpy as np
 
 from hvd_sparse.errors import NonFiniteGradient, SparseError
-from hvd_sparse.step.devices.contract import Answer, Devices
+from hvd_sparse.step.devices.contract import Answer
 from hvd_sparse.step.records import BucketRun, TensorStep
 from hvd_sparse.step.rows import OutgoingRows
 from hvd_sparse.step.shared import Shared
 
 
-class DevicePasses:
+class BucketPasses(Shared):
     """Gives a bucket's passes to devices, and goes on with what they find, or with the gradients
     that they have copied to the host, or that were there and have waited for the others.
-
-    shared : the tensors, their states and parts
     """
 
-    def __init__(self, shared: Shared) -> None:
-        self._shared = shared
-
-    def begin(self, bucket: BucketRun) -> None:
+    def begin_passes(self, bucket: BucketRun) -> None:
         """Begin a bucket's passes, and let what they find come to the host in one copy.
 
         Never raises: what cannot be begun here is begun by who reads its answer, and fails there.
         """
-        if self._devices is None:  # all is here
+        if self.transactions.devices is None:  # all is here
             return
         answers: list[Answer] = []
         late = [each.late for each in bucket.begun]
@@ -39,7 +34,7 @@ class DevicePasses:
         for ticket in bucket.begun:
             if ticket.late is not None:
                 continue
-            if not self._shared.transactions.is_current(ticket.position, ticket.run):
+            if not self.transactions.is_current(ticket.position, ticket.run):
                 continue  # the vectors are another step's by now
             if ticket.begun is None:
                 continue
@@ -48,16 +43,16 @@ class DevicePasses:
             assert answer is not None
             answers.append(answer)
         with contextlib.suppress(Exception):
-            bucket.delivery = self._devices.send(answers, coming)
+            bucket.delivery = self.transactions.devices.send(answers, coming)
 
-    def go_on(self, bucket: BucketRun, rank: int, world_size: int) -> None:
+    def go_on_with(self, bucket: BucketRun, rank: int, world_size: int) -> None:
         """Go on with the passes that were begun, and wait for these if need be.
 
         The carriers are gone: NaN or Inf shows as a frame that lacks, a failure in the message.
         """
-        devices = self._devices
+        devices = self.transactions.devices
         if bucket.delivery is None:  # some member never came
-            self.begin(bucket)
+            self.begin_passes(bucket)
         begun, bucket.begun = bucket.begun, []
         if devices is not None:
             for ticket in reversed(begun):  # behind the last one all others are here
@@ -80,7 +75,7 @@ class DevicePasses:
 
     def _send_rows(self, bucket: BucketRun, begun: list[TensorStep], world_size: int) -> None:
         """Send what the engine can in one call."""
-        rows = OutgoingRows(self._shared.pipeline, world_size)
+        rows = OutgoingRows(self.pipeline, world_size)
         for ticket in begun:
             self._walk(bucket, ticket, rows.add)
         try:
@@ -90,16 +85,12 @@ class DevicePasses:
                 if ticket.outgoing is None and ticket.error is None:
                     self._note(bucket, ticket, error)
 
-    @property
-    def _devices(self) -> Devices | None:
-        return self._shared.transactions.devices
-
     def _walk(
         self, bucket: BucketRun, ticket: TensorStep, walk: Callable[[TensorStep], None]
     ) -> None:
         """Take a tensor a part of its way; where that fails it is noted, for all ranks to learn."""
         try:
-            if not self._shared.transactions.is_current(ticket.position, ticket.run):
+            if not self.transactions.is_current(ticket.position, ticket.run):
                 raise self._why_left(ticket)
             walk(ticket)
         except Exception as error:
@@ -109,7 +100,7 @@ class DevicePasses:
         """Note why nothing can be sent of a tensor."""
         ticket.late = ticket.begun = None
         if isinstance(error, NonFiniteGradient):
-            self._shared.note_nonfinite(ticket, error, dense=False)
+            self.note_nonfinite(ticket, error, dense=False)
         else:
             ticket.fail(error)
         if ticket.outgoing is not None:
@@ -121,7 +112,7 @@ class DevicePasses:
         begun = ticket.begun
         gradient = ticket.gradient() if begun is None else begun.gradient
         ticket.late = ticket.begun = None
-        ticket.outgoing = self._shared.pipeline.send(
+        ticket.outgoing = self.pipeline.send(
             ticket.state, gradient, rank, world_size,
             dense=False, parts=ticket.parts, begun=begun,
         )  # fmt: skip

@@ -38,31 +38,12 @@ def has_nccl() -> bool:
 
 
 def wants_build(asked: bool, is_there: bool, has: bool) -> bool:
-    """Tell whether to build: where it is asked for, and where a GPU is there and no NCCL.
-
-    Parameters
-    ----------
-    asked : by the option
-    is_there : a GPU
-    has : the installed Horovod has NCCL
-    """
+    """Tell whether to build: where it is asked for, and where a GPU is there and no NCCL."""
     return asked or (is_there and not has)
 
 
 def build(command: str = str(ROOT / "scripts" / "cuda-build")) -> tuple[Result, str | None]:
-    """Build by ``scripts/cuda-build``'s way, in its own folder.
-
-    Parameters
-    ----------
-    command : that builds, and says at last where its Python is
-
-    Returns
-    -------
-    Result
-        What became of it.
-    str or None
-        The Python that has it; None where it did not work.
-    """
+    """Build by ``scripts/cuda-build``'s way, in its own folder."""
     try:
         done = subprocess.run([command], capture_output=True, text=True, timeout=LIMIT_S)
     except subprocess.TimeoutExpired:
@@ -76,13 +57,7 @@ def build(command: str = str(ROOT / "scripts" / "cuda-build")) -> tuple[Result, 
 
 
 class Tools(NamedTuple):
-    """What ``scripts/cuda-build`` has put beside its Python.
-
-    Attributes
-    ----------
-    path : folders of commands, nvcc's among them
-    cccl : headers of CUDA's that are newer than nvcc's own
-    """
+    """What ``scripts/cuda-build`` has put beside its Python."""
 
     path: list[str]
     cccl: str

@@ -76,12 +76,6 @@ def check_laws(name: str, engine: str, early: str) -> list[Result]:
     """Put PyTorch's laws to gradients on the GPU, on two ranks, by both wires.
 
     Ranks share a GPU where there is one alone, and NCCL wants one a rank.
-
-    Parameters
-    ----------
-    name : of the check
-    engine : of the device
-    early : "1" lets Horovod say that it is done before its results are there; else "0"
     """
     environment = {
         "HVD_SPARSE_TEST_DEVICE": "cuda",
@@ -179,13 +173,7 @@ def checks() -> Mapping[str, Callable[[str], list[Result]]]:
 
 
 def time_engine(engine: str, cub: Path | None = None) -> tuple[Result, Lines | None]:
-    """Time selecting with an engine, beside the peers.
-
-    Parameters
-    ----------
-    engine : of the device
-    cub : the library of ``cub::DeviceTopK``, where there is one
-    """
+    """Time selecting with an engine, beside the peers."""
     environment = {} if cub is None else {"HVD_SPARSE_CUB_TOPK": str(cub)}
     (timed,) = work(times_of(engine), "times", engine, *SIZES, **environment)
     return timed, json.loads(timed.words) if timed.verdict == "passed" else None

@@ -28,20 +28,7 @@ def compiler() -> str | None:
 
 
 def build(folder: Path, architecture: str = "native") -> tuple[Result, Path | None]:
-    """Compile it.
-
-    Parameters
-    ----------
-    folder : for the library
-    architecture : as nvcc calls it; "native" is that of the GPU that is here
-
-    Returns
-    -------
-    Result
-        What became of it.
-    Path or None
-        The library; None where there is none.
-    """
+    """Compile it."""
     nvcc, library = compiler(), folder / "libcub_topk.so"
     if nvcc is None:
         return Result(NAME, "NOT RUN", NO_COMPILER), None
@@ -61,14 +48,7 @@ def build(folder: Path, architecture: str = "native") -> tuple[Result, Path | No
 
 
 class CubTopK:
-    """The largest magnitudes of one tensor, again and again.
-
-    Parameters
-    ----------
-    library : as ``build`` made it
-    entries : float32, on a GPU, at most 2**31 - 1
-    count : how many are wanted
-    """
+    """The largest magnitudes of one tensor, again and again."""
 
     def __init__(self, library: str, entries: torch.Tensor, count: int) -> None:
         function = ctypes.CDLL(library).largest_magnitudes

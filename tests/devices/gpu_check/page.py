@@ -15,14 +15,7 @@ PLACE = ("entries", "density")
 
 
 class Result(NamedTuple):
-    """What became of one check.
-
-    Attributes
-    ----------
-    name : of the check
-    verdict : "passed", "FAILED" or "NOT RUN"
-    words : why, or what was printed
-    """
+    """What became of one check."""
 
     name: str
     verdict: str
@@ -30,18 +23,7 @@ class Result(NamedTuple):
 
 
 def draw(times: dict[str, Lines], path: Path) -> Path | None:
-    """Draw the times of the largest vector over the density, an engine a panel.
-
-    Parameters
-    ----------
-    times : by engine
-    path : of the picture
-
-    Returns
-    -------
-    Path or None
-        The picture; None where nothing was timed, or matplotlib is not installed.
-    """
+    """Draw the times of the largest vector over the density, an engine a panel."""
     if not times or importlib.util.find_spec("matplotlib") is None:
         return None
     from matplotlib.figure import Figure  # a part of the extra plot
@@ -66,10 +48,7 @@ def draw(times: dict[str, Lines], path: Path) -> Path | None:
 
 
 def write(path: Path, name: str, results: list[Result], times: dict[str, Lines]) -> None:
-    """Write the page, and the times as JSON beside it.
-
-    name : of the GPU
-    """
+    """Write the page, and the times as JSON beside it."""
     verdicts = [[each.name, each.verdict, _told(each)] for each in results]
     tables = {
         engine: markdown_table(list(lines[0]), [_cells(each) for each in lines])

@@ -1,0 +1,103 @@
+"""The names of compressors' collectives, and the places where compressors meet."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import itertools
+import weakref
+from collections.abc import Sequence
+
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.types import TensorSpec
+
+_LIVE: weakref.WeakValueDictionary[str, Naming] = weakref.WeakValueDictionary()
+_MET: dict[str, list[object]] = {}
+"""The compressors that have met in this world, by place and in that order."""
+_NUMBERS: dict[str, dict[int, object]] = {}
+"""The numbers of the compressors that were not closed, by place, and their owners' claims."""
+
+
+class Naming:
+    """The name of one compressor.
+
+    Parameters
+    ----------
+    place : text that identifies process set and frontend
+    given : the option ``name``
+    """
+
+    def __init__(self, place: str, given: str | None) -> None:
+        self.place, self._claim = place, object()
+        self.name = self._given = given or ""
+        taken = _NUMBERS.setdefault(place, {})
+        self._number = next(n for n in itertools.count() if n not in taken)
+        taken[self._number] = self._claim
+
+    def take(self, specs: Sequence[TensorSpec]) -> str:
+        """Settle and return the name; InvalidOption if another live compressor has it.
+
+        A default name has the number of the compressor in it, by the order in which they are made:
+        the same on all ranks. It becomes free when the compressor is closed, and only then, as
+        ranks do not collect garbage at the same time.
+        """
+        self.name = self._given or f"{_digest(specs)}{self._suffix()}"
+        if _LIVE.get(self.name) not in (None, self):
+            gc.collect()  # one that nothing refers to any more may still be there
+        if _LIVE.get(self.name) not in (None, self):
+            raise InvalidOption(
+                f"two compressors have the name {self.name!r}, which would mix up their "
+                "collectives: give one of them name=..., or close() the one that is no longer "
+                "needed"
+            )
+        _LIVE[self.name] = self
+        return self.name
+
+    def _suffix(self) -> str:
+        """Distinguishes equal models; empty for the first of the global process set."""
+        process_set = self.place.partition(".")[2]
+        of_set = "" if process_set in ("", "0") else f".set{process_set}"
+        return of_set + (f".{self._number}" if self._number else "")
+
+    def meeting_place(self) -> str:
+        """Return the name of a handshake that begins now: its number in this world, the same on
+        every rank.
+
+        It is numbered by the order of first gradients. It does not use names, because they depend
+        on the model, whose differences the handshake must find; nor the order of creation, because
+        other ranks would wait for a compressor that only one rank made. A second handshake means
+        another world of an elastic run, where some ranks are new, so counting begins again.
+        """
+        met = _MET.setdefault(self.place, [])
+        if self._claim in met:
+            met.clear()
+        met.append(self._claim)
+        return f"hvd_sparse.handshake.{self.place}.{len(met) - 1}"
+
+    def release(self) -> None:
+        """Let other compressors have the name and the number."""
+        if _LIVE.get(self.name) is self:
+            del _LIVE[self.name]
+        if _NUMBERS[self.place].get(self._number) is self._claim:
+            del _NUMBERS[self.place][self._number]
+
+
+def _digest(specs: Sequence[TensorSpec]) -> str:
+    text = "\n".join(f"{spec.key} {spec.shape} {spec.dtype}" for spec in specs)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def check_keys(names: Sequence[str]) -> None:
+    """Raise InvalidOption unless every tensor has a name of its own."""
+    seen: set[str] = set()
+    for position, name in enumerate(names):
+        if not isinstance(name, str) or not name:
+            raise InvalidOption(
+                f"tensor number {position} has the name {name!r}: give every tensor a name, a text "
+                "of its own"
+            )
+        if name in seen:
+            raise InvalidOption(
+                f"two tensors are called {name!r}: give every tensor a name of its own"
+            )
+        seen.add(name)

@@ -1,0 +1,125 @@
+"""The states of a compressor's tensors: their bytes, and how they are saved and loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hvd_sparse.checks import count_from_density
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.errors import RankMismatch
+from hvd_sparse.kernels import reference
+from hvd_sparse.memories._directions import DirectionState
+from hvd_sparse.memories.double_buffer import DoubleBuffer
+from hvd_sparse.state.state_check import STATE_VERSION, differences_of
+from hvd_sparse.step.step import Step
+from hvd_sparse.types import TensorSpec
+from hvd_sparse.untyped import Report, State
+from hvd_sparse.version import __version__
+from hvd_sparse.wire.message import overhead_bytes
+
+SAMPLE = 64
+"""Entries of the small state whose size tells that of a large one."""
+
+
+def footprint(configuration: Configuration, specs: Sequence[TensorSpec], world_size: int) -> Report:
+    """Return the bytes of state and messages, from shapes alone, JSON-able.
+
+    state_bytes : residuals, velocities and their second buffers, on every rank, after every tensor
+    had a step gathered_bytes : bytes that every rank receives in a step at the density asked for,
+    all ranks' messages for all tensors; None if the method chooses its own density
+    """
+    sent = [s for s in specs if configuration.is_sparse(s.shape, s.numel)]
+    kept = specs if configuration.memory.finishes else sent
+    gathered = None
+    if configuration.schedule is not None:
+        gathered = world_size * int(sum(_message_bytes(configuration, spec) for spec in sent))
+    return {
+        "state_bytes": sum(_state_bytes(configuration, spec) for spec in kept),
+        "gathered_bytes": gathered,
+    }
+
+
+def _message_bytes(configuration: Configuration, spec: TensorSpec) -> float:
+    density = configuration.density(0, spec)
+    assert density is not None
+    entry_bytes: float = configuration.codec.entry_bytes(spec.numel, density)
+    return count_from_density(spec.numel, density) * entry_bytes + overhead_bytes(1)
+
+
+def _state_bytes(configuration: Configuration, spec: TensorSpec) -> int:
+    small = configuration.memory.create(
+        TensorSpec(spec.key, (1,) * (len(spec.shape) - 1) + (SAMPLE,), spec.dtype),
+        rollback=configuration.rollback,
+    )
+    if isinstance(small, DirectionState):  # whose velocity is made where it is needed
+        is_sparse = configuration.is_sparse(spec.shape, spec.numel)
+        small.density = configuration.density(0, spec) if is_sparse else 1.0
+        small.compensate(np.zeros(SAMPLE, spec.accumulator), reference)
+    held = sum(
+        thing.nbytes
+        for thing in vars(small).values()
+        if isinstance(thing, (DoubleBuffer, np.ndarray))
+    )
+    return int(held) * spec.numel // SAMPLE
+
+
+def saved_state(step: Step, rank: int, world_size: int) -> Report:
+    """Return this rank's state: ``Compressor.state_dict``."""
+    rule = step.configuration.rule
+    measured = rule.table if rule is not None and rule.is_measured else {}
+    tensors = {}
+    for position, state in sorted(step.transactions.settle_all().items()):
+        spec = step.specs[position]
+        numbers = state.memory.numbers() if isinstance(state.memory, DirectionState) else {}
+        tensors[spec.key] = {
+            "steps": state.steps,
+            "threshold": None if state.threshold is None else float(state.threshold),
+            "memo": state.memo,
+            "is_sparse": step.configuration.is_sparse(spec.shape, spec.numel),
+            "selected_in": state.selected_in,
+            "exchange_memo": state.exchange_memo,
+            **({"density": measured[spec.key]} if spec.key in measured else {}),
+            **({"numbers": numbers} if numbers else {}),
+            "arrays": {name: array.copy() for name, array in state.memory.arrays().items()},
+        }
+    return {
+        "version": STATE_VERSION,
+        "library": __version__,
+        "config": step.configuration.describe(),
+        "model": {spec.key: f"{list(spec.shape)} {spec.dtype}" for spec in step.specs},
+        "rank": rank,
+        "world_size": world_size,
+        "reduction": step.reduction,
+        "tensors": tensors,
+    }
+
+
+def load_state(step: Step, place: tuple[int, int], state: State, *, strict: bool) -> None:
+    """Load a ``saved_state``; RankMismatch, with all differences, if it belongs elsewhere.
+
+    place : rank and size
+    """
+    kept = {spec.key: step.transactions.kept_of(spec) for spec in step.specs}
+    differences = differences_of(state, step.configuration, step.specs, place, kept, strict=strict)
+    if differences:
+        raise RankMismatch("this state does not fit this compressor: " + "; ".join(differences))
+    step.transactions.reset()
+    step.applied.clear()
+    step.reduction = state["reduction"]
+    for position, spec in enumerate(step.specs):
+        saved = state["tensors"].get(spec.key)
+        if saved is None:
+            continue
+        tensor = step.transactions.state_of(position)
+        tensor.memory.load({name: np.asarray(array) for name, array in saved["arrays"].items()})
+        if isinstance(tensor.memory, DirectionState):
+            tensor.memory.recall(saved.get("numbers", {}))
+        tensor.restore(
+            saved["steps"],
+            saved["threshold"],
+            saved["memo"],
+            saved.get("exchange_memo"),
+            saved.get("selected_in"),
+        )

@@ -1,0 +1,298 @@
+"""Passes over a vector, compiled: counts and copies of the entries that reach a cut, and moments.
+
+A cut is the bit pattern of a threshold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from hvd_sparse.kernels.numba.vectors import (
+    DOUBLE,
+    SEGMENT,
+    WORD,
+    Call,
+    counting,
+    instructions,
+    pattern_of,
+    reaching,
+    signatures,
+    whole_end,
+)
+
+CUTS = 7
+"""Cuts that one pass counts for: about as many as cost no time beside that of memory."""
+
+SHORT = 1 << 15
+"""Entries of a vector that is copied and put in order faster than it is counted."""
+
+SAMPLE = 1 << 13
+"""Entries of the sample that tells about where the wanted magnitude lies."""
+
+PATTERNS = {np.dtype(np.float32): np.int32, np.dtype(np.float64): np.int64}
+"""Integer types of the bit patterns, which are ordered as the magnitudes are."""
+
+
+def _emit_count(call: Call) -> ir.Value:
+    (entries,) = call.pointers(0)
+    builder, vectors, (start, stop, cut) = call.builder, call.vectors, call.arguments[1:4]
+    cuts = vectors.splat_pattern(cut)
+    states = [ir.Constant(WORD, 0)]
+    with counting(builder, start, stop, vectors.lanes, states) as (index, (count,), leaving):
+        reaches = reaching(vectors, vectors.load(entries, index), cuts)
+        leaving.append(builder.add(count, vectors.ones(reaches)))
+    return states[0]
+
+
+@intrinsic
+def _count(typing, x, start, stop, cut):  # type: ignore[no-untyped-def]
+    return types.intp(x, types.intp, types.intp, types.intp), instructions(_emit_count)
+
+
+@njit(signatures("xppp"), nogil=True, cache=True)
+def count_at_least(x, start, stop, cut):  # type: ignore[no-untyped-def]
+    whole = whole_end(x, start, stop)
+    count = _count(x, start, whole, cut)
+    for i in range(whole, stop):
+        pattern, infinity = pattern_of(x[i])
+        count += (pattern >= cut) & (pattern <= infinity)
+    return count
+
+
+def _emit_count_each(call: Call) -> None:
+    entries, limits, slots = call.pointers(0, 3, 4)
+    builder, vectors, (start, stop) = call.builder, call.vectors, call.arguments[1:3]
+    places = [ir.Constant(WORD, i) for i in range(CUTS)]
+    cuts = [vectors.splat_pattern(builder.load(builder.gep(limits, [place]))) for place in places]
+    states = [ir.Constant(WORD, 0)] * CUTS
+    nothing = ir.Constant(vectors.integers, [0] * vectors.lanes)
+    with counting(builder, start, stop, vectors.lanes, states) as (index, found, leaving):
+        patterns = vectors.patterns(vectors.load(entries, index))
+        is_number = builder.icmp_signed("<=", patterns, vectors.infinity())
+        # NaN becomes zero, which no cut reaches: one mask for all cuts.
+        patterns = builder.select(is_number, patterns, nothing)
+        for count, cut in zip(found, cuts):
+            reaches = builder.icmp_signed(">=", patterns, cut)
+            leaving.append(builder.add(count, vectors.ones(reaches)))
+    for place, count in zip(places, states):
+        slot = builder.gep(slots, [place])
+        builder.store(builder.add(count, builder.load(slot)), slot)
+
+
+@intrinsic
+def _count_each(typing, x, start, stop, cuts, counts):  # type: ignore[no-untyped-def]
+    return types.void(x, types.intp, types.intp, cuts, counts), instructions(_emit_count_each)
+
+
+@njit(signatures("xppII", types.void), nogil=True, cache=True)
+def count_each(x, start, stop, cuts, counts):  # type: ignore[no-untyped-def]
+    """Add to ``counts`` the magnitudes in [start, stop) that reach each of ``CUTS`` cuts above
+    0."""
+    whole = whole_end(x, start, stop)
+    _count_each(x, start, whole, cuts, counts)
+    for i in range(whole, stop):
+        pattern, infinity = pattern_of(x[i])
+        for j in range(CUTS):
+            counts[j] += cuts[j] <= pattern <= infinity
+
+
+def _emit_take(call: Call) -> ir.Value:
+    entries, at, found = call.pointers(0, 4, 5)
+    builder, vectors, (start, stop, cut) = call.builder, call.vectors, call.arguments[1:4]
+    cuts = vectors.splat_pattern(cut)
+    states = [call.arguments[6]]
+    with counting(builder, start, stop, vectors.lanes, states) as (index, (taken,), leaving):
+        entry = vectors.load(entries, index)
+        # Few vectors have such an entry: one test of the whole mask skips the rest.
+        reaches = reaching(vectors, entry, cuts)
+        with vectors.seldom(reaches, [taken]) as changed:
+            changed.append(vectors.append(entry, reaches, index, at, found, taken))
+        leaving += changed
+    return states[0]
+
+
+@intrinsic
+def _take(typing, x, start, stop, cut, indices, values, count):  # type: ignore[no-untyped-def]
+    """Append the entries of whole vectors that reach the cut; return the new count."""
+    words = (types.intp, types.intp, types.intp)
+    return types.intp(x, *words, indices, values, types.intp), instructions(_emit_take)
+
+
+@njit(signatures("xpppJOp"), nogil=True, cache=True)
+def take(x, start, stop, cut, indices, values, capacity):  # type: ignore[no-untyped-def]
+    """Take the entries of [start, stop) that reach the cut, into lists with room for ``capacity +
+    SPARE``; return their count.
+
+    Beyond the capacity they are only counted.
+    """
+    whole = whole_end(x, start, stop)
+    count = 0
+    for first in range(start, whole, SEGMENT):
+        last = min(first + SEGMENT, whole)
+        count = _take(x, first, last, cut, indices, values, count)
+        if count > capacity:  # the list is full: the rest is only counted
+            return count + count_at_least(x, last, stop, cut)
+    for i in range(whole, stop):
+        pattern, infinity = pattern_of(x[i])
+        if cut <= pattern <= infinity:
+            indices[count], values[count] = i, x[i]
+            count += 1
+    return count
+
+
+@njit(signatures("xppJO"), nogil=True, cache=True)
+def take_first(x, cut, count, indices, values):  # type: ignore[no-untyped-def]
+    """Take the first ``count`` entries whose magnitudes have this bit pattern; return how many."""
+    found = 0
+    for i in range(x.size):
+        if found == count:
+            break
+        pattern, _ = pattern_of(x[i])
+        if pattern == cut:
+            indices[found], values[found] = i, x[i]
+            found += 1
+    return found
+
+
+def _make_look(adds: bool) -> Callable[..., object]:
+    """Make an intrinsic over whole vectors: moments of x, or with ``adds`` of out = residual + x.
+
+    It adds to ``totals``, float64 [3]: sum of magnitudes, maximum (NaN overlooked), non-zeros.
+    """
+
+    def emit(call: Call) -> None:
+        x, kept, to, totals = call.pointers(0, 1, 2, 5)
+        builder, vectors, (start, stop) = call.builder, call.vectors, call.arguments[3:5]
+        zero, infinite = vectors.constant(0.0), vectors.constant(float("inf"))
+        states = [*vectors.no_doubles(), zero, ir.Constant(WORD, 0)]
+        loop = counting(builder, start, stop, vectors.lanes, states)
+        with loop as (index, (low, high, top, n), leaving):
+            entry = vectors.load(x, index)
+            if adds:
+                old = vectors.load(kept, index)
+                entry = builder.fadd(old, entry)
+            magnitude = vectors.magnitude(entry)
+            if adds:
+                finite = builder.fcmp_ordered("<", magnitude, infinite)
+                vectors.store(builder.select(finite, entry, old), to, index)
+            # Ordered comparisons are false for NaN: the maximum overlooks it, and the sum finds it.
+            is_more = builder.fcmp_ordered(">", magnitude, top)
+            leaving += [
+                # Summed as doubles: a float32 sum over a long vector loses its last digits.
+                builder.fadd(low, vectors.doubles(magnitude, 0)),
+                builder.fadd(high, vectors.doubles(magnitude, 1)),
+                builder.select(is_more, magnitude, top),
+                builder.add(n, vectors.ones(builder.fcmp_unordered("!=", entry, zero))),
+            ]
+        low, high, top, n = states
+        call.add_up(totals, 0, vectors.sum_of_doubles(builder.fadd(low, high)))
+        slot = builder.gep(totals, [ir.Constant(WORD, 1)])
+        largest = vectors.largest(top)
+        is_more = builder.fcmp_ordered(">", largest, builder.load(slot))
+        builder.store(builder.select(is_more, largest, builder.load(slot)), slot)
+        call.add_up(totals, 2, builder.uitofp(n, DOUBLE))
+
+    @intrinsic
+    def look(typing, x, residual, out, start, stop, totals):  # type: ignore[no-untyped-def]
+        words = (types.intp, types.intp)
+        return types.void(x, residual, out, *words, totals), instructions(emit)
+
+    made: Callable[..., object] = look
+    return made
+
+
+_add_and_look, _look = _make_look(True), _make_look(False)
+
+
+@njit
+def _look_at(entry, totals):  # type: ignore[no-untyped-def]
+    magnitude = abs(entry)
+    totals[0] += magnitude
+    if magnitude > totals[1]:
+        totals[1] = magnitude
+    totals[2] += entry != 0
+
+
+@njit(signatures("xxOppS", types.void), nogil=True, cache=True)
+def add_and_look(gradient, residual, out, start, stop, totals):  # type: ignore[no-untyped-def]
+    """Write out = residual + gradient, the residual where that is not finite, and add the sum's
+    moments to ``totals``."""
+    whole = whole_end(gradient, start, stop)
+    _add_and_look(gradient, residual, out, start, whole, totals)
+    for i in range(whole, stop):
+        entry = residual[i] + gradient[i]
+        _look_at(entry, totals)
+        out[i] = entry if abs(entry) < np.inf else residual[i]
+
+
+@njit(signatures("xppS", types.void), nogil=True, cache=True)
+def look(x, start, stop, totals):  # type: ignore[no-untyped-def]
+    whole = whole_end(x, start, stop)
+    _look(x, x, x, start, whole, totals)
+    for i in range(whole, stop):
+        _look_at(x[i], totals)
+
+
+class Found(NamedTuple):
+    """The end of a search.
+
+    pattern : at least ``count`` entries reach it
+    above : fewer than ``count`` reach it; if the search is complete it is the next one, or the same
+        if there are fewer non-zeros than ``count``
+    candidates : how many entries reach ``pattern``, if few enough to be put in order; else None,
+        and the search is complete
+    """
+
+    pattern: int
+    above: int
+    candidates: int | None
+
+
+def search(x: np.ndarray, count: int, reached: Callable[[np.ndarray], np.ndarray]) -> Found:
+    """Return the pattern that ``count`` magnitudes reach, 1 to the size of x.
+
+    The first pass tries the pattern that a sample has there, which settles most vectors, those of
+    few values too. Every other pass divides the range of the pattern by eight, so there are at most
+    12 passes for float32 and 22 for float64, whatever the data.
+
+    reached : returns how many entries of x reach each of ``CUTS`` ascending patterns
+    """
+    low, above, few = 1, _infinity(x.dtype) + 1, 4 * count + SHORT
+    cuts = _likely_cuts(x, count)
+    while above > low + 1:
+        counts = reached(cuts)
+        enough = int(np.count_nonzero(counts >= count))  # of the cuts, which ascend
+        if enough:
+            low = int(cuts[enough - 1])
+            if counts[enough - 1] <= few:
+                return Found(low, above, int(counts[enough - 1]))
+        above = int(cuts[enough]) if enough < cuts.size else above
+        cuts = low + (above - low) * np.arange(1, CUTS + 1) // (CUTS + 1)
+        cuts = np.maximum(cuts, low + 1)  # near the end several are the same
+    return Found(low, above, None)
+
+
+def _likely_cuts(x: np.ndarray, count: int) -> np.ndarray:
+    """Return ascending patterns around the count-th largest magnitude of a sample, each with the
+    next higher one, so that a value that many entries share is found at once."""
+    # Strided: about as good as drawn at random for this, and the same on every run.
+    sample = np.abs(x[:: max(1, x.size // SAMPLE)])
+    patterns = np.sort(
+        np.where(np.isnan(sample), 0, sample).view(PATTERNS[x.dtype]).astype(np.intp)
+    )[::-1]
+    rank = sample.size * count / x.size
+    # The rank in a sample scatters by its square root: the cuts stand on both sides of it.
+    margin = 4 * np.sqrt(rank) + 2
+    ranks = np.clip(np.array([rank + margin, rank, rank - margin], np.intp), 0, sample.size - 1)
+    cuts = np.concatenate([[1], *([pattern, pattern + 1] for pattern in patterns[ranks])])
+    return np.sort(np.clip(cuts, 1, _infinity(x.dtype)))
+
+
+def _infinity(dtype: np.dtype) -> int:
+    return int(np.array(np.inf, dtype).view(PATTERNS[dtype]))

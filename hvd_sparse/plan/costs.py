@@ -1,0 +1,273 @@
+"""The costs of messages and of computation, fitted to the measurements of all ranks."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from hvd_sparse.checks import count_from_density
+from hvd_sparse.collectives.contract import Collective, Pending
+from hvd_sparse.collectives.topology import Placement
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.exchanges.contract import Exchange
+from hvd_sparse.plan.lines import Line, fit_line, one_after_another
+from hvd_sparse.plan.measurements import Told
+from hvd_sparse.schedules.contract import LONG_RUN, UNKNOWN_DENSITY
+from hvd_sparse.step.buckets import one_per_tensor
+from hvd_sparse.step.group_selection import name_of
+from hvd_sparse.types import TensorSpec
+from hvd_sparse.untyped import Report
+from hvd_sparse.wire.message import overhead_bytes
+
+LOCAL = "local"
+"""Kind of an alltoall among the ranks of one node."""
+SIZES = 5
+"""Number of message lengths that are timed."""
+REPETITIONS = 5
+"""Repetitions of every length, after one that is not counted."""
+LEAST_SPREAD = 8
+"""The longest message is at least this many times the shortest, so that times differ by more than
+noise."""
+ITEM = 8
+"""Bytes by which the lengths of repetitions differ, a multiple of the itemsize of sums."""
+
+Buckets = list[tuple[int, ...]]
+Samples = dict[str, list[tuple[float, list[float]]]]
+"""By kind of collective, for every length: the bytes that a rank receives, and the seconds of each
+repetition."""
+
+
+@dataclass(frozen=True)
+class Route:
+    """The collectives of an exchange among given ranks, and the bytes that a rank receives."""
+
+    configuration: Configuration
+    exchange: Exchange
+    placement: Placement
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of the collectives in order: "allgather", "allreduce", "alltoall", "local"."""
+        phases = self.exchange.phases(self.configuration.selector, self.placement.world_size)
+        return (LOCAL, *phases[1:]) if self.exchange.sums_first else tuple(phases)
+
+    @property
+    def header_bytes(self) -> float:
+        """The bytes of headers that a rank receives per message."""
+        return overhead_bytes(0) * self._others
+
+    def received(self, numel: int, brought: float) -> tuple[float, float]:
+        """Return the bytes that a rank receives for a tensor, in the first collective and later.
+
+        ``brought`` are the measured bytes that a rank sends of it, or 0 if unknown; they are used
+        for exchanges of one allgather, and the exchange's formula for others.
+        """
+        if self.exchange.is_one_allgather:
+            each = brought or expected_bytes(self.configuration, numel)
+            return (each + overhead_bytes(1) - overhead_bytes(0)) * self._others, 0.0
+        density = self.configuration.density(LONG_RUN) or UNKNOWN_DENSITY
+        real = count_from_density(numel, density) / numel
+        entry_bytes = self.configuration.codec.entry_bytes(numel, density)
+        inbound = float(self.exchange.inbound(real, entry_bytes, self.placement)) * numel
+        if self.exchange.sums_first:
+            return numel * self.exchange.inside(self.placement), inbound
+        first = inbound / len(self.kinds)  # divided evenly among the collectives
+        return first, inbound - first
+
+    @property
+    def _others(self) -> int:
+        return max(1, self.placement.world_size - 1)
+
+
+def expected_bytes(
+    configuration: Configuration, numel: int, spec: TensorSpec | None = None
+) -> float:
+    """Return the bytes that a rank sends for a tensor of ``numel`` entries after warm-up.
+
+    It replaces a measurement if no measured step sent the tensor sparse.
+    """
+    density = configuration.density(LONG_RUN, spec) or UNKNOWN_DENSITY
+    return float(
+        count_from_density(numel, density) * configuration.codec.entry_bytes(numel, density)
+    )
+
+
+def sizes_of(told: Sequence[Report]) -> list[int]:
+    """Return the message lengths to time, in bytes, ascending, the same on every rank.
+
+    They range from the bytes of the smallest tensor to those of all tensors together.
+    """
+    shares = [nbytes for each in told for nbytes in each["nbytes"].values() if nbytes > 0]
+    least = max(64.0, min(shares, default=64.0))
+    most = max([least * LEAST_SPREAD, *(sum(each["nbytes"].values()) for each in told)])
+    return [round(size) for size in np.geomspace(least, most, SIZES).tolist()]
+
+
+def time_messages(
+    collective: Collective, name: str, route: Route, sizes: Sequence[int], timeout_s: float | None
+) -> Samples:
+    """Time the route's collectives with messages of the given lengths in bytes.  Collective.
+
+    Lengths of repetitions differ slightly, like those of a run's messages, because Horovod
+    negotiates every new length.
+    """
+    found: Samples = {}
+    mates = route.placement.mates(route.placement.rank)
+    for kind in dict.fromkeys(route.kinds):
+        found[kind] = []
+        for number, size in enumerate(sizes):
+            times, received = [], []
+            for repetition in range(1 + REPETITIONS):
+                start, nbytes = _prepared(collective, kind, size + ITEM * repetition, mates)
+                start_s = time.perf_counter()
+                start(f"{name}.{kind}.{number}").wait(timeout_s)
+                times.append(time.perf_counter() - start_s)
+                received.append(nbytes)
+            found[kind].append((statistics.median(received), times[1:]))
+    return found
+
+
+def _prepared(
+    collective: Collective, kind: str, nbytes: int, mates: list[int]
+) -> tuple[Callable[[str], Pending], float]:
+    """Return a function that starts a collective under a name, and the bytes that a rank receives.
+
+    Every rank submits about ``nbytes`` bytes. An allreduce in a ring moves everything twice.
+    """
+    ranks = collective.world_size
+    others = max(1, ranks - 1)  # a single rank counts as two
+    if kind == "allgather":
+        return partial(collective.allgather, np.zeros(nbytes, np.uint8)), others * nbytes
+    if kind == "allreduce":
+        values = np.random.default_rng(0).laplace(0.0, 1e-3, max(1, nbytes // 4))
+        values = values.astype(np.float32)
+        return partial(collective.allreduce, values), 2 * values.nbytes * others / max(2, ranks)
+    splits = np.zeros(ranks, np.int64)
+    partners = mates if kind == LOCAL else list(range(ranks))
+    splits[partners] = max(1, nbytes // len(partners))
+    parts = np.zeros(int(splits.sum()), np.uint8)
+    received = float(splits.max()) * max(1, len(partners) - 1)
+    return partial(collective.alltoall, parts, splits), received
+
+
+class Costs:
+    """Measured costs on the slowest rank, because all ranks wait for it.
+
+    Parameters
+    ----------
+    route : the collectives of a message
+    specs : the registered tensors
+    told : ``Measurements.to_dict`` of every rank; rank 0 has measured at least one step
+    samples : times of the route's collectives on every rank
+    buckets : the messages of the measured steps, by the positions of their tensors
+
+    Attributes
+    ----------
+    wire : time of a message's first collective, as a line in the bytes that a rank receives
+    late : time of the collectives after the first
+    work : time to select from one vector and encode it, as a line in its entries
+    encode_s : additional time per tensor, in seconds
+    decode : time of decoding, as a line in the entries of a tensor
+    ready_s : by tensor, seconds from a step's first gradient to the tensor's
+    nbytes : by tensor, bytes that a rank sends
+    """
+
+    def __init__(
+        self,
+        route: Route,
+        specs: Sequence[TensorSpec],
+        told: Sequence[Told],
+        samples: Sequence[Samples],
+        buckets: Buckets,
+    ) -> None:
+        self.route, self.specs, self.buckets, self._told = route, specs, buckets, told
+        lines = {
+            kind: _wire([each[kind] for each in samples], route.header_bytes) for kind in samples[0]
+        }
+        self.wire = lines[route.kinds[0]]
+        self.late = one_after_another([lines[kind] for kind in route.kinds[1:]])
+        self._numel = {spec.key: spec.numel for spec in specs}
+        self.work, self.encode_s = self._work()
+        self.decode = _line(self._slowest("decode"), self._numel)
+        self.ready_s, self.nbytes = self._slowest("ready"), self._slowest("nbytes")
+
+    def families(self) -> list[list[str]]:
+        """Return the sets of tensors that had gradients in the same steps.
+
+        Sets without a compressed tensor are left out.
+        """
+        families: dict[object, list[str]] = defaultdict(list)
+        configuration = self.route.configuration
+        dtypes = {spec.key: spec.accumulator for spec in self.specs}
+        for key, steps in self._told[0]["seen"].items():
+            # Tensors of one vector have one dtype.
+            dtype = dtypes.get(key) if configuration.select_over == "group" else None
+            families[tuple(steps), dtype].append(key)
+        compressed = {
+            self.specs[position].key for (position,) in one_per_tensor(self.specs, configuration)
+        }
+        return [keys for keys in families.values() if compressed.intersection(keys)]
+
+    def whole_s(self, key: str) -> float:
+        """Return the median time of a tensor's steps, in seconds."""
+        steps = [str(step) for step in self._told[0]["seen"][key]]
+        return max(
+            float(np.median([each["whole"].get(step, 0.0) for step in steps]))
+            for each in self._told
+        )
+
+    def _slowest(self, kind: str) -> dict[str, float]:
+        largest: dict[str, float] = {}
+        for each in self._told:
+            for key, value in each[kind].items():
+                largest[key] = max(value, largest.get(key, 0.0))
+        return largest
+
+    def _work(self) -> tuple[Line, float]:
+        work_s, encode_s = self._slowest("work"), self._slowest("encode")
+        if self.route.configuration.select_over != "group":
+            return _line(work_s, self._numel), 0.0
+        vectors = [[self.specs[position] for position in bucket] for bucket in self.buckets]
+        entries = {name_of(members): sum(spec.numel for spec in members) for members in vectors}
+        select_s = {
+            name: seconds - encode_s.get(name, 0.0)
+            for name, seconds in work_s.items()
+            if name in entries
+        }
+        select, encode = _line(select_s, entries), _line(encode_s, self._numel)
+        return Line(select.start_s, select.byte_s + encode.byte_s), encode.start_s
+
+
+def restricted(buckets: Buckets, positions: Iterable[int]) -> Buckets:
+    """Return the buckets restricted to the tensors at ``positions``."""
+    wanted = set(positions)
+    parts = [tuple(position for position in bucket if position in wanted) for bucket in buckets]
+    return [part for part in parts if part]
+
+
+def _wire(of_ranks: Sequence[Sequence[tuple[float, list[float]]]], header_bytes: float) -> Line:
+    """Fit the cost of a collective to the times of the slowest rank in each repetition."""
+    pairs: list[tuple[float, float]] = []
+    for at_size in zip(*of_ranks):
+        slowest = np.max(np.asarray([times for _, times in at_size], np.float64), axis=0)
+        pairs += [(at_size[0][0], seconds) for seconds in slowest.tolist()]
+    line = fit_line(pairs)
+    return Line(line.start_s + line.byte_s * header_bytes, line.byte_s)
+
+
+def _line(seconds: Mapping[str, float], numel: Mapping[str, int]) -> Line:
+    """Fit the time of a tensor as a line in its entries; proportional if all have one size."""
+    samples = [(float(numel[key]), value) for key, value in seconds.items()]
+    if not samples:
+        return Line(0.0, 0.0)
+    if len({size for size, _ in samples}) == 1:
+        return Line(
+            0.0, float(np.median([value for _, value in samples])) / max(1.0, samples[0][0])
+        )
+    return fit_line(samples)

@@ -1,0 +1,394 @@
+"""Policies that decide from the measurement of a run's first steps: planned groups and densities.
+
+Rank 0 decides for all ranks. If step times change later, the policies measure and decide again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Union, cast
+
+from hvd_sparse.checks import count_from_density
+from hvd_sparse.collectives.contract import Collective
+from hvd_sparse.collectives.topology import in_nodes_of
+from hvd_sparse.compatibility import PLANNED
+from hvd_sparse.errors import PeerFailure, RankMismatch
+from hvd_sparse.plan.costs import Costs, Route, Samples, expected_bytes, sizes_of, time_messages
+from hvd_sparse.plan.group_plan import GroupPlan
+from hvd_sparse.plan.hiding import HiddenDensities
+from hvd_sparse.plan.measurements import (
+    STEPS,
+    WARMUP,
+    Departure,
+    Measurements,
+    StepClock,
+    StepStarts,
+    Told,
+)
+from hvd_sparse.plan.policy import Owner, Policy, tell_all, waiting
+from hvd_sparse.plan.trial import SPARSE
+from hvd_sparse.schedules.contract import LONG_RUN
+from hvd_sparse.state.gathering import Gatherer
+from hvd_sparse.step.records import StepRun, TensorStep, Ticket
+from hvd_sparse.step.step import Step
+from hvd_sparse.untyped import Report, Value
+
+logger = logging.getLogger("hvd_sparse")
+
+ENOUGH = STEPS // 2 + 1
+"""Successful steps that are needed for a decision; with fewer, the ranks continue measuring."""
+
+
+Decision = Union[GroupPlan, HiddenDensities]
+"""A decision that all ranks adopt: ``label`` is part of the collectives' names, and errors name its
+``purpose`` and the ``option`` that asks for it; ``str`` describes it for the log."""
+
+
+class FirstSteps:
+    """The first steps of a compressor: measures them, and makes the decision.
+
+    Parameters
+    ----------
+    step : the compressor's step, with the buckets used until the decision
+    name : name of the compressor, for the collectives' names
+    kind : the class of the decision
+    """
+
+    def __init__(self, step: Step, name: str, kind: type[Decision]) -> None:
+        self._step, self._kind = step, kind
+        self.name = f"hvd_sparse.{kind.label}.{name}"
+        self._compressor = name
+        self.restart()
+
+    def restart(self) -> None:
+        """Measure again, for example after the ranks have changed."""
+        self.measurements = Measurements()
+        self.plan: Value = None
+        self.is_over = False
+        self._steps = 0
+
+    def stop(self) -> None:
+        """Stop measuring, because the program or a checkpoint gave the values to decide."""
+        self.plan, self.is_over = None, True
+
+    @property
+    def is_due(self) -> bool:
+        """Whether ``next`` is collective at the step that begins."""
+        measured = self._steps - WARMUP
+        return measured > 0 and measured % STEPS == 0
+
+    def next(self, collective: Collective, timeout_s: float | None, *, was_good: bool) -> Value:
+        """Begin a step; return the decision if this step adopts it, else None.
+
+        All ranks call it at every step, with the success of the last one. It is collective if
+        ``is_due``.
+        """
+        is_counted = was_good and self._steps > WARMUP
+        if self.is_due:
+            # Close the last measured step, so that its numbers are included.
+            self.measurements.begin(0.0, was_good=is_counted)
+            self.plan = self._agree(collective, timeout_s)
+            is_counted = False  # it has been counted
+        self.is_over = self.plan is not None
+        self._steps += 1
+        self.measurements.begin(time.perf_counter(), was_good=is_counted)
+        return self.plan
+
+    def _agree(self, collective: Collective, timeout_s: float | None) -> Value:
+        gatherer = Gatherer(collective, self.name, timeout_s)
+        told = gatherer.tell_all(self.measurements.to_dict())
+        if min(each["steps"] for each in told) < ENOUGH:
+            return None
+        step = self._step
+        placement = step.placement or in_nodes_of(1, collective.rank, collective.world_size)
+        route = Route(step.configuration, step.exchange, placement)
+        samples = gatherer.tell_all(
+            time_messages(collective, f"{self.name}.size", route, sizes_of(told), timeout_s)
+        )
+        # Rank 0 decides for all, because rounding differs between machines.
+        decided = gatherer.tell_all(
+            self._decide(route, told, samples) if collective.rank == 0 else None
+        )[0]
+        if "failure" in decided:
+            raise PeerFailure(
+                f"rank 0 could not {self._kind.purpose}: {decided['failure']}; leave out "
+                f"{self._kind.option}"
+            )
+        decision = self._kind.from_dict(decided)
+        if collective.rank == 0:
+            logger.warning("compressor %s: %s", self._compressor, decision)
+        return decision
+
+    def _decide(self, route: Route, told: Sequence[Told], samples: Sequence[Samples]) -> Report:
+        """Return the decision's dict, or {"failure": text}, because the other ranks wait."""
+        try:
+            costs = Costs(route, self._step.specs, told, samples, self._step.buckets)
+            found: Report = self._kind.make(costs).to_dict()
+        except Exception as error:
+            return {"failure": f"{type(error).__name__}: {error}"}
+        return found
+
+
+class MeasuringPolicy(Policy):
+    """Policy that measures the first steps, and adopts one decision on all ranks.
+
+    Some later steps are timed too. If their time departs from that of the first steps after the
+    decision, the policy measures and decides again.
+    """
+
+    kind: ClassVar[type[Decision]]
+    departed: ClassVar[str]
+    """End of the warning that step times have departed."""
+
+    def __init__(self, step: Step, name: str) -> None:
+        self._planning = FirstSteps(step, name, self.kind)
+        self._timing = f"the timing of messages for {self.kind.option}"
+        self._starts = StepStarts()
+        self._run: StepRun | None = None
+        self._came_s = 0.0
+        self._clock, self._departure = StepClock(), Departure()
+        self._is_merged = step.configuration.select_over == "group"
+        self._listen(step)
+
+    def _adopt(self, owner: Owner, decision: Value) -> None:
+        """Apply the decision, at the beginning of a step on all ranks."""
+        raise NotImplementedError
+
+    def begin(self, owner: Owner, position: int | None) -> str:
+        if self._planning.is_over:
+            if self._starts.is_between and self._planning.plan is not None:
+                self._watch_step(owner, position)
+            return SPARSE
+        self._came_s = time.perf_counter()
+        if self._starts.begins(position):
+            self._begin_step(owner)
+            self._came_s = time.perf_counter()
+        if position is not None:
+            key = owner.step.specs[position].key
+            self._planning.measurements.arrive(key, self._came_s)
+        return SPARSE
+
+    def _begin_step(self, owner: Owner) -> None:
+        run, planning = self._run, self._planning
+        was_good = run is not None and run.failure is None and run.is_finite
+        self._run = None
+        with waiting(owner, self._timing) if planning.is_due else contextlib.nullcontext():
+            plan = planning.next(owner.messenger, owner.limit_s, was_good=was_good)
+        if plan is not None:
+            owner.step.spans.remove(self._listener)
+            self._adopt(owner, plan)
+            self._clock, self._departure = StepClock(), Departure()
+
+    def _watch_step(self, owner: Owner, position: int | None) -> None:
+        """Begin a step after the decision, and measure again if step times have departed.
+
+        Collective if a window of steps has ended; no exchange of this compressor is running then.
+        """
+        self._starts.begins(position)
+        departure = self._departure
+        departure.begin(self._clock.begin())
+        if not departure.is_due:
+            return
+        slowest_s = max(self._tell_all(owner, "review", departure.median_s))
+        if departure.judge(slowest_s):
+            if owner.collective.rank == 0:
+                logger.warning(
+                    "compressor %s: steps take %.1f ms, and %.1f ms when %s",
+                    owner.name,
+                    1e3 * slowest_s,
+                    1e3 * (departure.first_s or 0.0),
+                    self.departed,
+                )
+            self._measure_anew(owner)
+        self._clock.resume()
+
+    def _tell_all(self, owner: Owner, what: str, mine: object) -> list[Value]:
+        return tell_all(owner, self._timing, f"{self._planning.name}.{what}", mine)
+
+    def _measure_anew(self, owner: Owner) -> None:
+        owner.step.spans.remove(self._listener)
+        self._planning.restart()
+        self._run = None
+        self._listen(owner.step)
+
+    def _stop(self, owner: Owner) -> None:
+        owner.step.spans.remove(self._listener)
+        self._planning.stop()
+
+    def sent(self, owner: Owner, position: int, ticket: Ticket) -> None:
+        """Record the bytes that a tensor sends, scaled to the density after warm-up."""
+        if self._planning.is_over:
+            return
+        self._run = ticket.run
+        if isinstance(ticket, TensorStep) and ticket.error is None:
+            spec, configuration = owner.step.specs[position], owner.configuration
+            nbytes = expected_bytes(configuration, spec.numel, spec)
+            frame = None if ticket.outgoing is None else ticket.outgoing.frame
+            if frame is not None:  # else this step of it runs dense, or the exchange makes it
+                now = configuration.density(ticket.state.steps, spec, ticket.state.pace)
+                later, nbytes = configuration.density(LONG_RUN, spec), frame.nbytes
+                if now and later and now != later:
+                    numel = spec.numel
+                    nbytes *= count_from_density(numel, later) / count_from_density(numel, now)
+            self._planning.measurements.send(spec.key, nbytes)
+        measurements, own_s = self._planning.measurements, time.perf_counter() - self._came_s
+        told_s = measurements.take_told()
+        # With one selection per group, the time per tensor that does not depend on the groups
+        # counts as part of the backward pass.
+        measurements.spend(told_s if self._is_merged else own_s)
+
+    def end(self, owner: Owner) -> None:
+        self._starts.end()
+
+    def arrived(self, owner: Owner) -> None:
+        if not self._planning.is_over:
+            self._planning.measurements.end(time.perf_counter())
+        elif self._departure.is_watching:
+            self._clock.end()
+
+    def fail(self) -> None:
+        self._clock.fail()
+
+    def _listen(self, step: Step) -> None:
+        self._listener = self._planning.measurements.listen
+        step.spans.add(self._listener)
+
+    def forget_world(self, owner: Owner) -> None:
+        self._measure_anew(owner)
+        self._starts = StepStarts()
+
+
+class PlannedGroups(MeasuringPolicy):
+    """Policy of ``groups="planned"``: the groups with the shortest predicted step.
+
+    Until the decision small adjacent tensors share a message, as by default.
+    """
+
+    kind = GroupPlan
+    departed = "their groups were planned: the groups are planned anew"
+
+    def __init__(self, step: Step, name: str) -> None:
+        self._default = list(step.buckets)
+        super().__init__(step, name)
+
+    @property
+    def plan(self) -> GroupPlan | None:
+        plan: GroupPlan | None = self._planning.plan
+        return plan
+
+    def _adopt(self, owner: Owner, decision: GroupPlan) -> None:
+        owner.step.regroup_at_start(decision.buckets(owner.step.specs))
+
+    def regrouped(self, owner: Owner, groups: object) -> None:
+        """Measure again if the new groups are "planned"; otherwise stop measuring."""
+        MeasuringPolicy.forget_world(self, owner)
+        if groups != PLANNED:
+            self._stop(owner)
+
+    def forget_world(self, owner: Owner) -> None:
+        owner.step.regroup_at_start(self._default)  # new workers have no plan
+        super().forget_world(owner)
+
+
+class GraphPlannedGroups(PlannedGroups):
+    """``groups="planned"`` for TensorFlow graphs, which receive their groups when traced.
+
+    The first steps have one message per gradient. A graph's gradients arrive in any thread, and
+    some results before other gradients, so the start of a step cannot be detected.  The program
+    therefore calls ``replan`` at the start of every step, outside its graphs.
+    """
+
+    def __init__(self, owner: Owner) -> None:
+        super().__init__(owner.step, owner.name)
+        self._owner = weakref.ref(cast(Any, owner))
+        self._lock = threading.Lock()
+
+    @property
+    def groups(self) -> tuple[tuple[str, ...], ...] | None:
+        """Names of the tensors of each group; None before there is a plan."""
+        return None if self.plan is None else self.plan.groups
+
+    def replan(self) -> bool:
+        """Begin a step, and return whether the groups have changed.  Collective."""
+        before = self.groups
+        self._starts.end()
+        self.begin(self._compressor(), None)
+        return self.groups != before
+
+    def took(self, position: int, ticket: Ticket, came_s: float) -> None:
+        """Record a gradient that arrived at ``came_s``, and its message."""
+        if self._planning.is_over:
+            return
+        owner, measurements = self._compressor(), self._planning.measurements
+        with self._lock:
+            measurements.came_first(came_s)
+            measurements.arrive(owner.step.specs[position].key, came_s)
+            self._came_s = came_s
+            self.sent(owner, position, ticket)
+
+    def returned(self) -> None:
+        """Record a result."""
+        with self._lock:
+            self.arrived(self._compressor())
+
+    def _compressor(self) -> Owner:
+        owner = self._owner()
+        assert owner is not None  # the caller holds it
+        return cast(Owner, owner)
+
+    def _adopt(self, owner: Owner, decision: GroupPlan) -> None:
+        pass  # the program traces its graphs again, with ``groups``
+
+    def forget_world(self, owner: Owner) -> None:
+        MeasuringPolicy.forget_world(self, owner)
+
+
+class HidingPolicy(MeasuringPolicy):
+    """Policy of ``density="hiding"``: the largest densities whose messages hide.
+
+    Until the decision every tensor has the least density, 1 / c_max.
+    """
+
+    kind = HiddenDensities
+    departed = "their densities were measured: they are measured anew"
+    _loaded: dict[str, float] | None = None
+
+    @property
+    def hiding(self) -> HiddenDensities | None:
+        found: HiddenDensities | None = self._planning.plan
+        return found
+
+    def _adopt(self, owner: Owner, decision: HiddenDensities) -> None:
+        owner.settle_densities(decision.densities)
+
+    def begin(self, owner: Owner, position: int | None) -> str:
+        if self._loaded is not None and self._starts.is_between:
+            self._take_loaded(owner)
+        return super().begin(owner, position)
+
+    def loaded(self, owner: Owner, tensors: Mapping[str, Any]) -> None:
+        """Use the densities of a loaded state; measure again if it has none."""
+        told = {key: tensor.get("density") for key, tensor in tensors.items()}
+        self._loaded = {key: float(density) for key, density in told.items() if density}
+        owner.settle_densities(self._loaded)
+
+    def _take_loaded(self, owner: Owner) -> None:
+        """Check that the loaded densities are the same on all ranks, and use them.  Collective."""
+        mine, self._loaded = self._loaded, None
+        if any(theirs != mine for theirs in self._tell_all(owner, "loaded", mine)):
+            raise RankMismatch(
+                "the states that ranks have loaded hold other densities: load the same checkpoint "
+                "on all ranks"
+            )
+        self._measure_anew(owner)
+        if mine:
+            self._stop(owner)
+
+    def forget_world(self, owner: Owner) -> None:
+        owner.settle_densities({})  # new workers have none
+        super().forget_world(owner)
