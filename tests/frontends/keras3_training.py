@@ -82,7 +82,7 @@ def handed_over(
 
 
 def train(model: Any, optimizer: Any, compression: Any) -> None:
-    if model.optimizer is not optimizer:
+    if getattr(model, "optimizer", None) is not optimizer:
         model.compile(DistributedOptimizer(optimizer, compression=compression), "mse")
     go_on(model)
 

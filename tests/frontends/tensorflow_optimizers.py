@@ -230,17 +230,20 @@ def warnings_of_accuracy(name: str) -> dict[str, list[str]]:
     said = {}
     for kind, make in makers.items():
         for hands_over in (False, True):
-            model, optimizer = make_built_model(), make()
-            options = {"optimizer": optimizer} if hands_over else {}
-            compressor = Compression.topk(
-                model.trainable_variables, density=0.01, name=name, min_numel=10, **options
-            )
-            distributed = DistributedOptimizer(optimizer, compression=compressor)
-            told = heard_while(partial(fit, model, distributed))
-            compressor.close()
+            told = heard_while(partial(_train_rarely, name, make, hands_over=hands_over))
             key = f"{kind}, {'handed over' if hands_over else 'kept'}"
             said[key] = [text for text in told if "accuracy" in text]
     return said
+
+
+def _train_rarely(name: str, make: Make, *, hands_over: bool) -> None:
+    model, optimizer = make_built_model(), make()
+    options = {"optimizer": optimizer} if hands_over else {}
+    compressor = Compression.topk(
+        model.trainable_variables, density=0.01, name=name, min_numel=10, **options
+    )
+    fit(model, DistributedOptimizer(optimizer, compression=compressor))
+    compressor.close()
 
 
 kept = partial(moments, train=train_by_tape)

@@ -50,7 +50,7 @@ def same_as_in_threads(name: str) -> dict[str, Any]:
             continue
         gradients = broken_gradients_of(hvd.rank(), hvd.size(), step)
         failed[step] = raised_by(lambda gradients=gradients: take(gradients))["raised"]  # type: ignore[misc]
-        if failed[step] == "nothing":
+        if failed[step] == "nothing was raised":
             failed[step] = spoilt([parameter.grad.numpy() for parameter in parameters.values()])
         forget_step(optimizer)
     tensors = compressor.state_dict()["tensors"]
