@@ -1,1 +1,1 @@
-"""The walk of gradients through one step, and the states that outlast it."""
+"""The processing of gradients in one step, and the state that is kept between steps."""

@@ -1,4 +1,4 @@
-"""Buckets: the tensors that travel in one message."""
+"""Buckets: groups of tensors whose entries are sent in one message."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from hvd_sparse.schedules.contract import UNKNOWN_DENSITY
 from hvd_sparse.types import INDEX_LIMIT, TensorSpec
 
 BUCKET_BYTES = 64 * 1024
-"""Expected payload at which a bucket is full: above it a collective's start-up cost no longer
-counts."""
+"""Expected payload at which a bucket is full, because above this size the start-up cost of a
+collective no longer matters."""
 
 MOST_GROUPS = 2**53
-"""More than these are as many, in the arithmetic that divides the tensors among them."""
+"""Upper bound on the number of groups, because the division of tensors among groups uses floats."""
 
 
 def one_per_tensor(
     specs: Sequence[TensorSpec], configuration: Configuration
 ) -> list[tuple[int, ...]]:
-    """A bucket for every compressed tensor, by position."""
+    """Return a bucket for every compressed tensor."""
     return [(i,) for i, spec in enumerate(specs) if configuration.is_sparse(spec.shape, spec.numel)]
 
 
 def merge_small(
     specs: Sequence[TensorSpec], configuration: Configuration, bucket_bytes: int = BUCKET_BYTES
 ) -> list[tuple[int, ...]]:
-    """Neighbouring compressed tensors together, from the last registered to the first.
+    """Merge neighbouring compressed tensors, from the last registered to the first.
 
-    Backward passes make gradients in about that order, so a bucket is complete early.  Where
-    selection is over groups, tensors that cannot be one vector are in different ones.
+    Backward passes make gradients in about this order, so a bucket is complete early.  If
+    selection is over groups, tensors that cannot be joined to one vector are in different
+    buckets.
     """
     plan: list[tuple[int, ...]] = []
     members: list[int] = []
@@ -52,14 +53,14 @@ def merge_small(
 
 
 def grouped(specs: Sequence[TensorSpec], configuration: Configuration) -> list[tuple[int, ...]]:
-    """The buckets that ``configuration.groups`` asks for.
+    """Return the buckets that ``configuration.groups`` asks for.
 
-    InvalidOption for names that no tensor has.  Tensors that are never compressed are in no bucket;
-    those that are and that no group names have one each.
+    A compressed tensor outside all groups has its own bucket; a tensor that is never compressed
+    has none.  InvalidOption for unknown names.
     """
     groups = configuration.groups
     if groups is None and configuration.hides:
-        return one_per_tensor(specs, configuration)  # layer by layer, as their densities
+        return one_per_tensor(specs, configuration)  # densities are set layer by layer
     if groups is None or groups == PLANNED:  # until there is a plan
         return merge_small(specs, configuration)
     each = one_per_tensor(specs, configuration)
@@ -86,11 +87,13 @@ def grouped(specs: Sequence[TensorSpec], configuration: Configuration) -> list[t
 def _equal(
     specs: Sequence[TensorSpec], configuration: Configuration, positions: list[int], groups: int
 ) -> list[tuple[int, ...]]:
-    """So many groups of neighbours, or one a tensor, of about equal bytes; from the last registered
-    to the first."""
+    """Return this many groups of neighbours of about equal bytes, from the last registered tensor
+    to the first; with few tensors, one group per tensor."""
     sizes = [_expected_bytes(specs[position], configuration) for position in reversed(positions)]
     total, filled, groups = sum(sizes), 0.0, min(groups, MOST_GROUPS)
-    plan: dict[int, list[int]] = {}  # not of empty ones: there may be many more than tensors
+    plan: dict[
+        int, list[int]
+    ] = {}  # a dict, because most groups are empty if there are more groups than tensors
     for position, size in zip(reversed(positions), sizes):
         group = min(groups - 1, int(groups * (filled + size / 2) / total))
         plan.setdefault(group, []).append(position)
@@ -101,8 +104,7 @@ def _equal(
 def check_merged(
     specs: Sequence[TensorSpec], buckets: Sequence[tuple[int, ...]], configuration: Configuration
 ) -> None:
-    """InvalidOption for buckets whose tensors cannot be selected from as one vector, where that is
-    asked for."""
+    """InvalidOption if selection is over groups and a bucket's tensors cannot form one vector."""
     for members in buckets:
         reason = why_not_merged([specs[position] for position in members], configuration)
         if reason is not None:
@@ -113,10 +115,8 @@ def check_merged(
 
 
 def why_not_merged(members: Sequence[TensorSpec], configuration: Configuration) -> str | None:
-    """Return the reason why tensors cannot be selected from as one vector, in words.
-
-    None where there is none, or where nobody asks for it.
-    """
+    """Return why these tensors cannot be selected from as one vector; None if they can, or if the
+    configuration does not ask for it."""
     if configuration.select_over != "group":
         return None
     first, numel = members[0], sum(spec.numel for spec in members)

@@ -1,4 +1,4 @@
-"""Departures: at which step each entry of a tensor was last sent, for telemetry's staleness."""
+"""Departures: the step at which each entry of a tensor was last sent, for telemetry's staleness."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from array import array
 import numpy as np
 
 ROOM = 8
-"""A tensor's entries for one that may wait to be entered."""
+"""Upper bound on buffered entries, as a fraction: one entry per this many of the tensor."""
 STEP = 32
-"""Entries that a step counts for besides its own."""
+"""Fixed cost of a buffered step, counted in entries."""
 MOST_STEPS = 256
-"""Steps of few entries that may wait to be entered."""
+"""Upper bound on the number of buffered steps with few entries."""
 MANY = 512
-"""Entries of a step from which on a part of the tensor stands for all of it."""
+"""Number of entries per step from which staleness is estimated from a part of the tensor."""
 BLOCK, EVERY = 64, 8
-"""That part: of so many blocks of this length the first; powers of two."""
+"""This part: the first of every ``EVERY`` blocks of ``BLOCK`` entries; both powers of two."""
 INDEX_BYTES = np.dtype(np.uint32).itemsize
 
 
 class Departures:
-    """The last step at which each entry left.
+    """The last step at which each entry was sent.
 
-    A step's entries are only put aside, as that is on every tensor's way; many steps are entered at
-    once, when somebody asks or there is no more room.  Few of them are put one behind the other, as
-    an array a step would lie where no cache holds it by then; many are kept as they are.  Looking
-    up places that no cache holds is what many entries cost, so that one block of ``EVERY`` is
-    watched there.
+    The entries of a step are only buffered, because this happens for every tensor in every step;
+    many steps are processed at once, when staleness is asked for or the buffer is full.  Few
+    entries are appended to one array, because small separate arrays would be out of cache by
+    then; long lists are kept as they are.  For many entries only one block in ``EVERY`` is
+    watched, because the lookups at uncached places are the main cost.
 
     Parameters
     ----------
     numel : entries of the tensor
-    step : that they are said to have left at so far
-    leaving : how many entries leave at a step
+    step : step at which all entries count as sent at the start
+    leaving : expected number of entries sent per step
     """
 
     def __init__(self, numel: int, step: int, leaving: int) -> None:
@@ -44,17 +44,18 @@ class Departures:
         self._mean = 1.0
 
     def _begin(self) -> None:
-        """Begin to put aside: entries, or where they are many their arrays."""
-        # New ones, as numpy may still look at the last ones.
+        """Start an empty buffer."""
+        # New objects, because numpy may still hold views of the old ones.
         self._indices, self._sizes, self._steps = bytearray(), array("i"), array("i")
         self._many: list[np.ndarray] = []
 
     def note(self, step: int, indices: np.ndarray) -> None:
-        """Note that entries leave; ``drop`` takes it back until the next step is noted.
+        """Record the entries sent at a step; ``drop`` undoes this until the next step is
+        recorded.
 
         Parameters
         ----------
-        step : after all that were noted
+        step : greater than all recorded steps
         indices : uint32; kept for a while, and must not change
         """
         if self._room < 0:
@@ -68,7 +69,7 @@ class Departures:
             self._indices += indices.tobytes()
 
     def drop(self, step: int) -> None:
-        """Forget a step that is taken back, if it was the last that was noted."""
+        """Forget a step that is rolled back, if it is the last recorded one."""
         if self._steps and self._steps[-1] == step:
             self._steps.pop()
             size = self._sizes.pop()
@@ -79,9 +80,11 @@ class Departures:
                 del self._indices[len(self._indices) - size * INDEX_BYTES :]
 
     def waited(self, indices: np.ndarray, step: int) -> int:
-        """Return for how many steps entries have waited that leave at this one, added up; where a
-        part is watched, that part's mean counts for all, and where none of it leaves, the last
-        one."""
+        """Return the staleness of the entries sent at this step, summed over them.
+
+        If only a part is watched, its mean stands for all entries; if no watched entry is sent,
+        the last mean does.
+        """
         if self._steps:
             self._enter()
         places = self._places(indices)
@@ -97,13 +100,14 @@ class Departures:
             indices = np.concatenate(self._many)
             watched = np.flatnonzero(indices & (BLOCK * (EVERY - 1)) == 0)
             indices, steps = indices[watched], steps[watched]
-        # An entry may be in several steps: an assignment would promise none of them.
+        # An entry may be in several steps, and a plain assignment would not guarantee the latest.
         np.maximum.at(self._left_at, self._places(indices, is_watched=True), steps)
         self._begin()
         self._room = self._most
 
     def _places(self, indices: np.ndarray, *, is_watched: bool = False) -> np.ndarray:
-        """Return where the watched ones of some entries stand."""
+        """Return the places of the entries in the table; with ``is_watched`` all indices are
+        watched."""
         if not self._is_sampled:
             return indices.astype(np.intp)
         if not is_watched:

@@ -1,9 +1,9 @@
-"""Moving a step's bytes, for frontends that can wait: numpy and PyTorch.
+"""Runs a step's collectives, for frontends that can wait for them: numpy and PyTorch.
 
-``compress`` starts a bucket's exchange as soon as the bucket is full.  The first ``decompress`` of
-a step drives all of the step's exchanges, phase by phase, in registration order: Horovod asks for
-results in hook order, which differs between ranks, so an exchange of two phases that only drove
-itself would wait for one that waits for it.
+``compress`` starts a bucket's exchange as soon as the bucket is full.  The first ``decompress``
+of a step runs all exchanges of the step, phase by phase, in registration order.  Horovod asks for
+results in hook order, which differs between ranks, so two ranks that each ran only the exchange
+asked for would wait for each other.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hvd_sparse.wire.padding import Padding
 Result = TypeVar("Result")
 
 NOTHING = np.empty(0, np.float32)
-"""For memories that need no parameter."""
+"""Parameter for memories that need none."""
 
 
 class Conversation(Generic[Result]):
@@ -51,32 +51,32 @@ class Conversation(Generic[Result]):
         except StopIteration as stop:
             self.result, self.is_done, self.pending = stop.value, True, None
             return
-        # Horovod matches collectives by name: every phase has its own.
+        # Horovod matches collectives by name, so every phase needs its own.
         name = self._name if self._phase == 0 else f"{self._name}.{self._phase}"
         self._phase += 1
         self.pending = request.start(self._collective, name)
 
     def step(self, timeout_s: float | None) -> None:
-        """Wait for the phase under way and start the next."""
+        """Wait for the current phase and start the next."""
         assert self.pending is not None
         self._advance(self.pending.wait(timeout_s))
 
     def finish(self, timeout_s: float | None) -> Result:
-        """Wait for all phases and return what the exchange brings."""
+        """Wait for all phases and return the result of the exchange."""
         while not self.is_done:
             self.step(timeout_s)
-        return cast(Result, self.result)  # which may be None by its type
+        return cast(Result, self.result)  # the result type may include None
 
 
 class Driver:
-    """Joins a step object and a collective.
+    """Runs the exchanges of a step object over a collective.
 
     Parameters
     ----------
-    step : the tensors
-    collective : of the process set that the gradients are reduced over
-    name : part of every collective's name
-    padding : of what exchanges gather; None for none
+    step : the step object
+    collective : for the process set over which the gradients are reduced
+    name : prefix of the collectives' names
+    padding : of allgathers; None for none
     """
 
     def __init__(
@@ -88,9 +88,11 @@ class Driver:
         self._padding = padding
         self._under_way: dict[BucketRun, Conversation[dict[int, Arrival]]] = {}
         self._coming: list[tuple[BucketRun, StepRun]] = []
-        """Full buckets that wait for a device before they can be exchanged."""
+        """Full buckets whose data is still on its way from a device."""
         self._current: StepRun | None = None
-        self._rank = self._world_size = -1  # known from the first step on; some ranks have none
+        self._rank = (
+            self._world_size
+        ) = -1  # known from the first step on; processes outside the process set have none
         if step.configuration.exchange.needs_nodes:
             step.place(collective.rank, collective.world_size, collective.nodes)
 
@@ -104,8 +106,8 @@ class Driver:
         late: Late | None = None,
         stays: bool = False,
     ) -> tuple[np.ndarray, TensorStep]:
-        """Take a gradient in as ``Step.compress`` does, and start the bucket's exchange when it
-        is full."""
+        """Take a gradient in as ``Step.compress`` does, and start the bucket's exchange once the
+        bucket is full."""
         if self._rank < 0:
             self._look_around()
         wire, ticket = self.step.compress(
@@ -123,7 +125,7 @@ class Driver:
             self._discard_old(run)
         if self._coming:
             self._start_delivered()
-        # As early as possible: it travels while the backward pass goes on.
+        # As early as possible, so that communication overlaps the backward pass.
         if len(bucket.entered) == len(bucket.members):
             if bucket.begun:
                 self.step.begin_passes(bucket)
@@ -134,20 +136,20 @@ class Driver:
         return wire, ticket
 
     def _start_delivered(self) -> None:
-        """Start the exchanges of buckets for which a device need not be waited for any more."""
+        """Start the exchanges of buckets whose data has arrived from its device."""
         for bucket, run in self._coming.copy():
             assert bucket.delivery is not None
             if bucket.delivery.is_here():
                 self._start(bucket, run)
 
     def _look_around(self) -> None:
-        """Ask for the rank and the size of the world: they stay as they are until ``forget``."""
+        """Read rank and world size, which stay the same until ``forget``."""
         self._rank, self._world_size = self.collective.rank, self.collective.world_size
 
     def poison(
         self, error: Exception, key: str, dtype: np.dtype | type
     ) -> tuple[np.ndarray, Ticket]:
-        """Tell of a failure as ``Step.poison`` does."""
+        """Report a failure to the other ranks as ``Step.poison`` does."""
         if self._rank < 0:
             self._look_around()
         wire, ticket = self.step.poison(error, key, dtype, self._rank, self._world_size)
@@ -163,54 +165,55 @@ class Driver:
         *,
         is_dropped: bool = False,
     ) -> np.ndarray:
-        """The reduced gradient, flat; of a sparse step where the ticket says (``Ticket.out``).
+        """Return the reduced gradient, flat; of a sparse step in ``TensorStep.out``.
 
-        On any error the whole step is taken back before it is raised.
+        On any error the whole step is rolled back before the error is raised.
 
-        is_dropped : nobody takes the result, on no rank: the tensor's step leaves no trace, and
-            nothing is returned
+        is_dropped : the result is unused on all ranks: the tensor's step leaves no trace, and the
+            returned array is empty
         """
         if ticket.run.failure is not None:
             raise ticket.run.failure
-        # Words of gradients that stand for no tensor have to reach the others before this raises.
+        # The errors of unregistered gradients must reach the other ranks before this rank raises.
         if ticket.run.errors:
             self.refuse(ticket)
         try:
-            self.step.report(ticket, reduced)  # refuses before anything is waited for
+            self.step.report(ticket, reduced)  # checks the carrier before any wait
             if not ticket.run.is_driven:
                 self._drive(ticket.run)
-            # Without a bucket it is a stranger's, which has just been refused.
+            # Tickets without a bucket have raised above.
             assert isinstance(ticket, TensorStep)
-            if is_dropped:  # not completed: the tensor's next step rolls this one back
+            if is_dropped:  # not completed, so the tensor's next step rolls this one back
                 return NOTHING
             return self.step.result(ticket, reduced, parameter)
         except Exception as error:
-            # Horovod's own errors too: an elastic run goes on from the state before the step.
+            # Also for Horovod's own errors: an elastic run continues from the state before the
+            # step.
             self.step.fail(ticket.run, error)
             raise
 
     def has_arrived(self) -> bool:
-        """Tell whether nothing that was started has to be waited for any more, each in its
-        phase."""
+        """Return whether no started phase has to be waited for."""
         return all(pending.is_done() for pending in self.under_way())
 
     def under_way(self) -> list[Pending]:
-        """Return what the exchanges that have been started wait for, each in its phase."""
+        """Return the pending collectives of all started exchanges."""
         return [each.pending for each in self._under_way.values() if each.pending is not None]
 
     def forget(self) -> None:
-        """Let go of all exchanges under way: Horovod was started anew, and none of them will
+        """Drop all running exchanges without waiting, because Horovod was restarted and none will
         end."""
-        # Not finished as ``_discard_old`` does: the other side of these waits is gone.
+        # ``_discard_old`` would wait for ranks that are gone.
         self._under_way.clear()
         self._coming.clear()
         self._current = None
         self._rank = self._world_size = -1
 
     def refuse(self, ticket: Ticket) -> NoReturn:
-        """Raise what went wrong on this rank with a gradient that stands for no tensor.
+        """Raise this rank's error for a gradient that belongs to no registered tensor.
 
-        It has no bucket, so the words go into all of them: the other ranks wait for one.
+        The gradient has no bucket, so the error goes into the messages of all buckets: the other
+        ranks wait for one of them.
         """
         run = ticket.run
         for index, members in enumerate(self.step.buckets):
@@ -224,13 +227,12 @@ class Driver:
     def abandon(
         self, run: StepRun, error: SparseError, carried: tuple[Ticket, np.ndarray] | None = None
     ) -> NoReturn:
-        """Take a step back for a reason of this rank's own, and raise it.
+        """Roll a step back because of an error on this rank, and raise the error.
 
-        Its exchanges are finished before, as the other ranks wait for this one's part in them; what
-        fails there is raised instead.
+        The step's exchanges are finished first, because the other ranks wait for this rank's
+        part; an error in them is raised instead.
 
-        carried : a tensor's ticket and its reduced carrier, which refuses before anything is waited
-            for
+        carried : a tensor's ticket and reduced carrier, to check before any wait
         """
         try:
             if carried is not None:
@@ -243,16 +245,20 @@ class Driver:
         raise error
 
     def _discard_old(self, run: StepRun) -> None:
-        """Begin a step: finish the exchanges that a failed one has left behind, as their names must
-        be free again."""
+        """Begin a step: finish the exchanges of a failed step, because their names must be free
+        again."""
         self._current = run
         for bucket, its_run in self._coming.copy():
-            if its_run is not run:  # others, whose devices were quicker, may have started it
+            if (
+                its_run is not run
+            ):  # buckets of this step may have started early, because their devices were quick
                 self._start(bucket, its_run)
         for bucket, conversation in list(self._under_way.items()):
             if bucket.index not in run.buckets or run.buckets[bucket.index] is not bucket:
                 del self._under_way[bucket]
-                with contextlib.suppress(SparseError):  # the failed step has been reported already
+                with contextlib.suppress(
+                    SparseError
+                ):  # the failed step has raised its error already
                     conversation.finish(self.step.configuration.timeout_s)
 
     def _start(self, bucket: BucketRun, run: StepRun) -> None:
@@ -270,12 +276,13 @@ class Driver:
         self._under_way[bucket] = Conversation(generator, collective, name)
 
     def _drive(self, run: StepRun) -> None:
-        """Finish all exchanges of a step; the first failure is raised when all are done."""
+        """Finish all exchanges of a step, then raise the first failure."""
         run.is_closed = True
         failure = self._finish(run)
         if isinstance(failure, PeerFailure):
-            # All ranks know by now.  The one that failed may have spoken in buckets that nobody
-            # else has entered: meet it there in this step, or its words would meet the next.
+            # All ranks know of the failure by now.  The failed rank may have sent its error in
+            # buckets that no other rank has entered: receive it in this step, or it would be
+            # matched with the next.
             for index, members in enumerate(self.step.buckets):
                 run.open(index, members)
             self._finish(run)
@@ -285,10 +292,11 @@ class Driver:
 
     def _finish(self, run: StepRun) -> SparseError | None:
         active = []
-        # In one order on all ranks, whatever the order of their hooks: phases meet by it.
+        # The same order on all ranks, because collectives are matched by order, and hook orders
+        # differ.
         for index in sorted(run.buckets):
             bucket = run.buckets[index]
-            # One that is not full lacks a tensor on this rank, which the message tells the others.
+            # If the bucket is not full, this rank lacks a tensor, which its message reports.
             if not bucket.is_exchanged:
                 self._start(bucket, run)
             if bucket in self._under_way:
@@ -300,7 +308,7 @@ class Driver:
                 try:
                     if not self._advance(bucket):
                         active.append(bucket)
-                except ExchangeTimeout:  # nobody can be waited for any more
+                except ExchangeTimeout:  # no further wait can succeed
                     raise
                 except SparseError as error:
                     self._under_way.pop(bucket, None)
@@ -308,7 +316,7 @@ class Driver:
         return failure
 
     def _advance(self, bucket: BucketRun) -> bool:
-        """Wait for a phase of a bucket's exchange; tell whether it was the last."""
+        """Wait for a phase of a bucket's exchange; return whether it was the last."""
         conversation = self._under_way[bucket]
         try:
             conversation.step(self.step.configuration.timeout_s)

@@ -1,9 +1,8 @@
-"""One selection from several tensors: what was accumulated of a group is selected from as one
-vector.
+"""Group selection: one selection from several tensors, whose accumulated vectors count as one.
 
-Only the choice is common.  Residuals, messages and steps stay each tensor's own, so that other
-groups lose nothing.  In a steady state no vector is joined: the passes that added the gradients
-took along what reaches the group's last threshold, and the choice is made among these.
+Only the selection is common: residuals, messages and steps stay with each tensor.  In a steady
+state the vectors are not joined.  The passes that add the gradients extract the entries that
+reach the group's last threshold, and the selection is made from these.
 """
 
 from __future__ import annotations
@@ -28,9 +27,10 @@ from hvd_sparse.types import Selection, TensorSpec
 def send_merged(
     pipeline: Pipeline, members: Sequence[tuple[TensorState, Waiting]], rank: int, world_size: int
 ) -> list[Outgoing]:
-    """Return what each tensor sends of the one selection, in the order in which they are joined.
+    """Return what each tensor sends, selected from all of them at once, in the given order.
 
-    members : states, and what was accumulated of each; of one accumulator, the same on all ranks
+    members : states, and each tensor's accumulated vector; of one dtype, in the same order on all
+        ranks
     """
     if not members:
         return []
@@ -38,7 +38,7 @@ def send_merged(
     for _, waiting in members:
         vectors.append(waiting.accumulated)
         lists.append(waiting.taken)
-        if waiting.taken is not None:  # first of all, so that nothing is lost if this fails
+        if waiting.taken is not None:  # before anything can fail, so that no entry is lost
             pipeline.kernels.restore(waiting.accumulated, waiting.taken)
     source = joint_source([state for state, _ in members])
     began_s = pipeline.spans.now()
@@ -56,10 +56,10 @@ def send_merged(
     for (state, waiting), vector in zip(members, vectors):
         place = slice(start, start + vector.size)
         share = found._replace(selection=region_of(found.selection, place))
-        # Each tensor's own: the receiver decodes it by these.
+        # The tensor's own parts, because the receiver decodes with these.
         parts = pipeline.configuration.at_step(state.steps, state.spec, state.pace)
         outgoing = pipeline.send_found(state, parts, share, vector, world_size, source.spec.key)
-        outgoing.norm = waiting.norm  # as the carrier said, before anything left
+        outgoing.norm = waiting.norm  # as in the carrier: measured before entries were removed
         sent.append(outgoing)
         start += vector.size
     return sent
@@ -68,7 +68,7 @@ def send_merged(
 def _selector_of_all(
     configuration: Configuration, source: Source, states: Sequence[TensorState]
 ) -> Selector:
-    """Return a selector for the whole group, whose count is the sum of the tensors' own counts."""
+    """Return a selector for the whole group, whose k is the sum of the tensors' own."""
     if configuration.rule is None and not configuration.follows_rate:
         return configuration.at_step(source.steps).selector
     asked = [
@@ -79,8 +79,8 @@ def _selector_of_all(
 
 
 def joint_source(states: Sequence[TensorState]) -> Source:
-    """The tensors as one vector.  It starts where its last selection ended, if that was from just
-    these tensors."""
+    """Return the tensors as one vector, with the threshold of the last selection if that was from
+    exactly these tensors."""
     first = states[0]
     spec = TensorSpec(
         name_of([state.spec for state in states]),
@@ -93,7 +93,7 @@ def joint_source(states: Sequence[TensorState]) -> Source:
 
 
 def name_of(specs: Sequence[TensorSpec]) -> str:
-    """Return the name of tensors as one vector: a lone one's key, else a name of their own."""
+    """Return the name of a group of tensors; a single tensor's key is its name."""
     if len(specs) == 1:
         return specs[0].key
     text = "\n".join(f"{spec.key} {spec.numel}" for spec in specs)
@@ -101,7 +101,7 @@ def name_of(specs: Sequence[TensorSpec]) -> str:
 
 
 def _aim_of_all(selector: Selector, source: Source, aims: Sequence[Aim | None]) -> Aim | None:
-    """Return the group's aim, where every tensor's pass had the same threshold."""
+    """Return the group's aim if the passes of all tensors had the same threshold."""
     aim = selector.aim(source.spec.numel, source.threshold, source.memo)
     if aim is None or any(each is None or each.threshold != aim.threshold for each in aims):
         return None
@@ -115,8 +115,7 @@ def _cut_of_all(
     aim: Aim,
     context: Context,
 ) -> Found | None:
-    """Return what is selected of the entries that the tensors' passes took along; None if a search
-    is needed."""
+    """Select from the entries that the tensors' passes extracted; None if a search is needed."""
     regions, start = [], 0
     for taken, vector in zip(lists, vectors):
         if taken is None:
@@ -128,11 +127,11 @@ def _cut_of_all(
     if cut is None:
         return None
     found = cut_down(selector, joined, cut, aim, context.kernels, None)
-    return found._replace(is_one_pass=False, is_taken=False)  # the entries are back already
+    return found._replace(is_one_pass=False, is_taken=False)  # the entries were added back
 
 
 def _miss(lists: Sequence[Selection | None], aim: Aim) -> Miss:
-    """Return what the passes tell a search."""
+    """Return the counts that the passes found, as a hint for the search."""
     count = sum(taken.count for taken in lists if taken is not None)
     if count > aim.capacity:
         return Miss(aim, None)
@@ -142,7 +141,7 @@ def _miss(lists: Sequence[Selection | None], aim: Aim) -> Miss:
 
 def _moments_of_all(parts: Sequence[Moments | None]) -> Moments | None:
     known = [part for part in parts if part is not None]
-    if len(known) < len(parts):  # the passes with an aim do not tell all of them
+    if len(known) < len(parts):  # tensors without an aim were not counted
         return None
     return Moments(
         sum(part.abs_sum for part in known),

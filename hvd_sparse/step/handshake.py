@@ -1,5 +1,5 @@
-"""The one blocking exchange: before the first step, all ranks make sure that they run the same
-thing."""
+"""The handshake: before the first step, all ranks check that their configurations and tensors
+agree."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def describe_rank(
     name: str,
     placement: Placement | None = None,
 ) -> Report:
-    """All that must be the same on every rank, JSON-able."""
+    """Return all settings that must be the same on every rank, JSON-serializable."""
     rule = configuration.rule
     return {
         "nodes": None if placement is None else list(placement.nodes),
@@ -44,30 +44,30 @@ def describe_rank(
 
 
 def keeps_subnormals() -> bool:
-    """Tell whether this thread computes with subnormal numbers, or takes them for zero.
+    """Return whether this thread computes with subnormal numbers or flushes them to zero.
 
-    ``torch.set_flush_denormal`` and compilers' fast mathematics switch that for a thread.  Ranks
-    that differ in it would make different sums of the same messages.
+    ``torch.set_flush_denormal`` and fast-math compiler flags change this for a thread.  Ranks
+    that differ in it would get different sums of the same messages.
     """
     return bool((np.full(8, 1e-20, np.float32) * np.float32(1e-20) > 0).all())
 
 
 def handshake(document: Report, world_size: int) -> Generator[AllGather, np.ndarray, None]:
-    """Compare digests; where they differ, exchange the documents and raise RankMismatch, which
-    names the differences.
+    """Compare the ranks' digests; if they differ, exchange the documents and raise RankMismatch
+    with the differences.
 
-    A conversation as exchanges hold them: every rank yields the same requests, as every rank sees
-    all digests.
+    Written as a generator like the exchanges: all ranks yield the same requests, because each
+    sees all digests.
     """
     text = json.dumps(document, sort_keys=True, indent=0).encode()
-    # Digests first: the documents are long, and nearly always equal.
+    # Digests first, because the documents are long and nearly always equal.
     digests = yield AllGather(np.frombuffer(hashlib.sha256(text).digest(), np.uint8))
     if (
         len({digests[i : i + DIGEST_BYTES].tobytes() for i in range(0, digests.size, DIGEST_BYTES)})
         == 1
     ):
         return
-    # Each behind its length: an allgather joins what ranks give, and says not where one ends.
+    # Each with its length in front, because an allgather does not mark where a rank's part ends.
     gathered = yield AllGather(np.frombuffer(len(text).to_bytes(8, "little") + text, np.uint8))
     documents = _split(gathered, world_size)
     raise RankMismatch(
@@ -78,7 +78,7 @@ def handshake(document: Report, world_size: int) -> Generator[AllGather, np.ndar
 
 
 def _split(gathered: np.ndarray, world_size: int) -> list[list[str]]:
-    """The documents' lines, a rank each."""
+    """Return the lines of each rank's document."""
     data = gathered.tobytes()
     documents = []
     for _ in range(world_size):
@@ -89,7 +89,7 @@ def _split(gathered: np.ndarray, world_size: int) -> list[list[str]]:
 
 
 def _differences(documents: list[list[str]]) -> list[str]:
-    """What each rank has that rank 0 has not, and the other way round."""
+    """Return the lines by which each rank's document differs from rank 0's."""
     report = []
     for rank, lines in enumerate(documents):
         if lines == documents[0]:

@@ -1,8 +1,8 @@
-"""Gradients that arrive multiplied by a loss scale, and what 16 bits can hold.
+"""Loss scales: gradients that arrive multiplied by a scale, and the range of 16-bit dtypes.
 
-Residuals are kept in unscaled units, so that a step of another scale adds to them what it should.
-Scales that are powers of two, as loss scalers have them, change no bit of a float32 that neither
-over- nor underflows.
+Residuals are kept unscaled, so that steps with different scales add up correctly.  Scales are
+powers of two in loss scalers, so they change no bit of a float32 that neither overflows nor
+underflows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HALF_LIMIT = 65520.0
 
 
 def check_scale(scale: float) -> None:
-    """InvalidOption for what is no scale."""
+    """InvalidOption if the scale is not valid."""
     if not math.isfinite(scale) or scale <= 0:
         raise InvalidOption(
             f"the loss scale is {scale!r}: a number above 0; grad_scaler= must be the scaler in use"
@@ -29,17 +29,18 @@ def check_scale(scale: float) -> None:
 
 
 def unscaled(gradient: np.ndarray, scale: float) -> np.ndarray:
-    """The gradient of the unscaled loss; itself where the scale is 1.  An array of its own
-    otherwise."""
+    """Return the gradient of the unscaled loss: the argument if the scale is 1, else a new
+    array."""
     if scale == 1.0:
         return gradient
-    with np.errstate(over="ignore"):  # looked at when it is accumulated
+    with np.errstate(over="ignore"):  # checked when the gradient is accumulated
         plain: np.ndarray = gradient / gradient.dtype.type(scale)
     return plain
 
 
 def rescaled(gradient: np.ndarray, scale: float) -> np.ndarray:
-    """Return the gradient times the scale, which the scaler divides by; itself where that is 1."""
+    """Return the gradient times the scale, which the loss scaler divides by; the argument if the
+    scale is 1."""
     if scale == 1.0:
         return gradient
     with np.errstate(over="ignore"):
@@ -48,9 +49,9 @@ def rescaled(gradient: np.ndarray, scale: float) -> np.ndarray:
 
 
 def stays_finite(gradient: np.ndarray, dtype: str, kernels: Kernels | ModuleType) -> bool:
-    """Tell whether a reduced gradient can be cast to a dtype, by a pass over it.
+    """Return whether a reduced gradient stays finite when cast to a dtype; one pass.
 
-    gradient : on a device it is looked at there, which is waited for
+    gradient : if it is on a device, the check waits for the device
     dtype : of the parameter
     """
     if not isinstance(gradient, np.ndarray):

@@ -1,11 +1,11 @@
-"""The walk of one tensor through one step, in its only place:
+"""The pipeline: the order in which the five parts process one tensor in one step.
 
     memory.compensate -> selector.find -> codec.encode -> memory.update
     codec.decode -> sum in rank order
 
-Exchanges that find out what leaves a rank only when all have spoken (``settles_later``) move
-memory.update behind themselves; those that sum before they select (``sums_first``) start the walk
-with the sum.
+If only the exchange determines which entries leave a rank (``settles_later``), memory.update runs
+after it.  If the exchange sums before selection (``sums_first``), the pipeline starts with the
+sum.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from hvd_sparse.tracing.spans import Spans
 from hvd_sparse.types import Memo, Selection, TensorSpec
 
 GROUP_SHARE = 8
-"""A pass takes at most one of so many of a tensor's entries along for a choice in its group."""
+"""A pass extracts at most one entry in this many of a tensor for its group's selection."""
 
 
 class Pipeline:
@@ -47,20 +47,20 @@ class Pipeline:
         self.exchange: Exchange = configuration.exchange
         self.spans = Spans()
         self.observes = configuration.telemetry is True
-        """Norms and waiting times are taken of what is sent now; at some steps."""
+        """Whether telemetry measures norms and waiting times; switched at some steps."""
 
     @property
     def selects_late(self) -> bool:
-        """Tell whether a gradient may be selected from when its bucket's message is made: the
-        carrier, which left before, has neither norms nor a flag of it."""
+        """Return whether selection may wait until the bucket's message is made: then the carrier,
+        which leaves earlier, can contain neither norms nor a flag for NaN and Inf."""
         exchange = self.exchange
         is_simple = exchange.selects_everywhere and not exchange.settles_later
         return is_simple and not exchange.sums_first and not self.observes
 
     @property
     def looks_first(self) -> bool:
-        """Tell whether a gradient is looked at before its pass: other sums than the last one, which
-        skips what is not finite, would spoil the only buffer."""
+        """Return whether a gradient is checked for NaN and Inf before its pass, because the pass
+        would spoil the only buffer."""
         return not self.configuration.rollback and not self.configuration.memory.adds_gradient
 
     def send(
@@ -78,9 +78,10 @@ class Pipeline:
         """Take the gradient in and return what this rank sends.
 
         gradient : flat, C-contiguous, of the accumulator's dtype; read once, not kept
-        is_summed : it is the sum over some ranks of this rank's part, for exchanges that sum first
-        parts : of the tensor's step, where they are at hand
-        begun : the pass, where it was begun (``begin``)
+        is_summed : the gradient is the sum over some ranks of this rank's part, for exchanges
+            that sum first
+        parts : the parts of this tensor's step, if known
+        begun : the pass, if ``begin`` has launched it
         """
         if self.exchange.sums_first and not is_summed:
             return self._send_whole(state, gradient, world_size, dense=dense)
@@ -98,7 +99,7 @@ class Pipeline:
         ):
             vector = self._accumulate(state, gradient, world_size, None).vector
             return Outgoing(norm=self._norm(vector), accumulated=vector)
-        # Known before the pass, so that the one that adds the gradient takes the entries too.
+        # Known before the pass, so that the pass that adds the gradient also extracts the entries.
         aim = _aim_of(state, selector, source.threshold, source.memo)
         accumulated = self._accumulate(state, gradient, world_size, aim, begun)
         holds = state.is_on_device and self._may_hold(parts)
@@ -113,7 +114,7 @@ class Pipeline:
             if holds:
                 sent.surplus = _surplus(accumulated, found)
             return sent
-        # The entries that the pass took are in its list alone.
+        # The extracted entries are in no other place.
         except Exception:
             self._put_back(accumulated)
             raise
@@ -121,7 +122,7 @@ class Pipeline:
     def begin(
         self, state: TensorState, gradient: np.ndarray, world_size: int, parts: StepParts
     ) -> Begun:
-        """Begin the pass of a tensor on its device, without a wait."""
+        """Launch the pass of a tensor on its device, without a wait."""
         source, memory = state.source, state.memory
         aim = _aim_of(state, parts.selector, source.threshold, source.memo)
         memory.step = state.steps
@@ -130,7 +131,7 @@ class Pipeline:
     def wait(
         self, state: TensorState, gradient: np.ndarray, world_size: int, parts: StepParts
     ) -> Waiting:
-        """Take in the gradient of a tensor that is selected from with its group
+        """Accumulate the gradient of a tensor whose group is selected from later
         (``group_selection``)."""
         aim = self._aim_of_group(state, parts.selector)
         vector, moments, taking, _ = self._accumulate(state, gradient, world_size, aim)
@@ -140,11 +141,11 @@ class Pipeline:
     def _send_whole(
         self, state: TensorState, gradient: np.ndarray, world_size: int, *, dense: bool
     ) -> Outgoing:
-        """Return the gradient, for exchanges that sum before they select; on a dense step with the
-        residual of this rank's part."""
+        """Return the whole gradient, for exchanges that sum before selecting; on a dense step
+        with the residual of this rank's part."""
         if not self.kernels.moments(gradient).is_finite:
             raise not_finite(gradient, state.spec)
-        # A copy: Horovod sums it while the program may write to the gradient.
+        # A copy, because the program may write to the gradient while Horovod sums.
         whole = gradient.copy()
         if not dense:
             return Outgoing(accumulated=whole)
@@ -155,7 +156,7 @@ class Pipeline:
         return Outgoing(dense=whole, entries=state.spec.numel)
 
     def send_nothing(self, state: TensorState, *, dense: bool) -> Outgoing:
-        """Return a stand-in for a gradient that is not finite: the carrier has that as a flag, and
+        """Return a stand-in for a gradient with NaN or Inf: the carrier's flag reports it, and
         the step leaves no trace."""
         spec, exchange = state.spec, self.exchange
         zeros = np.zeros(spec.numel, spec.accumulator)
@@ -166,7 +167,8 @@ class Pipeline:
         if not exchange.settles_later and not exchange.sums_first:
             return Outgoing(parts.codec.encode(nothing.selection, self.kernels), found=nothing)
         if exchange.shares_indices and parts.selector.has_shared_indices:
-            # The other ranks bring a value for each of these, and a sum wants as many of this one.
+            # The other ranks send values at shared indices, and an allreduce needs equally many
+            # here.
             context = self.context(state.source, parts.selector, None, 0)
             nothing = parts.selector.find(zeros, context)
         return Outgoing(found=nothing, accumulated=zeros)
@@ -195,8 +197,8 @@ class Pipeline:
         return accumulated
 
     def _may_hold(self, parts: StepParts) -> bool:
-        """Tell whether entries that a device's pass took too much may go back with the bucket's
-        sums: nothing reads their vector before, and a step that fails has no use for it."""
+        """Return whether surplus entries of a device's pass may wait until the bucket's sums
+        before they are added back: the vector is not read before, and a failed step discards it."""
         return (
             self.configuration.rollback
             and not self.observes
@@ -205,20 +207,20 @@ class Pipeline:
         )
 
     def _aim_of_group(self, state: TensorState, selector: Selector) -> Aim | None:
-        """Return the aim of a tensor that was last selected in a group, at the group's threshold.
+        """Return an aim at the group's threshold, for a tensor last selected in a group.
 
-        Without ``rollback`` a step that is given up here would lose what was taken, and norms are
-        of whole vectors.
+        None without ``rollback``, because a step abandoned here would lose the extracted entries,
+        and None if norms are measured, because they need the whole vector.
         """
         if self.observes or not self.configuration.rollback or state.selected_in == state.spec.key:
             return None
         aim, numel = _aim_of(state, selector, state.threshold, state.memo), state.spec.numel
-        # The tensor may hold far more of the group's largest entries than its size tells.
+        # The tensor may hold far more of the group's largest entries than its share by size.
         return aim and aim._replace(capacity=max(aim.capacity, numel // GROUP_SHARE))
 
     def _put_back(self, accumulated: Accumulated) -> None:
-        """Return to the vector what the pass took along: with ``rollback=False`` it is nowhere
-        else."""
+        """Add the extracted entries back to the vector; with ``rollback=False`` there is no other
+        copy."""
         if accumulated.taking is not None and accumulated.taking.taken is not None:
             self.kernels.restore(accumulated.vector, accumulated.taking.taken)
 
@@ -231,10 +233,10 @@ class Pipeline:
         world_size: int,
         selected_in: str,
     ) -> Outgoing:
-        """Return what is sent of a tensor's selection, and keep back the rest.
+        """Encode a tensor's selection, and keep the rest in the memory.
 
-        vector : what was accumulated
-        found : of it alone, chosen from the vector that ``selected_in`` names
+        vector : the accumulated vector
+        found : this tensor's selection, made from the vector that ``selected_in`` names
         """
         selector, codec, spans = parts.selector, parts.codec, self.spans
         began_s = spans.now() if spans.is_heard else 0.0
@@ -243,7 +245,7 @@ class Pipeline:
             found = bounded(found, most, vector, self.kernels)
         state.note(found.threshold, found.memo, selected_in)
         if self.exchange.settles_later:
-            # What leaves is decided among the ranks: until then the vector holds everything.
+            # The exchange determines which entries leave, so until then the vector holds all.
             if found.is_taken:
                 self.kernels.restore(vector, found.selection)
             return Outgoing(
@@ -258,11 +260,12 @@ class Pipeline:
         is_taken = found.is_taken and is_exact
         if found.is_taken and not is_taken:
             self.kernels.restore(vector, found.selection)
-        # The residual keeps what the others will not see, so it needs what they decode.
+        # With a lossy codec the residual keeps the rounding errors, so it needs the decoded
+        # values.
         if not parts.is_exact:
             sent = codec.decode(frame, self.kernels)
         observed = None
-        if self.observes:  # before the memory keeps the rest
+        if self.observes:  # measured before the memory keeps the rest
             observed = observe(state, vector, sent, is_taken)
         elif state.departures is not None:
             state.departures.note(state.steps, sent.indices)
@@ -270,7 +273,7 @@ class Pipeline:
         if began_s:
             spans.tell("encode", state.spec.key, began_s)
         norm = 0.0
-        if observed is not None:  # of what stays
+        if observed is not None:  # of the entries that were not sent
             norm = math.sqrt(observed.kept_squared if is_taken else squared(vector))
         return Outgoing(frame, None, sent.indices.size, norm, found, observed=observed)
 
@@ -284,9 +287,9 @@ class Pipeline:
         rank: int,
         holds: bool,
     ) -> Found:
-        """Select from what the pass took along, or else from the whole vector.
+        """Select from the entries that the pass extracted, or else from the whole vector.
 
-        holds : entries that the pass took too much are not put back here
+        holds : surplus entries of the pass are not added back here
         """
         vector, taking = accumulated.vector, accumulated.taking
         context = self.context(source, selector, accumulated.moments, rank, gradient, vector)
@@ -305,10 +308,10 @@ class Pipeline:
     def settle(
         self, state: TensorState, left: Selection | None, returned: Selection | None, memo: Memo
     ) -> None:
-        """Keep back what did not leave, after an exchange that settles later.
+        """Update the memory after an exchange that settles later.
 
-        left : of this rank's own entries, with the values that were accumulated (or the selector's,
-            where it changes them)
+        left : the entries that leave this rank, with their accumulated values (or the selector's
+            values, if it changes them)
         """
         if left is not None:
             parts = self.configuration.at_step(state.steps, state.spec, state.pace)
@@ -347,19 +350,19 @@ class Pipeline:
         steps: int,
         codec: Codec | None = None,
     ) -> float:
-        """Write out = factor * (sum of the parts), in their order, the same on all ranks.
+        """Write out = factor * (sum of the parts), added in the given order, which is the same on
+        all ranks.
 
-        Returns a magnitude that no entry exceeds by more than rounding, infinite where none is
-        known.
+        Returns an upper bound of the magnitudes, up to rounding; infinite if unknown.
 
-        out : flat, of the accumulator's dtype; untouched on any error
-        steps : completed steps of the tensor, as when they were sent
-        codec : of that step, where it is at hand
+        out : flat, of the accumulator's dtype; unchanged on any error
+        steps : completed steps of the tensor when the parts were sent
+        codec : of that step, if known
 
         Raises
         ------
-        CorruptPayload : a payload is not for this tensor
-        NonFiniteGradient : the sum leaves the range of the dtype, of the same bits on all ranks
+        CorruptPayload : a payload does not fit this tensor
+        NonFiniteGradient : the sum overflows the dtype, which it does on all ranks alike
         """
         began_s = self.spans.now() if self.spans.is_heard else 0.0
         codec = codec or self.configuration.at_step(steps, spec).codec
@@ -374,21 +377,21 @@ class Pipeline:
 
 
 def _draws(source: Source, selector: Selector, rank: int) -> Callable[[], np.random.Generator]:
-    """Return what makes a selector's generator."""
-    # The same draw on all ranks where they send values of the same indices.
+    """Return a function that makes the selector's random generator."""
+    # If all ranks send values at the same indices, all draw the same numbers.
     drawer = None if selector.has_shared_indices else rank
     return partial(generator, getattr(selector, "seed", 0), source.spec.key, source.steps, drawer)
 
 
 def _aim_of(state: TensorState, selector: Selector, warm: float | None, memo: Memo) -> Aim | None:
-    """Return the aim of a tensor's pass; None where it is worth nothing without what the kernels of
-    devices bring along."""
+    """Return the aim of a tensor's pass; None if it would only help on devices and this is the
+    host."""
     aim = selector.aim(state.spec.numel, warm, memo)
     return None if aim is not None and aim.brings and not state.is_on_device else aim
 
 
 def _surplus(accumulated: Accumulated, found: Found) -> tuple[np.ndarray, Selection] | None:
-    """Return the vector of what a pass took, and those entries that were not found to be sent."""
+    """Return the vector of a pass, and the entries it extracted that were not selected."""
     taken = None if accumulated.taking is None else accumulated.taking.taken
     if taken is None or not found.is_taken or found.selection.count == taken.count:
         return None
@@ -424,5 +427,4 @@ def observe(state: TensorState, vector: np.ndarray, sent: Selection, is_taken: b
 
 
 def squared(x: np.ndarray) -> float:
-    """Return the squared L2 norm."""
     return float(x.dot(x))
