@@ -1,4 +1,5 @@
-"""The receiver: makes the reduced gradient of what all ranks sent, and ends a tensor's step."""
+"""The receiver: adds up what all ranks sent to the reduced gradient, and completes a tensor's
+step."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ class Receiver(Shared):
     """The half of a step that takes in what all ranks sent."""
 
     def receive(self, bucket: BucketRun, arrivals: dict[int, Arrival]) -> None:
-        """Accept what an exchange brought for a bucket, and keep back what did not leave this
+        """Accept the results of a bucket's exchange, and keep the entries that did not leave this
         rank."""
         bucket.arrivals = arrivals
         if not self.pipeline.exchange.settles_later:
@@ -38,7 +39,7 @@ class Receiver(Shared):
                 ticket = bucket.sending[position]
                 if not (ticket.is_finite and arrival.is_finite):
                     continue  # the step leaves no trace
-                # A tensor's next step may have begun while this exchange was still under way.
+                # A tensor's next step may have begun while this exchange was running.
                 if self.transactions.is_current(position, ticket.run):
                     state = self.transactions.staged(position)
                     self.pipeline.settle(state, arrival.left, arrival.returned, arrival.memo)
@@ -49,7 +50,7 @@ class Receiver(Shared):
 
         Errors: ``CarrierLayout.read``.
         """
-        # Kept: decompress asks before it waits, and again for the factor.
+        # Kept, because decompress needs it before the wait and again for the factor.
         if ticket.report is None:
             layout, pace = ticket.layout, None if ticket.state is None else ticket.state.pace
             ticket.report = layout.read(
@@ -71,7 +72,7 @@ class Receiver(Shared):
         """
         report = ticket.report or self.report(ticket, reduced)
         self._check(ticket, report)
-        # All others have an error, which has just been raised.
+        # Other tickets have an error, which has just been raised.
         assert isinstance(ticket, TensorStep) and ticket.outgoing is not None
         sent, state = ticket.outgoing, ticket.state
         spec = state.spec
@@ -94,7 +95,7 @@ class Receiver(Shared):
             )
 
     def _check(self, ticket: Ticket, report: CarrierReport) -> None:
-        """Raise where some rank failed, or this step of the tensor was left behind."""
+        """Raise if a rank failed, or if the step was rolled back."""
         if ticket.error is not None:
             words = in_words(ticket.error)
             raise PeerFailure(f"compressing failed on this rank: {words}") from ticket.error
@@ -149,7 +150,7 @@ class Receiver(Shared):
             return None
 
     def _place(self, ticket: TensorStep) -> np.ndarray:
-        """Return where a tensor's result goes."""
+        """Return the array for a tensor's result."""
         if ticket.out is None:
             spec = ticket.state.spec
             ticket.out = aligned_empty(spec.numel, spec.accumulator)
@@ -185,7 +186,7 @@ class Receiver(Shared):
         }
 
     def _surplus(self, tickets: Iterable[TensorStep]) -> Surplus:
-        """Return what passes took too much, once, of steps that go on."""
+        """Collect the surplus entries of device passes, once, for steps that have not failed."""
         found = []
         for ticket in tickets:
             sent = ticket.outgoing
@@ -242,12 +243,11 @@ class Receiver(Shared):
         is_finite: bool,
         most: float = math.inf,
     ) -> np.ndarray:
-        """Give the last touch, in the units of the scaled loss.  A step that is not finite
-        everywhere leaves no trace.
+        """Apply the memory's ``finish``, then rescale; a step with NaN or Inf leaves no trace.
 
-        most : no magnitude exceeds it; infinite where that is not known
+        most : upper bound of the magnitudes; infinite if unknown
 
-        Here all ranks know alike: what they look at is of the same bits.
+        All ranks decide alike, because they check the same bits.
         """
         is_touched = False
         assert ticket.position is not None
@@ -285,7 +285,7 @@ class Receiver(Shared):
         return np.full(spec.numel, np.nan, spec.accumulator)
 
     def _refuse(self, ticket: Ticket, spec: TensorSpec) -> NoReturn:
-        """Raise what NaN or Inf in the sum is where that is an error; the step is taken back."""
+        """Roll the step back and raise the error for NaN or Inf in the sum."""
         how = "" if ticket.bucket is not None else ", which travels dense"
         error = NonFiniteGradient(
             f"tensor {ticket.key!r}{how}: the sum of the ranks' gradients has NaN or Inf among its "

@@ -1,4 +1,4 @@
-"""The records of one step: what its buckets and tensors send, and what became of it."""
+"""Records of one step: what its buckets and tensors send, and the outcome."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class StepRun:
 
 
 MOST_ERRORS = 3
-"""Errors of one rank in one step that a message tells before it counts the rest."""
+"""Upper bound on the errors of one rank that a message quotes in one step; the rest are counted."""
 OF_ONE_RANK = carrier_layout(np.float64, 1)
 
 
@@ -174,7 +174,7 @@ class TensorStep(Ticket):
         return gradient if self.scale == 1.0 else unscaled(gradient, self.scale)
 
     def fail(self, error: Exception) -> None:
-        """Note why nothing can be sent, and tell the other ranks with the bucket's message."""
+        """Record why nothing can be sent, and report it in the bucket's message."""
         self.error, self.outgoing = error, None
         self.bucket.errors.append(in_words(error))
 
@@ -205,12 +205,12 @@ def joined(tickets: Sequence[Ticket]) -> BucketRun:
 
 
 def in_words(error: Exception) -> str:
-    """Return an error as the other ranks are told of it."""
+    """Return an error as text for the other ranks."""
     return f"{type(error).__name__}: {error}"
 
 
 def told_once(errors: Sequence[str]) -> list[str]:
-    """Return every error once, and of many the first: a cause that all tensors share is one."""
+    """Return every distinct error once, at most the first few."""
     different = list(dict.fromkeys(errors))
     hidden = len(different) - MOST_ERRORS
     return different[:MOST_ERRORS] + ([f"and {hidden} more errors"] if hidden > 0 else [])

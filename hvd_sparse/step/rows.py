@@ -1,7 +1,7 @@
-"""A bucket's tensors in one call of the engine, from gradients to frames.
+"""Rows: processes a bucket's tensors in one call of the engine, from gradients to frames.
 
-What cannot be done in that call is left to the walk of each tensor (``step.pipeline``), which goes
-on from where the row has stopped; the results are the same, bit for bit.
+Tensors that the call does not support continue in the pipeline (``step.pipeline``), with the same
+results bit for bit.
 """
 
 from __future__ import annotations

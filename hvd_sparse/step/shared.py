@@ -1,4 +1,5 @@
-"""The state that both halves of a step share: tensors, their states and parts, counters."""
+"""The state that the sending and receiving halves of a step share: tensors, their states,
+counters."""
 
 from __future__ import annotations
 
@@ -147,7 +148,8 @@ class Shared:
             placement, numel, len(self.buckets)
         )
         self.placement = placement
-        # From which density on dense is cheaper depends on the exchange: earlier answers are void.
+        # The density from which dense is cheaper depends on the exchange, so earlier answers are
+        # void.
         self._is_dense.clear()
         if not self.exchange.sums_first:
             return
@@ -186,8 +188,8 @@ class Shared:
     def goes_dense(
         self, position: int, parts: StepParts, state: TensorState, world_size: int
     ) -> bool:
-        """Tell whether a step of a compressed tensor runs dense; decided once for a density."""
-        # Of shared quantities alone, so that all ranks answer alike without a word between them.
+        """Return whether a compressed tensor's step runs dense; decided once per density."""
+        # From shared quantities alone, so that all ranks decide alike without communication.
         question = (position, parts.density, world_size)
         answer = self._is_dense.get(question)
         if answer is None:
@@ -235,8 +237,7 @@ class Shared:
             self._uncount(ticket.run)
 
     def leave_no_trace(self, run: StepRun) -> None:
-        """Let a step with NaN or Inf in it leave nothing: all of its tensors go back to what they
-        were, when their next step begins."""
+        """Roll back all tensors of a step with NaN or Inf, when their next step begins."""
         with self.transactions.lock:
             if run.is_finite:
                 run.is_finite = False
@@ -256,13 +257,13 @@ class Shared:
             return True
 
     def fail(self, run: StepRun, failure: Exception) -> None:
-        """Take a step back, all of its tensors and what was counted of them."""
+        """Roll back a step: all of its tensors and their counters."""
         self.transactions.fail(run, failure)
         with self.transactions.lock:
             self._uncount(run)
 
     def _uncount(self, run: StepRun, only: str | None = None) -> None:
-        """Take back what was counted of a step: of all its tensors, or of one alone."""
+        """Undo the counters of a step, for all of its tensors or for one."""
         for key, counts, observed in run.counted:
             if only in (None, key):
                 self.stats.count_tensor(key, counts, observed, sign=-1)

@@ -1,12 +1,10 @@
-"""The step object: all tensors of a compressor, and this rank's half of the step that they are in:
-what it takes in of every tensor, and what each bucket says to the other ranks.
+"""The step object: state of all tensors of a compressor, and this rank's sending half of a step.
 
-It holds all state of a compressor, and no collective: ``step.driver`` and the TensorFlow
-frontend move bytes.
+It calls no collective: ``step.driver`` and the TensorFlow frontend move the bytes.
 
-A local failure never raises in ``compress``, where the other ranks would wait for what this one did
-not submit.  It is written down: into the carrier's flag, and in words into the bucket's message.
-All ranks then raise alike.
+A local failure never raises in ``compress``, because the other ranks would wait for a collective
+that this rank never submits.  The carrier's flag and the bucket's message report the failure, and
+all ranks raise alike.
 """
 
 from __future__ import annotations
@@ -129,8 +127,8 @@ class Step(BucketPasses, Receiver):
     def poison(
         self, error: Exception, key: str, dtype: np.dtype | type, rank: int, world_size: int
     ) -> tuple[np.ndarray, Ticket]:
-        """Return a carrier that tells the other ranks of a failure that no registered tensor stands
-        for."""
+        """Return a carrier that reports a failure of a gradient that belongs to no registered
+        tensor."""
         layout = self.layout(dtype, world_size, alone=True)
         # It enters the step without a position: the step must not count it as one of its tensors.
         run = self.transactions.open_run(None)
@@ -175,15 +173,14 @@ class Step(BucketPasses, Receiver):
         if not dense:
             return carrier
         everything = None if sent is None else sent.dense
-        # Even a rank that failed takes part in the sum, whose length all ranks expect.
+        # A failed rank still takes part in the sum, because all ranks expect its length.
         if everything is None:
             everything = np.zeros(spec.numel, carrier.dtype)
         self.stats.count_bytes("dense", everything.nbytes)
         return np.concatenate([carrier, everything.astype(carrier.dtype, copy=False)])
 
     def converse(self, bucket: BucketRun, run: StepRun, rank: int, world_size: int) -> Conversation:
-        """Return the bucket's exchange.  It takes part in every phase, whatever happened on this
-        rank."""
+        """Return the bucket's exchange; it runs every phase, even after a failure on this rank."""
         if bucket.begun:
             self.go_on_with(bucket, rank, world_size)
         if self.configuration.select_over == "group":  # else the exchange selects what waits
@@ -223,8 +220,10 @@ class Step(BucketPasses, Receiver):
         return self._counted(self.pipeline.exchange.run(context))
 
     def _select_merged(self, bucket: BucketRun, run: StepRun, rank: int, world_size: int) -> None:
-        """Select from what waits for its group.  The carriers are gone: a failure travels in the
-        message alone."""
+        """Select from the accumulated vectors of a group.
+
+        The carriers were sent earlier, so only the message can report a failure.
+        """
         members = [
             (ticket, ticket.state, ticket.waiting)
             for _, ticket in sorted(bucket.sending.items())

@@ -37,7 +37,7 @@ class Gathered(NamedTuple):
     most: float
 
     def is_safe(self, factor: float) -> bool:
-        """Tell whether factor * the sum stays in the range of floats."""
+        """Return whether factor * sum stays in the range of floats."""
         # Where the sums of the squares stay in range, the sum of such lists does by far; NaN is
         # not less than anything.
         return abs(factor) <= MOST_FACTOR and self.most < math.inf

@@ -1,5 +1,5 @@
-"""Selections from the entries that the pass which added the gradient took along, and the most that
-one tensor may send in a step."""
+"""Selection from the entries that the gradient's pass extracted, and the limit on entries per
+step."""
 
 from __future__ import annotations
 

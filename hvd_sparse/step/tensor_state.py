@@ -103,16 +103,15 @@ class TensorState:
         return Source(self.spec, self.steps, *start)
 
     def note(self, threshold: float | None, memo: Memo, selected_in: str) -> None:
-        """Note what the selector's next step is to start from, once this one is good."""
+        """Record the start of the selector's next step; ``commit`` applies it."""
         self._new = (threshold, memo, selected_in)
 
     def note_dense(self) -> None:
-        """Note that nothing was selected: the next step has no threshold to start from."""
+        """Record that nothing was selected: the next step has no threshold to start from."""
         self._new = (None, self.memo, self.selected_in)
 
     def note_exchange(self, returned: Selection | None, memo: Memo) -> None:
-        """Note what is to be kept back besides, and what the next exchange is told, once this step
-        is good."""
+        """Record the entries and the memo that the exchange returned; ``commit`` applies them."""
         self._returned, self._new_exchange_memo = returned, memo
 
     def restore(
@@ -131,13 +130,14 @@ class TensorState:
         self.selected_in = self.spec.key if selected_in is None else selected_in
         self.departures = None
         self.exchange_memo = exchange_memo
-        # A step that selects nothing on this rank, as where another one leads, writes none of this.
+        # A step without a selection on this rank, for example if another rank leads, sets none of
+        # these.
         self._settle()
 
     def commit(self) -> None:
         """Make the step's versions the state."""
         self.memory.commit()
-        # Behind the commit: the new version is the residual by now.
+        # After the commit, because only then is the new version the residual.
         if self._returned is not None:
             self.memory.add(self._returned)
             self._returned = None
@@ -146,13 +146,12 @@ class TensorState:
         self.steps += 1
 
     def roll_back(self) -> None:
-        """Drop the step's versions: as if it had not been."""
+        """Drop the step's versions."""
         self.memory.roll_back()
         self._settle()
         if self.departures is not None:
             self.departures.drop(self.steps)
 
     def _settle(self) -> None:
-        """Let the step's versions be those that the state has."""
         self._new = (self.threshold, self.memo, self.selected_in)
         self._returned, self._new_exchange_memo = None, self.exchange_memo

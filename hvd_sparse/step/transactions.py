@@ -1,7 +1,7 @@
-"""Transactions: the step that every tensor is in, and whether its outcome is kept.
+"""Transactions: the current step of every tensor, and whether its outcome is kept.
 
-A step is kept apart from the state until it is known good, which is when the tensor's next step
-begins; until then ``fail`` takes back all of the step's tensors.
+A step's versions become the state only when the tensor's next step begins; until then ``fail``
+rolls back all tensors of the step.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Transactions:
         self.devices: Devices | None = None
         self.lock = threading.RLock()
         self.on_begin: Callable[[StepRun], None] | None = None
-        """Is told, under the lock, of a step that begins."""
+        """Called, under the lock, with every new step."""
 
     def open_run(self, position: int | None) -> StepRun:
-        """Return the step that a tensor is about to enter: a new one if the last is closed, or has
-        the tensor already."""
+        """Return the step that a tensor is about to enter: a new step if the last is closed or
+        already contains the tensor."""
         with self.lock:
             run = self._run
             if run.is_closed or position in run.entered:
@@ -50,11 +50,10 @@ class Transactions:
     def enter(self, position: int) -> tuple[StepRun, TensorState]:
         """Return the step that a tensor enters, and its state: its last step is settled, this one
         staged.  Called under the lock."""
-        # As ``open_run`` and ``_settle`` do, written out: this is on every tensor's way.
+        # Inlined ``open_run`` and ``_settle``, because every tensor calls this in every step.
         run = self._run
         if run.is_closed or position in run.entered:
             run = self.open_run(position)
-        # The last step's outcome is known now: what it wrote is kept, or dropped.
         last, state = self._staged_by.get(position), self._states.get(position)
         if state is None or last is None or last.failure is not None or not last.is_finite:
             state = self.state_of(position)
@@ -79,7 +78,7 @@ class Transactions:
             return state
 
     def close(self) -> None:
-        """Let the next tensor begin a step.  InvalidOption while one is under way."""
+        """Close the step; InvalidOption if some of its tensors are not completed."""
         with self.lock:
             waiting = self._run.entered - self._run.completed
             if waiting and not self._run.is_closed:
@@ -91,18 +90,18 @@ class Transactions:
             self._run.is_closed = True
 
     def leave(self) -> None:
-        """Let the next tensor begin a step, whatever has not come back."""
+        """Close the step, even if some of its tensors are not completed."""
         with self.lock:
             self._run.is_closed = True
 
     def _part_of(self, spec: TensorSpec) -> slice | None:
-        """Return what this rank keeps of a tensor, where a node's ranks divide it among them."""
+        """Return this rank's part of a tensor, if the ranks of a node divide it."""
         if self.placement is None or not self._configuration.is_sparse(spec.shape, spec.numel):
             return None
         return self.placement.part(self.placement.rank, spec.numel)
 
     def kept_of(self, spec: TensorSpec) -> int:
-        """Return how many of a tensor's entries this rank keeps back for."""
+        """Return the number of entries whose residual this rank keeps."""
         part = self._part_of(spec)
         return spec.numel if part is None else part.stop - part.start
 
@@ -110,18 +109,18 @@ class Transactions:
         run = self._staged_by.pop(position, None)
         if run is None:
             return
-        # Completed alone is not enough: a later tensor's failure takes back the whole step.
+        # A completed tensor is rolled back too if a later tensor fails.
         if position in run.completed and run.failure is None and run.is_finite:
             self._states[position].commit()
         else:
             self._states[position].roll_back()
 
     def fail(self, run: StepRun, failure: Exception) -> None:
-        """Take a step back, all of its tensors: as if it had not been."""
+        """Roll back all tensors of a step."""
         with self.lock:
             run.is_closed = True
             run.failure = run.failure or failure
-            # Tensors that have begun another step since are that step's, and stay.
+            # Tensors that have begun another step since then are not affected.
             for position in run.entered:
                 if self._staged_by.get(position) is run:
                     self._settle(position)
@@ -154,7 +153,7 @@ class Transactions:
             self._states.clear()
 
     def is_current(self, position: int, run: StepRun) -> bool:
-        """Tell whether a tensor has begun no other step since this one."""
+        """Return whether this is still the tensor's latest step."""
         return self._staged_by.get(position) is run
 
     def staged(self, position: int) -> TensorState:
