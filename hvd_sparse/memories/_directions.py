@@ -38,7 +38,7 @@ class DirectionMemory:
 
     @property
     def needs_host(self) -> str:
-        """Return why gradients are copied to the host; nothing where they need not be."""
+        """Return why gradients are copied to the host; empty if they are not."""
         limit = self.clip_norm
         return "" if limit is None else f"with clip_norm {limit!r} takes norms on the host"
 
@@ -213,12 +213,13 @@ class DirectionState(ResidualState, Generic[Options]):
         return made
 
     def _direct(self, gradient: np.ndarray, kernels: Kernels, world_size: int) -> np.ndarray:
-        """Take a gradient of this rank in, and return the way that it points to.  Not kept, and not
-        written to."""
+        """Take in this rank's gradient, and return its direction, which the caller neither keeps
+        nor changes."""
         raise NotImplementedError
 
     def _take(self, gradient: np.ndarray, kernels: Kernels, world_size: int, aim: Aim) -> Taking:
-        """Do as ``_direct``, accumulate where it points to and take the aim's entries: one pass."""
+        """As ``_direct``; also accumulate the direction and extract the aim's entries in one
+        pass."""
         raise NotImplementedError
 
     def compensate(

@@ -60,12 +60,12 @@ class ErrorFeedback:
 
     @property
     def conserves(self) -> bool:
-        """Tell whether nothing is lost, not even to rounding."""
+        """Return whether all mass is kept exactly, without rounding."""
         return self.residual == "float32"
 
     @property
     def needs_host(self) -> str:
-        """Return why gradients are copied to the host; nothing where they need not be."""
+        """Return why gradients are copied to the host; empty if they are not."""
         is_whole = self.residual == "float32"
         return "" if is_whole else f"with residual {self.residual!r} rounds on the host"
 

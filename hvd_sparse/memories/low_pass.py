@@ -57,7 +57,7 @@ class LowPass:
 
     @property
     def conserves(self) -> bool:
-        """Tell whether nothing is lost."""
+        """Return whether all mass is kept."""
         return self.beta == 1
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> LowPassState:

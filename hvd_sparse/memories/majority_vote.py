@@ -17,12 +17,12 @@ from hvd_sparse.types import TensorSpec
 @MEMORIES.register("majority_vote")
 @dataclass(frozen=True)
 class MajorityVote:
-    """Keep nothing, and give the optimizer the sign that most ranks have sent.
+    """Keep no residual, and give the optimizer the sign that most ranks have sent.
 
         applied_j = sign(sum over the ranks of sent_j)
 
-    Where as many are for plus as for minus nothing moves. Tensors that are never compressed are
-    given the sign of their sum, so that one learning rate fits all.
+    Ties give 0. Tensors that are never compressed get the sign of their sum, so that one learning
+    rate fits all.
 
     State: none.  Cost: one pass over the sum.
 
@@ -59,7 +59,7 @@ class MajorityVoteState(NoMemoryState):
         return super().compensate(gradient, kernels, world_size, aim)
 
     def tune(self, **settings: object) -> None:
-        """Take nothing over: votes know no optimizer."""
+        """Do nothing: votes do not depend on the optimizer."""
 
     def finish(
         self, reduced: np.ndarray, parameter: np.ndarray, is_compressed: bool, kernels: Kernels

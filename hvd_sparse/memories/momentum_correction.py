@@ -1,4 +1,5 @@
-"""DGC's momentum correction: velocities are selected from, so that delayed entries keep theirs."""
+"""DGC's momentum correction: selects from velocities, so that delayed entries keep their
+momentum."""
 
 from __future__ import annotations
 

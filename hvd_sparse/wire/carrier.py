@@ -43,15 +43,15 @@ CHECKSUM_BITS = 20
 CHECKSUM_MASK = (1 << CHECKSUM_BITS) - 1
 SCALE = 2.0**-20
 SHARED = 4
-"""Number of entries that come first, in full scale."""
+"""Number of entries at the start, which are not scaled down."""
 
 TOLD = 4
-"""Number of entries that come last."""
+"""Number of entries at the end: failures, NaN or Inf, density and norm."""
 
 
 @lru_cache(maxsize=64)
 def drawn_for(rank: int) -> float:
-    """Return a number in [0, 1) for a rank, with no relation to the numbers of others."""
+    """Return a pseudo-random number in [0, 1) for a rank."""
     return crc32(rank.to_bytes(4, "little")) / 2.0**32
 
 
@@ -68,10 +68,10 @@ def _rank_sums(world_size: int) -> tuple[float, ...]:
 
 @lru_cache(maxsize=64)  # nearly all tensors of a run have the same sums
 def _factor_of(sums: tuple[float, ...], world_size: int, slack: float) -> float:
-    """Return the factor by which Horovod multiplied the sums of the entries in full scale; 0 where
-    these are no multiple of the sums over all ranks.
+    """Return the factor by which Horovod multiplied the sums of the entries in full scale; 0 if
+    they are no multiple of the sums over all ranks.
 
-    slack : the relative error that rounding can make in them
+    slack : relative rounding error of the sums
     """
     factor = sums[0] / world_size
     if not (factor > 0 and all(map(math.isfinite, sums))):
@@ -133,7 +133,6 @@ class CarrierLayout:
 
     @cached_property
     def words(self) -> int:
-        """Return the number of words of all checksums."""
         return math.ceil(CHECKSUM_BITS / self.word_bits) * (2 if self.has_replica else 1)
 
     @cached_property
@@ -143,27 +142,23 @@ class CarrierLayout:
 
     @cached_property
     def size(self) -> int:
-        """Return the number of entries."""
         return SHARED + 2 * self.words + TOLD
 
     @cached_property
     def _places(self) -> range:
-        """Return the lowest bits of a checksum's words."""
         return range(0, CHECKSUM_BITS, self.word_bits)
 
     @cached_property
     def _mask(self) -> int:
-        """Return the bits of a word."""
         return (1 << self.word_bits) - 1
 
     @cached_property
     def _units(self) -> tuple[float, float]:
-        """Return the factors of a word and of its square."""
         return SCALE * 2.0**-self.word_bits, SCALE * 2.0 ** (-2 * self.word_bits)
 
     @cached_property
     def _templates(self) -> dict[int, np.ndarray]:
-        """Return what all carriers of a rank have, by rank."""
+        """Return the constant entries of every rank's carrier, by rank."""
         return {}
 
     def write(
@@ -215,30 +210,31 @@ class CarrierLayout:
         checksum: int | None = None,
         rate: float | None = None,
     ) -> CarrierReport:
-        """Return what the ranks told together.
+        """Return the ranks' joint report.
 
         Parameters
         ----------
         reduced : [size], Horovod's result
         key : name of the tensor, for errors
-        checksum : this rank's own, which the others' must be; None compares only those
-        rate : learning rate that went into the checksum, for errors; None where none did
+        checksum : this rank's own, to compare with the other ranks'; None compares only theirs
+        rate : learning rate that is part of the checksum, for errors; None if none is
 
         Raises
         ------
-        UnsupportedReduction : this is no sum over the process set's ranks
-        RankMismatch : ranks differ in configuration, tensor or step (and none says that it failed)
-        ReplicaMismatch : they have applied different gradients
+        UnsupportedReduction : the result is not a sum over the process set's ranks
+        RankMismatch : ranks differ in configuration, tensor or step (and none reports a failure)
+        ReplicaMismatch : ranks have applied different gradients
         """
         values = reduced.tolist()  # a dozen: plain numbers are faster than arrays
         size = self.world_size
-        # First: of another reduction the factor, and so everything below, means nothing.
+        # First, because after another reduction the factor, and all that depends on it, is
+        # meaningless.
         factor = _factor_of(tuple(values[:SHARED]), size, self._slack)
         if not factor or not math.isfinite(sum(values)):
             self._refuse_reduction(values, key)
         failures = round(values[-4] / factor / SCALE)
         non_finite = round(values[-3] / factor / SCALE)
-        # A rank that failed may have written any checksum: its failure is the error to tell.
+        # A rank that failed may have written any checksum, so its failure is the error to report.
         if not failures:
             (unit, squared), words, is_mine = self._units, self.words, True
             mine, known = (0, 0) if checksum is None else (checksum, len(self._places))
@@ -265,7 +261,8 @@ class CarrierLayout:
         )
 
     def _refuse_words(self, number: int, key: str, rate: float | None) -> NoReturn:
-        """Raise the error of ranks that differ in a word; the first checksum's words come first."""
+        """Raise the error for ranks that differ in a word; the first checksum's words come
+        first."""
         if number < len(self._places):
             raise RankMismatch(
                 f"tensor {key!r}: the ranks do not run the same step of the same configuration on "
@@ -287,7 +284,7 @@ class CarrierLayout:
 
 
 def _and_rate(rate: float | None) -> str:
-    """Return what ranks must agree on besides where densities follow the learning rate."""
+    """Return the part of the error text about the learning rate."""
     if rate is None:
         return ""
     return (

@@ -1,9 +1,10 @@
-"""CRC-32, chosen in its only place: zlib's, or the same bits at memory speed from ``isal``.
+"""CRC-32 of frames and messages, from zlib or from the faster package ``isal``, with the same
+bits.
 
-zlib runs at 2 to 3 GB/s and would be most of a codec's cost; isal ten times as fast. Both give the
-CRC-32 of ISO 3309, so ranks with and without it understand each other. The package isal is the only
-one besides numpy that the core may load, and only if it is installed (``pip install
-hvd-sparse[fast]``); tests/architecture names this module as the exception.
+zlib runs at 2 to 3 GB/s and would be most of a codec's cost; isal is ten times as fast. Both
+compute the CRC-32 of ISO 3309, so ranks with and without isal work together. isal is the only
+package besides numpy that the core loads, and only if it is installed (``pip install
+hvd-sparse[fast]``).
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""The frame around every encoded selection: 32 bytes that say what follows and whether it arrived
-whole.
+"""Frames: 32 bytes in front of every encoded selection, which describe and protect its content.
 
     offset  bytes  content (little-endian)
     0       2      b"HS"
@@ -16,7 +15,7 @@ whole.
     28      4      zero
     32             body
 
-Two builds understand each other exactly when they have the same wire version.
+Two builds are compatible if and only if they have the same wire version.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ VALUE_FORMATS = {"float32": AS_TYPE, "float16": 1, "bfloat16": 2, "int8": 3, "in
 FORMAT_NUMBERS = frozenset(VALUE_FORMATS.values())
 
 FEW = 32
-"""Indices that are looked at one by one."""
+"""Number of indices up to which a Python loop checks them."""
 
 
 class Coding(Protocol):
@@ -70,11 +69,11 @@ class Coding(Protocol):
 
 @dataclass(eq=False)
 class Frame:
-    """A frame that was read and found whole.
+    """A frame that was read and checked.
 
     Attributes
     ----------
-    codec : number of the codec that wrote it
+    codec : number of the codec that wrote the frame
     value_type : little-endian float32 or float64
     value_format : number of the values' format
     numel, count : entries of the tensor, and of the selection
@@ -112,7 +111,7 @@ def write_frame(
     # Joined as bytes, which arrays are to Python: for a few entries that is several times as fast
     # as copies between arrays.
     whole = bytearray().join([header, bytes(_CHECKSUM.size), *cast("list[bytes]", parts)])
-    # It covers the header too: a count that was altered must not pass.
+    # The checksum covers the header too, so that an altered count is found.
     checksum = crc32(memoryview(whole)[HEADER_BYTES:], crc32(header))
     _CHECKSUM.pack_into(whole, _CHECKED.size, checksum)
     return np.frombuffer(whole, np.uint8)
@@ -148,7 +147,7 @@ def seal_frame(
     header = _CHECKED.pack(
         MAGIC, WIRE_VERSION, codec, value_number, value_format, 0, numel, count, body_bytes
     )
-    # It covers the header too: a count that was altered must not pass.
+    # The checksum covers the header too, so that an altered count is found.
     checksum = crc32(buffer[HEADER_BYTES:].data, crc32(header))
     buffer.data[:HEADER_BYTES] = header + _CHECKSUM.pack(checksum)
     return buffer
@@ -189,11 +188,11 @@ def read_frame(buffer: np.ndarray, *, has_checksum: bool = True) -> Frame:
     magic, version, codec, number, value_format, gap, numel, count, body_bytes, checksum, end = (
         _HEADER.unpack_from(data)
     )
-    # Compared before anything is sliced or allocated: these may be anybody's bytes.
+    # Checked before any slice or allocation, because the bytes may come from anywhere.
     if magic != MAGIC or version != WIRE_VERSION or body_bytes > buffer.size - HEADER_BYTES:
         _refuse_start(buffer)
-    # What no encoder writes is refused, unused bytes too: what is accepted encodes back to the
-    # same bytes.
+    # Bytes that no encoder writes are refused, unused bytes too, so that decoding and encoding
+    # again gives the same bytes.
     if gap or end or number not in VALUE_TYPES or value_format not in FORMAT_NUMBERS:
         raise CorruptPayload("a payload's header has values that no encoder writes")
     stop = HEADER_BYTES + body_bytes
@@ -204,7 +203,7 @@ def read_frame(buffer: np.ndarray, *, has_checksum: bool = True) -> Frame:
 
 
 def _refuse_start(buffer: np.ndarray) -> NoReturn:
-    """Raise what is wrong with the start of a frame: not of this build, or not all there."""
+    """Raise the error for an invalid start of a frame: another build's, or truncated."""
     if buffer.size < HEADER_BYTES:
         raise CorruptPayload(
             f"a payload of {buffer.size} bytes is shorter than its {HEADER_BYTES}-byte header"
@@ -232,7 +231,7 @@ def open_frame(buffer: np.ndarray, codec: Coding, value_format: int = AS_TYPE) -
     ------
     CorruptPayload : it is of another codec or format, or not whole
     """
-    # The checksum first: what follows then tells of other codecs, and not of altered bytes.
+    # The checksum first, so that a wrong codec number means another codec and not altered bytes.
     frame = read_frame(buffer)
     if frame.codec != codec.number or HEADER_BYTES + frame.body.size != buffer.size:
         raise CorruptPayload(
@@ -249,14 +248,14 @@ def open_frame(buffer: np.ndarray, codec: Coding, value_format: int = AS_TYPE) -
 
 
 def need(is_so: bool | np.bool_, otherwise: str) -> None:
-    """Raise CorruptPayload unless it is so."""
+    """Raise CorruptPayload unless the condition holds."""
     if not is_so:
         raise CorruptPayload(otherwise)
 
 
 def need_size(frame: Frame, expected: int) -> None:
-    """Raise CorruptPayload unless the body is exactly so long, before anything is allocated for
-    it."""
+    """Raise CorruptPayload unless the body has the expected length, before anything is
+    allocated."""
     if frame.body.size != expected:
         raise CorruptPayload(
             f"{frame.count} entries of {frame.numel} cannot fill {frame.body.size} bytes"
@@ -280,7 +279,7 @@ def need_ascending(indices: np.ndarray, numel: int) -> None:
 
 def selection_from(frame: Frame, indices: np.ndarray, values: np.ndarray) -> Selection:
     """Return a decoded selection, in the machine's own byte order."""
-    # Asked first, as nearly every machine is little-endian: then nothing has to be converted.
+    # Checked first, because nearly every machine is little-endian and needs no conversion.
     if not (values.dtype.isnative and indices.dtype == np.uint32):
         indices = indices.astype(np.uint32, copy=False)
         values = values.astype(values.dtype.newbyteorder("="), copy=False)
@@ -317,7 +316,7 @@ def decode_for(
     number, announced = _ANNOUNCED.unpack_from(np.ascontiguousarray(buffer).data)
     announced_dtype = NATIVE_TYPES.get(number)
     if announced != numel or announced_dtype != dtype:
-        read_frame(buffer)  # a header that was altered on its way is said to be that
+        read_frame(buffer)  # report an altered header as such
         raise CorruptPayload(
             f"tensor {key!r} has {numel} entries of {np.dtype(dtype)}; a payload for it is for "
             f"{announced} of "

@@ -49,14 +49,14 @@ WITHOUT_FRAME = 2**31
 
 @dataclass(frozen=True)
 class Message:
-    """A message that was read and found whole.
+    """A message that was read and checked.
 
     Attributes
     ----------
     rank, step, configuration : of the sender
-    members : positions of the tensors it is about
+    members : positions of the message's tensors
     frames : the encoded selection of each member that has one, views of the buffer
-    error : words of that rank's error, or None
+    error : text of that rank's error, or None
     framed : positions of the members that have a frame, in the order of the frames
     """
 
@@ -69,12 +69,7 @@ class Message:
     framed: tuple[int, ...] = ()
 
     def frame(self, position: int) -> np.ndarray:
-        """Return the frame of a member.
-
-        Raises
-        ------
-        CorruptPayload : the message has none for it
-        """
+        """Return the frame of a member; CorruptPayload if it has none."""
         frame = self.frame_of.get(position)
         if frame is None:
             raise CorruptPayload(
@@ -137,7 +132,7 @@ def write_message(
         None for those with one
     """
     everyone = sorted(frames if members is None else members)
-    # One number tells which tensor it is, and whether a frame of it follows.
+    # One number holds the tensor's position and whether the tensor has a frame.
     flagged, body = [], []
     for position in everyone:
         frame = frames.get(position)
@@ -150,8 +145,10 @@ def write_message(
 
 
 def write_error(rank: int, step: int, configuration: int, text: str) -> np.ndarray:
-    """Return a message, uint8, that tells why this rank has no entries."""
-    words = text.encode()[:ERROR_TEXT_LIMIT].decode(errors="ignore").encode()  # cut between letters
+    """Return a message, uint8, that reports an error in place of entries."""
+    words = (
+        text.encode()[:ERROR_TEXT_LIMIT].decode(errors="ignore").encode()
+    )  # cut between characters
     body = _CRC.pack(crc32(words)) + words
     return _write(ERROR, rank, step, configuration, [], [np.frombuffer(body, np.uint8)])
 
@@ -159,7 +156,7 @@ def write_error(rank: int, step: int, configuration: int, text: str) -> np.ndarr
 def _write(
     kind: int, rank: int, step: int, configuration: int, members: list[int], body: list[np.ndarray]
 ) -> np.ndarray:
-    # The header has a checksum of its own, so that lengths can be trusted before frames are read.
+    # The header has its own checksum, so that lengths are reliable before frames are read.
     total = OVERHEAD_BYTES + 4 * len(members)
     for part in body:
         total += part.size
@@ -180,7 +177,7 @@ def split_messages(joined: np.ndarray, senders: Sequence[int]) -> list[Message]:
     """
     messages = []
     offset = 0
-    # A collective joins in rank order: a message of another rank was delivered to the wrong place.
+    # Collectives join in rank order: another rank's message was delivered to the wrong place.
     for number, rank in enumerate(senders):
         message, total = _read(joined[offset:])
         if message.rank != rank:
@@ -209,7 +206,7 @@ def _read(buffer: np.ndarray) -> tuple[Message, int]:
         raise CorruptPayload(
             f"a message starts with {magic!r}, version {version}, kind {kind}: not this build's"
         )
-    # The length first: members is anybody's number until the checksum has been compared.
+    # The length first, because the number of members is unreliable until the checksum is compared.
     head_bytes = OVERHEAD_BYTES + 4 * members
     if not head_bytes <= total <= buffer.size:
         raise CorruptPayload(
@@ -223,7 +220,7 @@ def _read(buffer: np.ndarray) -> tuple[Message, int]:
     flagged = np.frombuffer(head, "<u4", members, _HEAD.size)
     # The reverse of the flags that the writer added.
     positions = (flagged % WITHOUT_FRAME).tolist()
-    # One order for all ranks: the tensors are compared as tuples, and frames follow in it.
+    # All ranks must use the same order, because frames follow in it.
     if positions != sorted(set(positions)):
         raise CorruptPayload("the members of a message do not ascend")
     body = buffer[head_bytes:total]
