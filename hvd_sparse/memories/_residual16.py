@@ -1,12 +1,11 @@
-"""Residual of 16 bits an entry, rounded at random so that nothing drifts.
+"""Residuals of 16 bits per entry, rounded at random so that rounding errors have a mean of 0.
 
-Rounding to the nearest would swallow every gradient that is small beside its residual, at every
-step anew. Rounded up or down with the odds of where the number lies between its neighbours, the
-kept number is right on average:
+Rounding to the nearest would lose every gradient that is small beside its residual. Random
+rounding keeps the right number on average:
 
     kept = the neighbour below, or with probability (x - below) / (above - below) the one above
 
-The bits are drawn from (seed, index), so that a step is reproducible.
+The random bits are drawn from (seed, index), so that a step is reproducible.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from hvd_sparse.types import Selection, TensorSpec
 from hvd_sparse.wire.checksum import crc32
 
 STORED: dict[str, type] = {"bfloat16": np.uint16, "float16": np.float16}
-"""The numpy types that hold them: bfloat16 is kept as its bits."""
+"""The numpy dtypes of the formats; bfloat16 is stored as its bits."""
 
 LARGEST = {"bfloat16": 3.3895314e38, "float16": 65504.0}
 
@@ -79,7 +78,7 @@ class Residual16State:
         return everything
 
     def _keep(self, sent: Selection) -> None:
-        """Round the vector into the residual, the sent entries being out of it already."""
+        """Round the vector, without the sent entries, into the residual."""
         wide, self._wide = self._wide, np.empty(0, np.float32)
         largest = float(np.abs(wide).max(initial=0.0))
         if largest > LARGEST[self._kind]:
@@ -88,7 +87,7 @@ class Residual16State:
                 f"which {self._kind} cannot hold: use residual='bfloat16' or 'float32', or scale "
                 "the gradients down"
             )
-        if self._before is not None:  # the old version stays there
+        if self._before is not None:  # the old version stays in that buffer
             self._kept, self._before = self._before, self._kept
         else:
             self._sent = sent
@@ -103,8 +102,8 @@ class Residual16State:
     def roll_back(self) -> None:
         """Return to the residual before the step.
 
-        Without a second buffer the sent entries come back, rounded, and the failed step's gradient
-        stays.
+        Without a second buffer the sent entries are added back, rounded, and the failed step's
+        gradient stays.
         """
         if self._is_written and self._before is not None:
             self._kept, self._before = self._before, self._kept
@@ -128,7 +127,8 @@ class Residual16State:
         self.rounding += float(np.subtract(widen(self._kept), wide, dtype=np.float64).sum())
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the residual as float32, so that a checkpoint fits any kind of residual."""
+        """Return the residual as float32, so that checkpoints do not depend on the residual's
+        format."""
         return {
             "residual": widen(
                 self._before if self._is_written and self._before is not None else self._kept
@@ -140,8 +140,7 @@ class Residual16State:
 
 
 def widen(stored: np.ndarray) -> np.ndarray:
-    """Return the stored numbers as float32 [n], exactly; the dtype says which of the two formats
-    they have."""
+    """Return the stored numbers as float32 [n], exactly."""
     if stored.dtype == np.float16:
         return stored.astype(np.float32)
     return (stored.astype(np.uint32) << 16).view(np.float32)
@@ -158,8 +157,8 @@ def narrow(x: np.ndarray, out: np.ndarray, seed: int) -> None:
     """
     dice = _dice(x.size, seed)
     bits = x.view(np.uint32)
-    # A random number below one unit of the last place kept, added to the bits that are cut off,
-    # carries with just the odds that rounding up must have.
+    # A random number below one unit of the last kept place, added to the cut bits, carries with
+    # exactly the probability of rounding up.
     if out.dtype == np.uint16:
         np.right_shift(
             np.minimum(bits + (dice >> 16), _limit(bits, 0x7F7F)), 16, out=out, casting="unsafe"
@@ -169,7 +168,7 @@ def narrow(x: np.ndarray, out: np.ndarray, seed: int) -> None:
     rounded = np.minimum(bits + (dice >> (32 - kept)), _limit(bits, 0x477F, 0xE000)) & np.uint32(
         0xFFFFE000
     )
-    # Below the smallest normal number float16 has fewer bits: there a multiple is rounded instead.
+    # Below its smallest normal number float16 has fewer bits, so a multiple of 2**-24 is rounded.
     normal = rounded.view(np.float32)
     odds = (dice >> (32 - kept)).astype(np.float32) * np.float32(2.0**-kept)
     tiny = np.floor(np.abs(x) * np.float32(2.0**24) + odds) * np.float32(2.0**-24)
@@ -177,14 +176,14 @@ def narrow(x: np.ndarray, out: np.ndarray, seed: int) -> None:
 
 
 def _limit(bits: np.ndarray, high: int, low: int = 0xFFFF) -> np.ndarray:
-    """Return the largest pattern of each sign that is no infinity: rounding up ends there."""
+    """Limit rounding up to the largest finite number of each sign."""
     largest = np.uint32(high << 16 | low)
     limit: np.ndarray = largest | (bits & np.uint32(0x80000000))
     return limit
 
 
 def _dice(count: int, seed: int) -> np.ndarray:
-    """Return uint32 [count]: a hash of index and seed, whose high bits are as good as random."""
+    """Return uint32 [count]: a hash of index and seed, whose high bits serve as random bits."""
     dice = np.arange(count, dtype=np.uint32)
     dice *= np.uint32(0x9E3779B1)
     dice ^= np.uint32(seed)

@@ -63,14 +63,14 @@ class VelocityState(DirectionState[Options]):
         dampening: float = 0.0,
         maximize: bool = False,
     ) -> None:
-        """Take over what the optimizer holds for this tensor now: ``_follow``.
+        """Adopt the optimizer's current settings for this tensor: ``_follow``.
 
-        dampening : part of a gradient that momentum leaves out, but for the first
+        dampening : fraction of a gradient that the velocity leaves out, except on the first step
         """
         self._dampening = dampening
         if moments is not None:
             given = moments.arrays.get("momentum")
-            # Zeros of no step are what Horovod's broadcast makes of an optimizer without a state.
+            # Horovod's broadcast makes zeros with no steps for an optimizer without a state.
             has_begun = given is not None and (moments.steps > 0 or bool(given.any()))
             self._undamped_at = -1 if has_begun else self.step
         self._follow(
@@ -89,12 +89,11 @@ class VelocityState(DirectionState[Options]):
         return Moments({} if velocity is None else {"momentum": velocity}, steps, ranks)
 
     def _velocity_of_sgd(self) -> np.ndarray:
-        """Return a copy of the velocity, as SGD itself would go on from it."""
+        """Return a copy of the velocity from which SGD itself can continue."""
         raise NotImplementedError
 
     @property
     def _momentum(self) -> float:
-        """Return the momentum of the velocity."""
         return self._options.momentum
 
     def _damped(self, gradient: np.ndarray) -> np.ndarray:
@@ -127,8 +126,8 @@ class VelocityState(DirectionState[Options]):
         )
 
     def _momentum_of(self, reduced: np.ndarray, kernels: Kernels) -> np.ndarray:
-        """Return the direction of a tensor that is never compressed: ``reduced`` itself, or a
-        vector of its own."""
+        """Return the direction of a tensor that is never compressed: ``reduced`` itself or a new
+        vector."""
         direction = self._direct(reduced, kernels, 1)
         is_kept = self.velocity is not None and direction is self.velocity.new
         return direction.copy() if is_kept else direction

@@ -187,8 +187,8 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
 
     def _of_this_rank(self, world_size: int) -> AdamStep:
         """Return the numbers for a gradient of this rank's."""
-        # The size of an update says nothing of the gradient's: a sum of N updates is N times too
-        # far, where a sum of N gradients is what the user asked for.
+        # An update's size does not depend on the gradient's: a sum of N updates is N times too
+        # large, although a sum of N gradients is as the user asked.
         return self._numbers(world_size, 1.0 if self.is_average else 1 / world_size)
 
     def _numbers(self, ranks: int = 1, scale: float = 1.0, is_of_mean: bool = False) -> AdamStep:
@@ -212,7 +212,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
             return
         largest = moments.arrays.get("largest")
         if moments.steps and moments.ranks > 1:
-            # The average's second moment lacks most of a rank's own noise.
+            # The average's second moment lacks most of the noise of a single rank.
             of_mean, of_square = self._unbiased(moments.steps)
             least = mean * mean * (of_mean / of_square)
             square = square + np.maximum(square - least, 0) * (moments.ranks - 1)
@@ -236,7 +236,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         return Moments({"mean": mean, **squares}, own, ranks)
 
     def _push(self, gradient: np.ndarray, kernels: Kernels, step: AdamStep) -> np.ndarray:
-        """Take a gradient in, and return the direction."""
+        """Update m and s, and return the direction."""
         mean, square, largest = self.mean, self.square, self.largest
         direction = empty_like(gradient)
         kernels.push_adam(gradient, mean.old, square.old, mean.new, square.new, direction, step)
@@ -250,7 +250,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         return direction
 
     def _push_nadam(self, gradient: np.ndarray, kernels: Kernels, decay: float) -> np.ndarray:
-        """Take a reduced gradient in, and return NAdam's direction.
+        """Update m and s with a reduced gradient, and return NAdam's direction.
 
         decay : of the momentum
         """

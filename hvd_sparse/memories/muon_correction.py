@@ -125,13 +125,13 @@ class MuonCorrectionState(AdamCorrectionState):
         is_epsilon_hat: bool = False,
         **told: Any,
     ) -> None:
-        """Take over what the optimizer holds for this tensor now: ``_follow``.
+        """Adopt the optimizer's current settings for this tensor: ``_follow``.
 
         Parameters
         ----------
         is_epsilon_hat : as in ``AdamCorrection``
-        told : options of the memory; with a momentum the tensor is orthogonalised, else it is
-            Adam's
+        told : options of the memory; with a momentum the tensor is orthogonalised, else Adam is
+            used
 
         Raises
         ------
@@ -172,7 +172,7 @@ class MuonCorrectionState(AdamCorrectionState):
         return super()._numbers(ranks, scale * (self._options.scale or 1.0), is_of_mean)
 
     def _orthogonalized(self, gradient: np.ndarray, kernels: Kernels, share: float) -> np.ndarray:
-        """Take a matrix's gradient in, and return the direction: a vector of its own.
+        """Update a matrix's momentum, and return the direction as a new vector.
 
         share : factor of the direction
         """

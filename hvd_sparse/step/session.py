@@ -1,7 +1,7 @@
-"""Average gradients over ranks with numpy alone: the core without a framework.
+"""Sessions: gradient averaging over ranks with numpy alone, without a framework.
 
-What both frontends do through Horovod, in one loop; tests compare them with it, and simulations run
-it.
+A session does in one loop what the frontends do through Horovod.  Tests compare the frontends
+with it, and simulations run it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Session:
     ----------
     configuration : parts and options
     specs : the tensors, in the same order on every rank
-    collective : what runs between the ranks
+    collective : the collectives between the ranks
     average : divide by the number of ranks
-    buckets : members of every bucket, by position; None: as the configuration says
+    buckets : members of every bucket, by position; None: from the configuration
 
     Tensors that the configuration does not compress are summed dense.
     """
@@ -67,9 +67,9 @@ class Session:
     def reduce(
         self, gradients: Mapping[str, np.ndarray], scale: float = 1.0
     ) -> dict[str, np.ndarray]:
-        """One step: the reduced gradients, of the shapes and dtypes given.
+        """Run one step: return the reduced gradients, with the shapes and dtypes given.
 
-        scale : by which the loss, and so the gradients, were multiplied
+        scale : factor by which the loss, and so the gradients, were multiplied
         """
         factor = 1.0 / self.collective.world_size if self.average else 1.0
         sent: dict[str, tuple[np.ndarray, Ticket]] = {}

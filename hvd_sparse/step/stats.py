@@ -1,4 +1,4 @@
-"""Counters of what was really sent, where it is handed over; never derived from what was asked."""
+"""Counters of the bytes, entries and steps of one rank, counted where data is handed over."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Stats:
         self.tensors: dict[str, Counter[str]] = defaultdict(Counter)
         self.bytes: Counter[str] = Counter()
         self.received_bytes = 0
-        """Of the collectives of the entries; changed under the lock."""
+        """Bytes received by the exchanges' collectives; changed under the lock."""
         self._observed: dict[str, list[float]] = defaultdict(lambda: [0.0] * 4)
         self.nonfinite_steps = 0
         # TensorFlow calls from several threads
@@ -48,8 +48,8 @@ class Stats:
     def count_tensor(
         self, key: str, counts: Mapping[str, int], observed: Observed | None, *, sign: int = 1
     ) -> None:
-        """Add to a tensor's counters, those of ``COUNTED``, and what telemetry observed; with a
-        sign of -1 take it back."""
+        """Add to a tensor's counters (``COUNTED``) and to telemetry's sums; a sign of -1 undoes
+        this."""
         with self._lock:
             totals = self.tensors[key]
             for name, count in counts.items():
@@ -72,13 +72,13 @@ class Stats:
             self.bytes[kind] += nbytes
 
     def count_padding(self, sent: int, received: int) -> None:
-        """Count bytes that travelled around messages."""
+        """Count the bytes of padding and block headers."""
         with self._lock:
             self.bytes["padding"] += sent
             self.received_bytes += received
 
     def all_bytes(self) -> dict[str, int]:
-        """Return the bytes "sent" and "received" so far; a sum brings as many as it takes."""
+        """Return the bytes "sent" and "received" so far; a sum receives as many as it sends."""
         with self._lock:
             sums = self.bytes["carrier"] + self.bytes["dense"]
             messages = self.bytes["payload"] + self.bytes["padding"]
