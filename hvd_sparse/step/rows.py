@@ -44,7 +44,7 @@ SPARE_BYTES = 24
 
 
 class Noted(NamedTuple):
-    """A pass that was noted, with vectors and numbers in the order of ``SENT``."""
+    """A recorded pass, with vectors and numbers in the order of ``SENT``."""
 
     move: int
     vectors: tuple[np.ndarray, ...]
@@ -52,7 +52,7 @@ class Noted(NamedTuple):
 
 
 class NotedPasses:
-    """The engine's kernels, but for the passes that take entries, which are only noted."""
+    """The engine's kernels, except that passes with an aim are only recorded."""
 
     def __init__(self, kernels: Kernels | ModuleType) -> None:
         self._kernels = kernels
@@ -100,7 +100,7 @@ class OutgoingRows:
         self._nbytes, self._codec, self._dtype = 0, cast(Codec, None), np.dtype(np.float32)
 
     def add(self, ticket: TensorStep) -> None:
-        """Take a tensor in, if the call can do what its parts ask for; its pass has begun then."""
+        """Add a tensor if the call supports its parts; this begins the tensor's pass."""
         state, parts = ticket.state, ticket.parts
         spec, selector, codec = state.spec, parts.selector, parts.codec
         if (
@@ -114,7 +114,7 @@ class OutgoingRows:
             return
         band = selector.band(spec.numel)
         aim = selector.aim(spec.numel, state.threshold, state.memo)
-        # Signs are not asked of subnormal numbers, which some threads take for zero.
+        # Only normal numbers, because some threads flush subnormal ones to zero.
         if band is None or aim is None or (not parts.is_exact and aim.threshold < SMALLEST):
             return
         gradient, passes = ticket.gradient(), self._passes
@@ -175,7 +175,7 @@ class OutgoingRows:
         indices: np.ndarray,
         values: np.ndarray,
     ) -> None:
-        """Let the walk go on with a row: give it what the pass took."""
+        """Leave a row to the pipeline, with the entries that its pass extracted."""
         taken, entries = int(row["taken"]), None
         if taken >= 0:
             numel = ticket.state.spec.numel
