@@ -30,7 +30,7 @@ logger = logging.getLogger("hvd_sparse")
 
 
 MOST_ANSWERS = 1 << 14
-"""Tensors and densities of which is remembered whether they go dense."""
+"""Upper bound on the cached decisions whether a tensor runs dense at a density."""
 
 
 class Shared:
@@ -84,7 +84,7 @@ class Shared:
 
     @property
     def exchange(self) -> Exchange:
-        """The one that runs."""
+        """The exchange in use."""
         return self.pipeline.exchange
 
     @property
@@ -95,23 +95,22 @@ class Shared:
     # -- which tensors travel together, and where the ranks are -----------------------------------
 
     def regroup(self, buckets: Sequence[tuple[int, ...]]) -> None:
-        """Let other tensors travel together from the next step on; the same on all ranks, and
-        between steps.
+        """Regroup the tensors from the next step on; the same on all ranks, between steps.
 
-        States belong to tensors, so nothing that is kept back is lost.  InvalidOption in the middle
-        of a step, and for groups that cannot be selected from as one where that is asked for.
+        States belong to tensors, so residuals are kept.  InvalidOption during a step, and for
+        groups that cannot form one vector although selection is over groups.
         """
         self.transactions.close()
         self._set_buckets(buckets)
 
     def regroup_at_start(self, buckets: Sequence[tuple[int, ...]]) -> None:
-        """Regroup where a step is known to begin: what has not come back of the last was given up,
-        or soon will."""
+        """Regroup at the known start of a step, when results of the last step are no longer
+        awaited."""
         self.transactions.leave()
         self._set_buckets(buckets)
 
     def reconfigure(self, configuration: Configuration) -> None:
-        """Take other densities from the step that begins; the same on all ranks.
+        """Use other densities from the step that begins; the same on all ranks.
 
         Parameters
         ----------
@@ -136,9 +135,9 @@ class Shared:
         self.bucket_of = {position: i for i, members in enumerate(buckets) for position in members}
 
     def place(self, rank: int, world_size: int, nodes: tuple[int, ...] | None) -> None:
-        """Learn, before the first step, where the ranks are, for exchanges to which it matters.
+        """Set, before the first step, the node of every rank, for exchanges that depend on it.
 
-        nodes : the node of every rank, None where that is not known
+        nodes : the node of every rank; None if unknown
         """
         placement = self.configuration.exchange.placement(rank, world_size, nodes)
         if placement is None:
