@@ -1,2 +1,5 @@
-"""Kernels: all work on arrays.  The contract, the numpy reference, and engines restated for
-speed."""
+"""Kernels: the functions on arrays that all other parts call.
+
+``contract`` specifies the kernels, ``reference`` implements the contract in numpy, and the other
+modules are faster engines.
+"""

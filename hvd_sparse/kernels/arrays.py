@@ -1,4 +1,4 @@
-"""Vectors: aligned ones, which frameworks take without a copy, and a search for NaN and Inf."""
+"""Helpers for vectors: aligned allocation, elementwise maximum, and a check for NaN and Inf."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from numpy.typing import DTypeLike
 ALIGNMENT = 64
 """Bytes of a cache line.
 
-TensorFlow copies an array that begins elsewhere, unless it was built or told otherwise."""
+TensorFlow copies an array that begins at any other address.
+"""
 
 SHORT = 4096
-"""Entries of a vector whose product with itself no library divides among threads."""
+"""Largest vector whose dot product BLAS libraries compute in one thread."""
 
 
 def aligned_empty(numel: int, dtype: DTypeLike) -> np.ndarray:
@@ -23,18 +24,17 @@ def aligned_empty(numel: int, dtype: DTypeLike) -> np.ndarray:
 
 
 def aligned_zeros(numel: int, dtype: DTypeLike) -> np.ndarray:
-    """Return such a vector of zeros; memory that is never written costs none."""
+    """Return an aligned vector of zeros; pages that are never written take no memory."""
     return _aligned(np.zeros, numel, np.dtype(dtype))
 
 
 def empty_like(x: np.ndarray) -> np.ndarray:
-    """Return an uninitialised vector of x's size and dtype where x lies, perhaps on a device."""
+    """Return an uninitialised vector of x's size and dtype, on x's device or on the host."""
     return np.empty_like(x) if isinstance(x, np.ndarray) else x.empty_like()
 
 
 def write_maximum(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
-    """Write the elementwise maximum to ``out``, NaN if either entry is; on the host or on one
-    device."""
+    """Write the elementwise maximum, on the host or one device; NaN if an entry is NaN."""
     if isinstance(out, np.ndarray):
         np.maximum(x, y, out=out)
     else:
@@ -48,13 +48,13 @@ def _aligned(create: Callable[..., np.ndarray], numel: int, dtype: np.dtype) -> 
 
 
 def is_finite(x: np.ndarray) -> bool:
-    """Tell whether all entries of a vector are finite: one pass, two if their sum is not."""
-    if x.size <= SHORT and x.dot(x) < math.inf:  # the quicker way to a sum, and it warns of nothing
+    """Return whether all entries are finite. Cost: one pass; two if the sum overflows."""
+    if x.size <= SHORT and x.dot(x) < math.inf:  # faster than a sum, and gives no warning
         return True
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isfinite(x.sum()) or np.isfinite(x).all())
 
 
 def as_array(x: np.ndarray) -> np.ndarray:
-    """Return a vector as an array of the host: itself, unless it lies on a device."""
+    """Return a vector as an array on the host; arrays are returned unchanged."""
     return x if isinstance(x, np.ndarray) else x.copy()

@@ -1,14 +1,15 @@
-"""Contract of the kernels: all work on arrays that selectors, memories and the pipeline ask for.
+"""Contract of the kernels: the functions on arrays that selectors, memories and the step call.
 
-Engines restate these functions for speed; ``kernels.reference`` states them for clarity and is
-the oracle of every test. These rules make engines comparable:
+``kernels.reference`` implements the contract in plain numpy, and tests compare all other engines
+with it. These rules make engines comparable:
 
-* an entry is at least a threshold when ``abs(x) >= dtype(threshold)``, the threshold rounded to the
-data's dtype; * of equal magnitudes the lower index goes first; indices come out ascending and
-unique, as uint32; * exact zeros are never taken, NaN is never taken; * integers and orderings are
-equal bit for bit between engines; only ``moments`` and ``orthogonalized`` may differ, in their last
-digits; * a kernel
-writes to arguments named ``residual``, ``out`` or ``out_...`` and to nothing else.
+* An entry reaches a threshold if ``abs(x) >= dtype(threshold)``, with the threshold rounded to the
+  data's dtype.
+* Of equal magnitudes the lower index goes first. Indices are uint32, ascending and unique.
+* Exact zeros and NaN are never taken.
+* Integers and orderings are equal bit for bit between engines. Only ``moments`` and
+  ``orthogonalized`` may differ, in their last digits.
+* A kernel writes only to arguments named ``residual``, ``out`` or ``out_...``.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from hvd_sparse.types import Selection
 
 @dataclass(frozen=True)
 class Moments:
-    """Sums over a vector, found in one pass.
+    """Sums over a vector, computed in one pass.
 
-    abs_sum : sum of magnitudes, accumulated in float64; NaN or Inf if any entry is
+    abs_sum : sum of magnitudes, accumulated in float64; NaN or Inf if any entry is NaN or Inf
     abs_max : largest magnitude; NaN if any entry is NaN
-    nonzeros, numel : entries that are not exactly zero, and all entries
+    nonzeros, numel : number of entries that are not exactly zero, and of all entries
     """
 
     abs_sum: float
@@ -65,13 +66,14 @@ class Tail:
 
 
 class Aim(NamedTuple):
-    """An order to the pass that adds the gradient: take these entries, which saves another pass.
+    """Request to the pass that adds the gradient: also take the entries that reach a threshold.
 
-    threshold : entries that reach it are taken; above 0. If the dtype rounds it to 0, all non-zeros
-        are
-    capacity : if more entries than this reach it, none is taken
-    brings : names of the ``Brought`` statistics that the aim also asks for; engines of the host may
-        leave them out
+    Taking them in this pass saves another pass over the vector.
+
+    threshold : magnitude above 0; if the dtype rounds it to 0, all non-zeros are taken
+    capacity : if more entries than this reach the threshold, none is taken
+    brings : names of the ``Brought`` statistics to compute in the same pass; engines on the host
+        may leave them out
     """
 
     threshold: float
@@ -80,9 +82,9 @@ class Aim(NamedTuple):
 
 
 class Brought(NamedTuple):
-    """Statistics of the whole vector that a pass found; None if the aim did not ask for them.
+    """Statistics of the whole vector from the pass; None if the aim did not ask for them.
 
-    tail : above a threshold of 0
+    tail : of the magnitudes above 0
     """
 
     moments: Moments | None = None
@@ -94,12 +96,12 @@ NOTHING = Brought()
 
 
 class Taking(NamedTuple):
-    """The result of the fused pass.
+    """The result of the pass that adds the gradient and takes entries.
 
-    abs_sum : sum of all magnitudes, to about six digits; may be Inf where it leaves the dtype
-    nonfinite : how many sums are NaN or Inf
+    abs_sum : sum of all magnitudes, to about six digits; may be Inf if it overflows the dtype
+    nonfinite : number of entries of residual + gradient that are NaN or Inf
     taken : the entries that reached the aim; None if they exceed its capacity
-    brought : the statistics that the aim asked for, as far as the engine has them
+    brought : the requested statistics that the engine computes
     """
 
     abs_sum: float
@@ -109,31 +111,32 @@ class Taking(NamedTuple):
 
 
 Sums = Sequence[tuple[np.ndarray, Sequence[Selection], float]]
-"""What is added up for several tensors: out, parts and factor of each, as ``Kernels.assemble``."""
+"""Arguments of ``Kernels.assemble`` for several tensors: out, parts and factor of each."""
 Surplus = Sequence[tuple[np.ndarray, Selection]]
-"""Entries that passes took and that stay after all: the vector that each tensor's go back to."""
+"""Entries that were taken but not sent: for each tensor, its vector and the entries to put back."""
 
 
 class Kernels(Packers, Protocol):
-    """The functions of an engine.  All vectors are 1-D, C-contiguous, float32 or float64."""
+    """The functions of an engine. All vectors are 1-D, C-contiguous, float32 or float64."""
 
     def moments(self, x: np.ndarray) -> Moments:
-        """Return sum and maximum of the magnitudes, and the count of non-zeros."""
+        """Return the sum and the maximum of the magnitudes, and the number of non-zeros."""
 
     def mean_and_std(self, x: np.ndarray) -> tuple[float, float]:
-        """Return mean and standard deviation (n - 1) of the signed entries, in float64."""
+        """Return the mean and the standard deviation (n - 1) of the signed entries, in float64."""
 
     def tail(self, x: np.ndarray, threshold: float) -> Tail:
-        """Return the statistics of the magnitudes above a threshold; of all non-zeros for 0."""
+        """Return statistics of the magnitudes above a threshold; 0 includes all non-zeros."""
 
     def digit_counts(self, x: np.ndarray, shift: int, prefix: int) -> np.ndarray:
-        """Count the bytes at bit ``shift`` of the magnitudes whose higher bits are ``prefix``:
-        int64 [256]."""
+        """Return the histogram of the byte at bit ``shift``, int64 [256], over the magnitudes whose
+        higher bits equal ``prefix``."""
 
     def chunk_norms(self, x: np.ndarray, length: int) -> np.ndarray:
-        """Return the sums of magnitudes of chunks of ``length`` entries, the last one shorter.
+        """Return the sum of magnitudes of every chunk of ``length`` entries; the last may be
+        shorter.
 
-        They are accumulated in float64 and returned in x's dtype.
+        Sums are accumulated in float64 and returned in x's dtype.
         """
 
     def sample_magnitudes(self, x: np.ndarray, start: int, stride: int) -> np.ndarray:
@@ -143,25 +146,25 @@ class Kernels(Packers, Protocol):
         """Count the magnitudes that are at least the threshold."""
 
     def take_at_least(self, x: np.ndarray, threshold: float) -> Selection:
-        """Return the entries whose magnitudes are at least the threshold; zeros never."""
+        """Return the entries whose magnitudes are at least the threshold, without zeros."""
 
     def count_and_take(
         self, x: np.ndarray, threshold: float, capacity: int
     ) -> tuple[int, Selection | None]:
         """Return ``count_at_least`` and ``take_at_least`` of a threshold above 0, in one pass.
 
-        The selection is None if it would have more than ``capacity`` entries.
+        The selection is None if it has more than ``capacity`` entries.
         """
 
     def take_at_most(self, x: np.ndarray, threshold: float, most: int) -> tuple[int, Selection]:
-        """Return the count of non-zeros that reach the threshold, and these entries.
+        """Return the number of non-zeros that reach the threshold, and these entries.
 
-        If they are more than ``most``, the largest of them are returned, and the count may be any
-        number above ``most``. Time and memory are bounded, however many reach it.
+        If there are more than ``most``, the ``most`` largest are returned, and the number may be
+        any above ``most``. Time and memory are bounded for every threshold.
         """
 
     def take_largest(self, x: np.ndarray, count: int) -> Selection:
-        """Return the ``count`` largest magnitudes, or all non-zeros where there are fewer."""
+        """Return the ``count`` largest magnitudes, or all non-zeros if there are fewer."""
 
     def take_indices(self, x: np.ndarray, indices: np.ndarray) -> Selection:
         """Return the entries at ascending indices, zeros included."""
@@ -172,35 +175,35 @@ class Kernels(Packers, Protocol):
         """Return every bin's largest |accumulated|, and the entries with |accumulated + gradient|
         at least that of their bin.
 
-        Bins have ``length`` entries, the last one fewer; zeros are never taken.
+        Bins have ``length`` entries; the last may be shorter. Zeros are never taken.
         """
 
     def accumulate(self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray) -> Moments:
-        """Write out = residual + gradient, and return its moments.
+        """Write out = residual + gradient, and return the moments of the sum.
 
-        Where the sum is not finite ``out`` keeps the residual's entry. ``out`` may be ``residual``
-        itself.
+        Entries of ``out`` keep the residual if the sum is not finite. ``out`` may be ``residual``.
         """
 
     def accumulate_and_take(
         self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray, aim: Aim
     ) -> Taking:
-        """Accumulate, and take the entries that reach the aim: they are +0.0 in ``out``.
+        """Do ``accumulate``, and move the entries that reach the aim to a list; ``out`` then has
+        +0.0.
 
-        Nothing is taken beyond the aim's capacity, and no entry whose sum is not finite.
+        Entries whose sum is not finite are not taken.
         """
 
     def trim(self, taken: Selection, count: int, out: np.ndarray | None) -> tuple[Selection, float]:
         """Return the ``count`` largest of the taken entries, and the smallest magnitude among them.
 
-        If there are fewer, all that are neither zero nor NaN are returned; the magnitude of none is
-        0.
+        If there are fewer, all that are neither zero nor NaN are returned. The magnitude is 0 if
+        none is returned.
 
         Parameters
         ----------
         taken : any entries, with ascending indices
-        out : the vector they were taken from, to which the others go back; None if they were only
-            copied
+        out : the vector from which they were taken, to put the other entries back; None if they are
+            copies
         """
 
     def restore(self, out: np.ndarray, selection: Selection) -> None:
@@ -226,11 +229,10 @@ class Kernels(Packers, Protocol):
         nesterov: bool,
         aim: Aim,
     ) -> Taking:
-        """Push the velocity, accumulate it, and take the entries that reach the aim.
+        """Do ``push_momentum`` to ``out_velocity``, then ``accumulate_and_take`` of the new
+        velocity.
 
-        This is ``push_momentum`` to ``out_velocity``, then ``accumulate_and_take`` of the result,
-        or with Nesterov's form of gradient + momentum * the result.  Every new vector may be the
-        old one.
+        With ``nesterov`` gradient + momentum * velocity is accumulated. Outputs may be the inputs.
         """
 
     def push_adam_and_take(
@@ -247,7 +249,7 @@ class Kernels(Packers, Protocol):
     ) -> Taking:
         """Do ``push_adam``, then ``accumulate_and_take`` of the direction, which is not kept.
 
-        Every new vector may be the old one.
+        Outputs may be the inputs.
         """
 
     def push_adam(
@@ -260,57 +262,56 @@ class Kernels(Packers, Protocol):
         out: np.ndarray,
         step: AdamStep,
     ) -> None:
-        """Write Adam's moments with this gradient in them, and their direction.
+        """Update Adam's moments with this gradient, and write the direction.
 
             out_mean = beta1 * mean + (1 - beta1) * gradient
             out_square = beta2 * square + (1 - beta2) * gradient**2
-            m, s = both, without the bias of their start
+            m, s = out_mean and out_square with bias correction
             average = s / ranks + min(m**2, s) * (1 - 1 / ranks)
             out = (gradient / (sqrt(average) + epsilon) + 0 * average) * scale
 
-        Every operation is rounded to the dtype, in this order. The last sum is NaN where a square
-        leaves the dtype, which the division would hide. With ``step.is_of_mean`` m is divided
-        instead of the gradient. The new moments may be the old vectors; ``out`` is another vector
-        than all others.
+        Every operation is rounded to the dtype, in this order. ``0 * average`` gives NaN if a
+        square overflows, because the division would hide the overflow. With ``step.is_of_mean`` m
+        replaces the gradient in the last line. The new moments may be the old vectors; ``out`` must
+        be different from all other vectors.
         """
 
     def orthogonalized(self, x: np.ndarray, step: NewtonSchulz) -> np.ndarray:
-        """Return the matrices in x after the iteration of Newton and Schulz, in a new vector.
+        """Return the matrices in x after the Newton-Schulz iteration, in a new vector.
 
             x = x / (norm of the matrix + epsilon)
             step.steps times: x = a * x + (b * (x @ x.T) + c * (x @ x.T) @ (x @ x.T)) @ x
 
-        A matrix of zeros stays one.  NaN or Inf anywhere in a matrix makes all of it NaN.  A device
-        works in bfloat16 where x is float32.
+        A matrix of zeros stays zero. If a matrix has NaN or Inf, all of its entries become NaN.
+        Devices compute in bfloat16 for float32 vectors.
         """
 
     def clear(self, residual: np.ndarray, indices: np.ndarray) -> None:
         """Write residual[indices] = +0.0."""
 
     def assemble(self, out: np.ndarray, parts: Sequence[Selection], factor: float = 1.0) -> None:
-        """Write out = the sum of factor * the selections, each entry added up in their order; 0
-        elsewhere.
+        """Write out = the sum of factor * the selections, added in their order; 0 elsewhere.
 
         The factor is rounded to the dtype, and each product is rounded before it is added.
         """
 
     def assemble_together(self, sums: Sums, surplus: Surplus = ()) -> None:
-        """Do ``assemble`` for all sums of a bucket and ``restore`` for its surplus; on a device in
-        few launches."""
+        """Do ``assemble`` for all sums of a bucket and ``restore`` for its surplus, in few
+        launches."""
 
     def scatter_add(self, out: np.ndarray, indices: np.ndarray, values: np.ndarray) -> None:
-        """Write out[indices] += values, for indices that are unique."""
+        """Write out[indices] += values; the indices must be unique."""
 
 
 Zeros = Callable[[int, DTypeLike], np.ndarray]
-"""Makes a vector of zeros, given its entries and their dtype, where a tensor's vectors lie."""
+"""Function of a number of entries and a dtype that makes a vector of zeros in a tensor's place."""
 
 
 class Engine(Protocol):
-    """A choice of kernels: a frozen dataclass, registered in ``ENGINES``."""
+    """Selectable engine: a frozen dataclass, registered in ``ENGINES``."""
 
     id: ClassVar[str]
 
     @property
     def kernels(self) -> Kernels:
-        """Return the functions, compiled where they have to be."""
+        """Return the functions, compiled if the engine compiles."""

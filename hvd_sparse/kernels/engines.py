@@ -1,4 +1,4 @@
-"""Engines: the kernels of ``kernels.contract`` restated for speed, and the choice of one."""
+"""Engines: implementations of ``kernels.contract`` from which a user can choose."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from hvd_sparse.registry import ENGINES
 logger = logging.getLogger("hvd_sparse")
 
 FAST = "numba"
-"""The engine that is used where it is installed and no other is asked for."""
+"""The default engine if it is installed."""
 
 
 @ENGINES.register("numpy")
 @dataclass(frozen=True)
 class NumpyEngine:
-    """Reference kernels in plain numpy, on the CPU: they run anywhere, in several passes."""
+    """The reference kernels in plain numpy, on the CPU; slower because of several passes."""
 
     @property
     def kernels(self) -> Kernels:
@@ -33,13 +33,14 @@ class NumpyEngine:
 @ENGINES.register("numba")
 @dataclass(frozen=True)
 class NumbaEngine:
-    """Compiled kernels, on the CPU: one pass to add the gradient, look at it and choose.
+    """Compiled kernels on the CPU: one pass adds the gradient, measures and takes the entries.
 
-    Compiled when the compressor is made, once for a machine: numba keeps the code on disk.
+    Kernels are compiled when the first compressor is made on a machine; numba keeps the code on
+    disk.
 
     Parameters
     ----------
-    threads : how many work on one tensor
+    threads : number of threads that work on one tensor
     """
 
     threads: int = 1
@@ -59,10 +60,10 @@ class NumbaEngine:
 @ENGINES.register("torch")
 @dataclass(frozen=True)
 class TorchEngine:
-    """Kernels of plain torch operations, on the device that the tensors are on.
+    """Kernels of plain torch operations, on the tensors' device.
 
-    Several passes, and one wait for the device a bucket of a step: for gradients on accelerators.
-    What was selected, and its bytes, are left to the best engine of the host.
+    They need several passes, and wait for the device once per bucket. Selected entries are copied
+    to the host, where the default engine encodes them.
     """
 
     def __post_init__(self) -> None:
@@ -79,11 +80,12 @@ class TorchEngine:
 @ENGINES.register("triton")
 @dataclass(frozen=True)
 class TritonEngine:
-    """Kernels compiled for GPUs: each vector is gone over once in a step.
+    """Kernels compiled for GPUs, which read and write every vector once per step.
 
     Experimental: tested by Triton's interpreter and by compilation for GPUs from sm_70 to sm_100,
-    and not yet run on one.  For gradients that stay on a GPU (``frontend.torch.ways``); those of
-    the host, and staged ones, are left to the best engine of the host.
+    and not yet run on a GPU. The engine works on gradients that stay on a GPU
+    (``frontend.torch.ways``). Gradients on the host, and gradients copied there, use the default
+    engine of the host.
     """
 
     def __post_init__(self) -> None:
@@ -111,7 +113,7 @@ def is_fast_installed() -> bool:
 
 @cache
 def _compiled(threads: int) -> Kernels:
-    # Not at the top: this loads numba and compiles, for which plain numpy need not wait.
+    # Import here, because numba is slow to load and the numpy engine does not need it.
     from hvd_sparse.kernels.numba import CompiledKernels
 
     return CompiledKernels(threads)
@@ -119,7 +121,7 @@ def _compiled(threads: int) -> Kernels:
 
 @cache
 def _of_torch() -> Kernels:
-    # Not at the top: this loads torch, which TensorFlow's programs do without.
+    # Import here, because programs without PyTorch do not need torch.
     from hvd_sparse.kernels.torch import TorchKernels
 
     return cast(Kernels, TorchKernels(_of_host()))
@@ -127,7 +129,7 @@ def _of_torch() -> Kernels:
 
 @cache
 def _of_triton() -> Kernels:
-    # Not at the top: this loads torch and triton.
+    # Import here, because only this engine needs triton.
     from hvd_sparse.kernels.triton import TritonKernels, has_gpu
 
     if not has_gpu():
@@ -143,9 +145,10 @@ def _of_host() -> Kernels:
 
 
 def resolve_engine_by_place(engine: object) -> Kernels:
-    """Return kernels that work on vectors where they lie, on a device or on the host.
+    """Return kernels for vectors on a device or on the host, wherever they are.
 
-    engine : one that ``works_on_devices``; None is torch's there, and the fastest on the host
+    engine : an engine with ``works_on_devices``; None for torch's on a device and the default on
+        the host
     """
     # Not at the top: this loads torch.
     from hvd_sparse.kernels.torch import KernelsByPlace
@@ -153,7 +156,7 @@ def resolve_engine_by_place(engine: object) -> Kernels:
     is_triton = isinstance(None if engine is None else ENGINES.resolve(engine), TritonEngine)
     device = _of_triton() if is_triton else _of_torch()
     by_place = KernelsByPlace(resolve_engine(None if is_triton else engine), device)
-    return cast(Kernels, by_place)  # which has them by name
+    return cast(Kernels, by_place)  # it has all kernels as attributes
 
 
 def resolve_engine(engine: object) -> Kernels:
@@ -161,12 +164,12 @@ def resolve_engine(engine: object) -> Kernels:
 
     Parameters
     ----------
-    engine : an id, a mapping with an "id" and options, or an engine; None for the best there is
+    engine : an id, a mapping with an "id" and options, or an engine; None for the default
 
     Raises
     ------
-    UnknownName : no engine has that id
-    InvalidOption : the engine is not installed, lacks an option, or works on no host's vectors
+    UnknownName : no engine has this id
+    InvalidOption : the engine is not installed, has no such option, or has no kernels for the host
     """
     if engine is None and not is_fast_installed():
         _say_slow()
@@ -180,7 +183,7 @@ def resolve_engine(engine: object) -> Kernels:
     return chosen.kernels
 
 
-@lru_cache(maxsize=1)  # once a process
+@lru_cache(maxsize=1)  # once per process
 def _say_slow() -> None:
     logger.warning(
         "gradients are selected by plain numpy, several times slower than compiled code: pip "

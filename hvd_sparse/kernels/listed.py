@@ -1,4 +1,4 @@
-"""Kernels that know a vector by the entries that a pass took out of it, as far as these tell."""
+"""Kernels that answer from the list of taken entries, to avoid passes over the vector."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ Kernel = Callable[..., object]
 
 
 class ListedKernels:
-    """An engine's kernels, which answer questions about one vector from a list if they can.
+    """An engine's kernels that answer questions about one vector from a list where possible.
 
-    The list has every entry that reaches an aim, which suffices for all thresholds that are not
-    below it, and for the largest entries.  Otherwise the entries go back to the vector, and the
-    engine is asked.  Answers are the same either way, bit for bit.
+    The list has every entry that reaches an aim. It suffices for thresholds of at least the aim's,
+    and for the largest entries. For other questions the entries are put back into the vector first,
+    and the engine answers. The answers are the same bit for bit.
 
     Parameters
     ----------
-    kernels : of the engine
-    vector : the vector, with +0.0 for the entries that were taken out of it
-    taken : these entries
+    kernels : the engine's kernels
+    vector : the vector, with +0.0 at the taken entries
+    taken : the taken entries
     aim : the aim that they reach
-    brought : statistics that the pass found
+    brought : statistics that the pass computed
 
     Attributes
     ----------
-    is_whole : the vector has its entries again, because the list did not suffice
+    is_whole : the entries have been put back into the vector, because the list did not suffice
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ListedKernels:
         return rounded
 
     def _look_at(self, x: np.ndarray) -> np.ndarray:
-        """Return a vector for the engine, whole again if entries were taken from it."""
+        """Return a vector for the engine, after putting its entries back."""
         if x is self._vector:
             self.make_whole()
         return x
@@ -95,7 +95,7 @@ class ListedKernels:
 
     def count_to(self, x: np.ndarray, threshold: float, most: int) -> int:
         if x is self._vector and self.taken.count > most and not self.tells(x, threshold):
-            return self.taken.count  # and so do these, and maybe more
+            return self.taken.count  # all entries of the list reach it
         return self.count_at_least(x, threshold)
 
     def take_at_least(self, x: np.ndarray, threshold: float) -> Selection:
@@ -116,7 +116,7 @@ class ListedKernels:
         if self.tells(x, threshold):
             taken = self.take_at_least(x, threshold)
         elif x is self._vector and self.taken.count > most:
-            taken = self.taken  # the largest are among these, however many more there are
+            taken = self.taken  # the ``most`` largest entries are in the list
         else:
             return self._kernels.take_at_most(self._look_at(x), threshold, most)
         if taken.count <= most:
@@ -130,7 +130,7 @@ class ListedKernels:
 
 
 def count_to(x: np.ndarray, threshold: float, most: int, kernels: Kernels) -> int:
-    """Count the magnitudes that reach a threshold; any number above ``most`` if they are more."""
+    """Return how many magnitudes reach a threshold; any number above ``most`` if they are more."""
     if isinstance(kernels, ListedKernels):
         return kernels.count_to(x, threshold, most)
     return kernels.count_at_least(x, threshold)

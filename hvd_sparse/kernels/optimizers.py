@@ -1,4 +1,4 @@
-"""Numbers of optimizers' steps: of Adam's moments, and of the iteration of Newton and Schulz."""
+"""Numbers of one optimizer step: Adam's moments, and Muon's Newton-Schulz iteration."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ import numpy as np
 
 
 class AdamStep(NamedTuple):
-    """The numbers of a step.
+    """The numbers of one Adam step.
 
-    beta1, beta2, epsilon : Adam's
-    step : of the tensor, the first is 1
-    ranks : the second moment is that of the average of so many ranks; with 1 it is the gradient's
-        own
+    beta1, beta2, epsilon : Adam's options
+    step : number of the tensor's step, from 1
+    ranks : the second moment is that of the average over this many ranks; 1 uses the gradient's own
     scale : factor of the direction
-    is_of_mean : the direction is the mean's, as in Adam; else the gradient's
-    is_at_rest : the moments have this gradient already, and stay as they are
+    is_of_mean : the direction is that of the mean, as in Adam; otherwise that of the gradient
+    is_at_rest : the moments already include this gradient, and do not change
     """
 
     beta1: float
@@ -29,7 +28,8 @@ class AdamStep(NamedTuple):
     is_of_mean: bool = False
     is_at_rest: bool = False
 
-    # The same for all tensors of a step.  A step holds plain numbers alone, which may be kept.
+    # All tensors of a step share the numbers. Caching keeps nothing else alive: a step has only
+    # numbers.
     @lru_cache(maxsize=64)  # noqa: B019
     def factors(self, dtype: np.dtype) -> tuple[np.floating, ...]:
         """Return the kernel's factors, in its order, rounded to the data's dtype."""
@@ -51,12 +51,12 @@ class AdamStep(NamedTuple):
 
 
 class NewtonSchulz(NamedTuple):
-    """The numbers of an iteration, by which Muon makes singular values about equal.
+    """The numbers of a Newton-Schulz iteration, by which Muon makes singular values about equal.
 
-    shape : of the matrix, or of a stack of them: rows and columns come last
-    steps : how often the polynomial is applied
-    coefficients : a, b and c of a * x + b * x**3 + c * x**5, applied to each singular value x
-    epsilon : is added to the norm that a matrix is divided by at first
+    shape : of the matrix, or of a stack of matrices in the last two axes
+    steps : number of iterations
+    coefficients : a, b and c of the polynomial a * x + b * x**3 + c * x**5 of a singular value x
+    epsilon : added to the norm that divides the matrix first
     """
 
     shape: tuple[int, ...]
@@ -66,8 +66,7 @@ class NewtonSchulz(NamedTuple):
 
 
 def matrices_in(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of the matrices in a tensor; a convolution has a row for each output
-    channel.
+    """Return the shape of the matrices in a tensor; of a convolution a row per output channel.
 
     Examples
     --------
@@ -81,11 +80,10 @@ def matrices_in(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def iterated(x: Any, step: NewtonSchulz) -> Any:
-    """Return the result of the iteration on arrays or tensors of ``step.shape``, of norms up to
-    1."""
+    """Return the result of the iteration on arrays of ``step.shape`` with norms up to 1."""
     a, b, c = step.coefficients
     is_tall = step.shape[-2] > step.shape[-1]
-    if is_tall:  # so that the products are of the smaller size
+    if is_tall:  # the products then have the smaller size
         x = x.swapaxes(-1, -2)
     for _ in range(step.steps):
         gram = x @ x.swapaxes(-1, -2)

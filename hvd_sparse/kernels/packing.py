@@ -1,8 +1,8 @@
-"""Kernels of the codecs: numbers made shorter and indices cut into blocks, and back.
+"""Kernels of the codecs: conversions of values and indices to short codes, and back.
 
-``Packers`` is the contract, beside ``kernels.contract``, whose rules hold here too; the
-functions state it in numpy. All vectors are 1-D and C-contiguous. Readers may be given anybody's
-bytes, so they report what no writer makes.
+``Packers`` is the contract, and the functions implement it in numpy; the rules of
+``kernels.contract`` apply. All vectors are 1-D and C-contiguous. Decoders may get corrupt bytes,
+and report everything that an encoder does not write.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ BLOCK = 1 << BLOCK_BITS
 
 GRID_BITS = 26
 UPPER = np.uint8(2)
-"""The bit of a level's code that stands for the higher one; bit 0 is the sign."""
+"""Bit of a level's code that selects the higher level; bit 0 is the sign."""
 
 LARGEST_HALF, LARGEST_FLOAT = 65504.0, float(np.finfo(np.float32).max)
 HALF_EXPONENT, BRAIN_EXPONENT = np.uint16(0x7C00), np.uint16(0x7F80)
-"""The bits of the exponent in float16 and in bfloat16; all of them set is Inf or NaN."""
+"""Exponent bits of float16 and bfloat16; if all are set the value is Inf or NaN."""
 
 SIGN = np.uint16(0x8000)
 
@@ -30,47 +30,47 @@ class Packers(Protocol):
     """The functions of an engine for codecs."""
 
     def count_blocks(self, indices: np.ndarray, numel: int, bits: int = BLOCK_BITS) -> np.ndarray:
-        """Return the count of indices of every block of 2^bits entries, bits <= 16: int64
-        [blocks]."""
+        """Return the number of indices per block of 2^bits entries, bits <= 16: int64 [blocks]."""
 
     def join_blocks(
         self, counts: np.ndarray, positions: np.ndarray, bits: int = BLOCK_BITS
     ) -> np.ndarray | None:
-        """Return the indices again, uint32 [count]; None unless they ascend.
+        """Return the indices of ``count_blocks``, uint32 [count]; None unless they ascend.
 
         counts : uint16 or uint32 [blocks], with the sum [count]
         positions : uint16 [count], within their blocks
         """
 
     def half_codes(self, values: np.ndarray, out: np.ndarray) -> None:
-        """Write float32 or float64 values as float16 to ``out``, uint16 [count]: ties to even,
-        beyond 65504 the largest of that sign."""
+        """Write float32 or float64 values as float16 to ``out``, uint16 [count]: rounded half to
+        even, clipped to +-65504."""
 
     def half_values(self, codes: np.ndarray) -> np.ndarray | None:
         """Return the values of float16 bit patterns, float32 [count]; None if one is NaN or Inf."""
 
     def brain_codes(self, values: np.ndarray, out: np.ndarray) -> None:
-        """Write float32 or float64 values as bfloat16 to ``out``, uint16 [count]: ties away from
-        zero, never to infinity, below 2^-126 zero."""
+        """Write float32 or float64 values as bfloat16 to ``out``, uint16 [count]: rounded half away
+        from zero, never to infinity; below 2^-126 zero."""
 
     def brain_values(self, codes: np.ndarray) -> np.ndarray | None:
-        """Return the values of bfloat16 bit patterns, float32 [count]; None if one is NaN, Inf or
+        """Return the values of bfloat16 codes, float32 [count]; None if one is NaN, Inf or
         subnormal."""
 
     def largest_magnitude(self, values: np.ndarray) -> float:
-        """Return the largest magnitude; 0 of no values."""
+        """Return the largest magnitude; 0 for no values."""
 
     def multiples(self, values: np.ndarray, step: float, most: int) -> np.ndarray:
-        """Return values in multiples of a step, ties to even, int8 [count].
+        """Return values as multiples of a step, rounded half to even, int8 [count].
 
         step : above 0, exact in float32
         most : the largest multiple, at most 127
         """
 
     def sum_on_grid(self, values: np.ndarray, scale: float, above: int) -> tuple[int, int]:
-        """Return count and sum of the magnitudes beyond ``above``, in multiples of ``1 / scale``.
+        """Return the number and the sum of the magnitudes above ``above``, in multiples of ``1 /
+        scale``.
 
-        Multiples are rounded down, and are 1 to 2^26 - 1, or 2^26 where float32 rounds to it.
+        Multiples are rounded down, and are 1 to 2^26 - 1, or 2^26 if float32 rounds up.
 
         values : without zeros
         scale : a power of two
@@ -78,8 +78,8 @@ class Packers(Protocol):
         """
 
     def level_codes(self, values: np.ndarray, scale: float, above: int) -> np.ndarray:
-        """Return a value's sign, and twice whether it is beyond ``above`` as ``sum_on_grid`` counts
-        it, uint8 [count]."""
+        """Return 1 for negative values plus 2 for those above ``above`` as in ``sum_on_grid``,
+        uint8 [count]."""
 
     def level_values(
         self, codes: np.ndarray, low: float, high: float, dtype: np.dtype
@@ -94,13 +94,14 @@ class Packers(Protocol):
         padded with zeros."""
 
     def unpack_few(self, packed: np.ndarray, width: int, count: int) -> np.ndarray | None:
-        """Return numbers of 2 or 4 bits again, uint8 [count]; None if the padding is not zero."""
+        """Return the numbers of ``pack_few``, uint8 [count]; None if the padding is not zero."""
 
     def split_gaps(
         self, indices: np.ndarray, shift: int, has_thirds: bool
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the entries between each index and the one before it, modulo a number and divided
-        by it, uint32 [count] each.
+        """Return the gaps between indices modulo a number, and divided by it, uint32 [count] each.
+
+        A gap is the number of entries between an index and the one before.
 
         indices : uint32 [count], ascending
         shift, has_thirds : the number is 2^shift, or 3 * 2^shift, below 2^32
@@ -109,36 +110,37 @@ class Packers(Protocol):
     def join_gaps(
         self, rests: np.ndarray, quotients: np.ndarray, modulus: int, numel: int
     ) -> np.ndarray | None:
-        """Return the indices again, uint32 [count]; None if the last is not below ``numel``.
+        """Return the indices of ``split_gaps``, uint32 [count]; None if the last is not below
+        ``numel``.
 
-        rests, quotients : uint32 [count]; any, if the indices stay below 2^63; the rests may be
-            overwritten
+        rests, quotients : uint32 [count], with indices below 2^63; the rests may be overwritten
         """
 
     def bytes_from(self, numbers: np.ndarray, shift: int) -> np.ndarray:
-        """Return the 8 bits of uint32 numbers from a place on, uint8 [count]."""
+        """Return 8 bits of uint32 numbers from bit ``shift``, uint8 [count]."""
 
     def put_bytes(self, numbers: np.ndarray, bits: np.ndarray, shift: int) -> None:
-        """Set the bits of uint8 [count] in uint32 numbers, from a place on."""
+        """Set 8 bits of uint32 numbers from bit ``shift``, to uint8 [count]."""
 
     def pack_unary(self, numbers: np.ndarray) -> np.ndarray:
-        """Return a bit string, uint8: for every number, uint32, as many zeros and then a one.
+        """Return a bit string, uint8: every number, uint32, as that many zeros and a one.
 
         The first bit is the lowest; the last byte is padded with zeros.
         """
 
     def unpack_unary(self, packed: np.ndarray, count: int) -> np.ndarray | None:
-        """Return the numbers again, uint32 [count]; None if there are fewer or more ones.
+        """Return the numbers of ``pack_unary``, uint32 [count]; None unless there are ``count``
+        ones.
 
-        Zeros behind the last one count for nothing.
+        Zeros after the last one are ignored.
         """
 
     def split_thirds(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return whether numbers, uint8 of 0, 1 and 2, are above 0, [count], and of those whether
-        they are 2: uint8, 0 or 1."""
+        """Return whether numbers, uint8 of 0, 1 and 2, are above 0, [count], and whether those are
+        2: uint8, 0 or 1."""
 
     def join_thirds(self, is_more: np.ndarray, is_two: np.ndarray) -> np.ndarray:
-        """Return the numbers of ``split_thirds`` again, uint8 [count]."""
+        """Return the numbers of ``split_thirds``, uint8 [count]."""
 
 
 PACKERS = [name for name in vars(Packers) if not name.startswith("_")]
@@ -174,7 +176,7 @@ def _starts(blocks: int, bits: int) -> np.ndarray:
 
 
 def as_float32(values: np.ndarray) -> np.ndarray:
-    """Return the values as float32; those too large for it become its largest."""
+    """Return the values as float32; values that are too large become its largest."""
     if values.dtype == np.float32:
         return np.ascontiguousarray(values)
     return np.clip(values, -LARGEST_FLOAT, LARGEST_FLOAT).astype(np.float32)
@@ -195,10 +197,10 @@ def brain_codes(values: np.ndarray, out: np.ndarray) -> None:
     rounded = as_float32(values).view(np.uint32) + np.uint32(0x8000)
     rounded >>= np.uint32(16)
     out[:] = rounded
-    # A carry may have reached infinity: one less is the largest number of that sign.
+    # Rounding may have carried to infinity: subtract one to get the largest number.
     exponents = out & BRAIN_EXPONENT
     out[exponents == BRAIN_EXPONENT] -= np.uint16(1)
-    out[exponents == 0] &= SIGN  # some threads take subnormal numbers for zero, others do not
+    out[exponents == 0] &= SIGN  # as threads may flush subnormals to zero
 
 
 def brain_values(codes: np.ndarray) -> np.ndarray | None:
@@ -233,7 +235,7 @@ def level_codes(values: np.ndarray, scale: float, above: int) -> np.ndarray:
 
 
 def _on_grid(values: np.ndarray, scale: float) -> np.ndarray:
-    # A power of two: exact in the values' own dtype.
+    # Multiplication by a power of two is exact.
     scaled = np.abs(values) * values.dtype.type(scale)
     found: np.ndarray = np.minimum(scaled, (1 << GRID_BITS) - 1, out=scaled).astype(np.int32)
     np.maximum(found, 1, out=found)
@@ -247,7 +249,7 @@ def level_values(codes: np.ndarray, low: float, high: float, dtype: np.dtype) ->
 
 def pack_few(numbers: np.ndarray, width: int) -> np.ndarray:
     per_byte = 8 // width
-    # Every per_byte-th number at a time: strides, where packbits knows one bit alone.
+    # Process every per_byte-th number at a time, because packbits only packs single bits.
     padded = np.zeros(-(-numbers.size // per_byte) * per_byte, np.uint8)
     padded[: numbers.size] = numbers
     padded &= np.uint8((1 << width) - 1)
@@ -281,8 +283,8 @@ def modulus_of(count: int, numel: int) -> tuple[int, int]:
     The moduli are 1, 2, 3, 4, 6, 8, 12, ... With y = (1 - count / numel)^u, modulus u is shorter
     than 2u for y < 0.618034, 2u than 3u for y < 0.754878, and 3u than 4u for y < 0.819173.
 
-    Integers make the modulus the same on every machine. They stay below 2^63, because the compiled
-    engine compiles this function too.
+    Integers make the modulus the same on every machine. They stay below 2^63, because numba
+    compiles this function too.
 
     Parameters
     ----------
@@ -301,7 +303,7 @@ def modulus_of(count: int, numel: int) -> tuple[int, int]:
 
 
 def split_gaps(indices: np.ndarray, shift: int, has_thirds: bool) -> tuple[np.ndarray, np.ndarray]:
-    # Into one array, without the copies of numpy.diff with a prefix.
+    # Write to one array, without the copies that numpy.diff makes for a prefix.
     gaps: np.ndarray = np.empty(indices.size, np.uint32)
     gaps[:1] = indices[:1]
     np.subtract(indices[1:], indices[:-1], out=gaps[1:])
@@ -320,7 +322,7 @@ def join_gaps(
     indices *= modulus
     indices += np.cumsum(rests, dtype=np.int64)
     indices += np.arange(indices.size)
-    # Gaps are not negative, so the last index is the largest: in 64 bits nothing wraps around.
+    # Gaps are not negative, so the last index is the largest; 64 bits do not overflow.
     is_within = indices.size == 0 or int(indices[-1]) < numel
     return indices.astype(np.uint32) if is_within else None
 
@@ -334,7 +336,7 @@ def put_bytes(numbers: np.ndarray, bits: np.ndarray, shift: int) -> None:
 
 
 def pack_unary(numbers: np.ndarray) -> np.ndarray:
-    # The place of a one is the sum of the numbers and the ones before it.
+    # The position of a one is the sum of its number, the numbers before it and the ones before it.
     ones = np.cumsum(numbers, dtype=np.int64)
     ones += np.arange(ones.size)
     unary = np.zeros(int(ones[-1]) + 1 if ones.size else 0, np.uint8)

@@ -1,4 +1,4 @@
-"""The kernels in plain numpy: clarity first.  Contracts: ``kernels.contract``."""
+"""The reference kernels in plain numpy, written for clarity. Contract: ``kernels.contract``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def moments(x: np.ndarray) -> Moments:
 
 
 def mean_and_std(x: np.ndarray) -> tuple[float, float]:
-    with np.errstate(invalid="ignore"):  # infinite entries give NaN
+    with np.errstate(invalid="ignore"):
         mean = float(x.mean(dtype=np.float64)) if x.size else 0.0
         std = float(x.std(dtype=np.float64, ddof=1)) if x.size > 1 else 0.0
     return mean, std
@@ -38,7 +38,7 @@ def tail(x: np.ndarray, threshold: float) -> Tail:
     above = magnitudes[_reaching(magnitudes, threshold)]
     if not above.size:
         return Tail(0, 0.0, 0.0, 0.0)
-    with np.errstate(invalid="ignore"):  # infinite entries give NaN
+    with np.errstate(invalid="ignore"):
         excesses = above.astype(np.float64) - float(rounded)
         positive = excesses[excesses > 0]
         mean_log = float(np.log(positive).mean()) if positive.size else 0.0
@@ -59,7 +59,7 @@ def chunk_norms(x: np.ndarray, length: int) -> np.ndarray:
     if not x.size:
         return np.empty(0, x.dtype)
     sums: np.ndarray = np.add.reduceat(np.abs(x), np.arange(0, x.size, length), dtype=np.float64)
-    with np.errstate(over="ignore"):  # the largest of all, then
+    with np.errstate(over="ignore"):  # the largest magnitudes may overflow
         return sums.astype(x.dtype)
 
 
@@ -69,7 +69,7 @@ def sample_magnitudes(x: np.ndarray, start: int, stride: int) -> np.ndarray:
 
 
 def count_at_least(x: np.ndarray, threshold: float) -> int:
-    with np.errstate(over="ignore"):  # too large for the type: infinite
+    with np.errstate(over="ignore"):  # infinite if too large for the dtype
         rounded = x.dtype.type(threshold)
     return int(np.count_nonzero(np.abs(x) >= rounded))
 
@@ -95,7 +95,7 @@ def take_largest(x: np.ndarray, count: int) -> Selection:
 
 
 def _largest(x: np.ndarray, count: int) -> np.ndarray:
-    """Return a mask of the count largest magnitudes, without zeros and NaN."""
+    """Return a mask of the ``count`` largest magnitudes, without zeros and NaN."""
     magnitudes = np.fmax(np.abs(x), 0)  # fmax turns NaN into 0: it is never taken
     smallest_kept = np.partition(magnitudes, x.size - count)[x.size - count]
     kept: np.ndarray = magnitudes > smallest_kept
@@ -136,7 +136,7 @@ def take_bins(
 
 
 def accumulate(gradient: np.ndarray, residual: np.ndarray, out: np.ndarray) -> Moments:
-    with np.errstate(invalid="ignore", over="ignore"):  # the moments tell
+    with np.errstate(invalid="ignore", over="ignore"):  # shown by the moments
         accumulated = residual + gradient
     found = moments(accumulated)
     np.copyto(
@@ -151,7 +151,7 @@ def accumulate(gradient: np.ndarray, residual: np.ndarray, out: np.ndarray) -> M
 def accumulate_and_take(
     gradient: np.ndarray, residual: np.ndarray, out: np.ndarray, aim: Aim
 ) -> Taking:
-    with np.errstate(invalid="ignore", over="ignore"):  # counted
+    with np.errstate(invalid="ignore", over="ignore"):  # counted below
         accumulated = residual + gradient
     magnitudes = np.abs(accumulated)
     finite = magnitudes < np.inf
@@ -186,13 +186,14 @@ def push_adam(
     beta1, rest1, unbias1, beta2, rest2, unbias2, own, others, epsilon, scale = step.factors(
         out.dtype
     )
-    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite shows in the result
+    with np.errstate(over="ignore", invalid="ignore"):  # shown by the result
         out_mean[:] = mean * beta1 + gradient * rest1
         out_square[:] = square * beta2 + gradient * gradient * rest2
         first, second = out_mean * unbias1, out_square * unbias2
         average = second * own + np.minimum(first * first, second) * others
         top = first if step.is_of_mean else gradient
-        # Divided by an infinite square, nothing would show: infinity times 0 is no number.
+        # Infinity times 0 gives NaN, because the division by an infinite square would hide the
+        # overflow.
         direction = top / (np.sqrt(average) + epsilon) + average * out.dtype.type(0)
         np.multiply(direction, scale, out=out)
 
@@ -233,7 +234,7 @@ def push_adam_and_take(
 def orthogonalized(x: np.ndarray, step: NewtonSchulz) -> np.ndarray:
     matrices, axes = x.reshape(step.shape), (-2, -1)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        # By the largest entry first: squares of the others stay in the range of the dtype.
+        # Divide by the largest entry first, so that squares do not overflow.
         largest = np.abs(matrices).max(axis=axes, keepdims=True, initial=0)
         matrices = matrices / np.where(largest == 0, x.dtype.type(1), largest)
         norm = np.sqrt((matrices * matrices).sum(axis=axes, keepdims=True))
@@ -264,14 +265,13 @@ def scatter_add(out: np.ndarray, indices: np.ndarray, values: np.ndarray) -> Non
 
 
 def _reaching(magnitudes: np.ndarray, threshold: float) -> np.ndarray:
-    """Return a mask of the magnitudes that are at least the rounded threshold; zeros never are."""
-    with np.errstate(over="ignore"):  # too large for the type: infinite
+    """Return a mask of the magnitudes of at least the rounded threshold, without zeros."""
+    with np.errstate(over="ignore"):  # infinite if too large for the dtype
         rounded = magnitudes.dtype.type(threshold)
     reaching: np.ndarray = magnitudes >= rounded if rounded > 0 else magnitudes > 0
     return reaching
 
 
 def _take(x: np.ndarray, kept: np.ndarray) -> Selection:
-    """Return the entries of a mask."""
     indices = np.flatnonzero(kept)
     return Selection(indices.astype(np.uint32), x[indices], x.size)

@@ -1,9 +1,9 @@
-"""A bucket's tensors as rows of a table, so that one call of an engine walks all of them.
+"""The table of a bucket's tensors, by which one call of an engine processes all of them.
 
-An engine that has ``RowKernels`` does in one call what the walk of ``step.pipeline`` does a tensor
-at a time, bit by bit, as far as nothing unusual happens: where the pass took too few entries or too
-many, where something is not finite or a frame is not whole, the row is left to that walk, which
-goes on from what was found.  Engines without it leave all rows to the walk.
+A row describes a tensor. An engine with ``RowKernels`` computes the same bits in one call as
+``step.pipeline`` does tensor by tensor. Rows with too few or too many taken entries, values that
+are not finite or damaged frames are left to the pipeline, which continues from their state. Other
+engines leave all rows to the pipeline.
 """
 
 from __future__ import annotations
@@ -20,24 +20,26 @@ import numpy as np
 from hvd_sparse.kernels.contract import Kernels
 
 LEAST, MOST = 0.0005, 0.3
-"""Bounds of the margin."""
+"""Bounds of the margin, by which an aim lies below the last threshold."""
 
 SLACK, MOST_SLACK = 1.05, 2.5
-"""Candidates over those needed, below which a step was nearly a miss and the next one aims lower.
+"""With fewer candidates than this factor times the needed entries, the next step aims lower.
 
-The bound is higher where few are needed, as counts scatter with their square root."""
+The factor grows up to ``MOST_SLACK`` for few needed entries, because the standard deviation of a
+count is about its square root.
+"""
 
 SCATTER = 8.0
-"""Standard deviations of a count that the slack is to be good for."""
+"""Standard deviations of a count that the slack covers."""
 
 PLENTY = 4.0
-"""Candidates over those needed, above which the margin narrows faster."""
+"""With more candidates than this factor times the needed entries, the margin narrows faster."""
 
 GRADIENT, MOMENTUM, ADAM = range(3)
-"""Passes of a row: ``accumulate_and_take``, ``push_momentum_and_take``, ``push_adam_and_take``."""
+"""Kinds of passes: ``accumulate_and_take``, ``push_momentum_and_take``, ``push_adam_and_take``."""
 
 PLAIN, SIGNS = 1, 2
-"""Bodies of frames: indices and values as they lie in memory; and those of codec ``sign_mean``."""
+"""Bodies of frames: plain indices and values, and those of codec ``sign_mean``."""
 
 SENT = np.dtype(
     [
@@ -60,27 +62,28 @@ SENT = np.dtype(
         ("threshold", "f8"),
     ]
 )
-"""A tensor that is sent.
+"""Row of a tensor to send.
 
-move : the pass
-vectors : addresses of gradient, residual and the new residual; for momentum, of the old and the
-    new velocity; for Adam, of mean and square, and of the new ones
+move : kind of the pass
+vectors : addresses of gradient, residual and the new residual; for momentum, of the old and the new
+    velocity; for Adam, of mean and square, and of the new ones
 numbers : for momentum, the factor and whether the form is Nesterov's; for Adam
     ``AdamStep.factors``, and whether the direction is the mean's
 numel : entries of each vector
-aim, capacity : of the pass, as ``Aim``
-least, wanted, most : the band of entries that may be sent: of more the ``wanted`` largest are
-margin : below the last threshold, which the aim has; read, and written for the next step
-start : byte of the frames at which this one's goes
+aim, capacity : threshold and capacity of the pass's ``Aim``
+least, wanted, most : least and most entries that may be sent; if there are more, the ``wanted``
+    largest are sent
+margin : of the aim below the last threshold; read, and written for the next step
+start : first byte of the row's frame in ``frames``
 nbytes : written: bytes of the frame
-taken, nonfinite, abs_sum : written: entries that the pass took, -1 where they were too many; and as
-    ``Taking`` has them
-sent, threshold : written: entries that are sent, -1 where the row is left to the walk, and what
-    chose them
+taken, nonfinite, abs_sum : written: number of taken entries, -1 if they exceed the capacity; the
+    others as in ``Taking``
+sent, threshold : written: number of sent entries, -1 if the row is left to the pipeline, and their
+    threshold
 """
 
 SENT_ROW = struct.Struct("=q7Q11dqd4qd5q2d")
-"""A row of ``SENT`` as bytes: several times as fast as what numpy makes of a tuple."""
+"""A row of ``SENT`` as bytes; several times as fast as assigning a tuple in numpy."""
 
 ARRIVED = np.dtype(
     [
@@ -92,21 +95,21 @@ ARRIVED = np.dtype(
         ("most", "f8"),
     ]
 )
-"""A tensor that comes back.
+"""Row of a tensor to receive.
 
-out, numel : address of the sum, and its entries
-first, parts : its frames among all: the first, and how many
-factor : of the sum
-most : written: a bound of the sum's magnitudes, as ``Gathered``; NaN where the row is left to the
-    walk, and nothing was written
+out, numel : address and entries of the sum
+first, parts : the first of its frames, and their number
+factor : factor of the sum
+most : written: an upper bound of the sum's magnitudes, as in ``Gathered``; NaN if the row is left
+    to the pipeline, and nothing was written
 """
 
 FRAME = np.dtype([("at", "u8"), ("nbytes", "i8")])
-"""A frame that arrived: its address and length."""
+"""A received frame: its address and length."""
 
 
 class RowKernels(Protocol):
-    """What an engine can do with all rows of a bucket in one call."""
+    """Kernels of an engine that process all rows of a bucket in one call."""
 
     def send_rows(
         self,
@@ -118,29 +121,29 @@ class RowKernels(Protocol):
         body: int,
         dtype: np.dtype,
     ) -> tuple[int, np.ndarray, np.ndarray]:
-        """Walk rows to their frames, up to the first one that is left to the walk.
+        """Encode rows as frames, up to the first row that is left to the pipeline.
 
         Parameters
         ----------
         rows : ``SENT``; read and written
         first : row to begin at
         head : the first 8 bytes of every frame, as an integer
-        frames : uint8, written, at a multiple of 8 bytes
-        lists : uint8, written, as long: the entries as other ranks decode them, where a plain
-            frame has them; for a plain body ``frames`` itself, for signs the frames begin as zeros
-        body : of the frames, ``PLAIN`` or ``SIGNS``
+        frames : uint8, aligned to 8 bytes; written. For a body of signs zeros
+        lists : uint8, as long as ``frames``; written: the entries as other ranks decode them, at
+            the places of a plain frame. For a plain body ``frames`` itself
+        body : ``PLAIN`` or ``SIGNS``
         dtype : of the vectors
 
         Returns
         -------
-        The row that was left, or the number of rows; and the entries that its pass took, which are
-        not in its vector.
+        The number of the row that is left, or of all rows; and the indices and values that its pass
+        took out of the vector.
         """
 
     def sum_rows(
         self, rows: np.ndarray, frames: np.ndarray, head: int, body: int, dtype: np.dtype
     ) -> None:
-        """Check the frames of every row, and write its factor * their sum, in their order.
+        """Check the frames of every row, and write factor * their sum, added in their order.
 
         Parameters
         ----------
@@ -151,29 +154,27 @@ class RowKernels(Protocol):
 
 
 def address(x: np.ndarray) -> int:
-    """Return where a contiguous array begins."""
-    try:  # several times as fast as what numpy tells of it
+    """Return the address of a contiguous array."""
+    try:  # several times as fast as numpy's attributes
         return addressof(c_char.from_buffer(x.data))
-    except (TypeError, ValueError):  # it may not be written to, or is empty
+    except (TypeError, ValueError):  # read-only or empty
         return int(x.__array_interface__["data"][0])
 
 
 def rows_of(kernels: Kernels | ModuleType) -> RowKernels | None:
-    """Return what an engine does with rows; None where it has nothing for them."""
+    """Return an engine's kernels for rows; None if it has none."""
     has_rows = hasattr(kernels, "send_rows") and sys.byteorder == "little"
     return cast(RowKernels, kernels) if has_rows else None
 
 
 def steered(margin: float, found: int, needed: int) -> float:
-    """Return the next margin below a threshold.
-
-    Plain arithmetic, which the compiled engine compiles.
+    """Return the next margin below a threshold, in plain arithmetic, which numba compiles.
 
     Parameters
     ----------
-    margin : of this step
-    found : entries that the pass took
-    needed : fewest that do
+    margin : this step's margin
+    found : number of entries that the pass took
+    needed : least number that suffices
     """
     if found < needed:
         wanted = 2.0 * margin + 0.001

@@ -1,4 +1,4 @@
-"""Kernels compiled by numba, for one or several threads.  Contracts: ``kernels.contract``."""
+"""Engine ``numba``: compiled kernels for one or several threads. Contract: ``kernels.contract``."""
 
 from __future__ import annotations
 
@@ -23,17 +23,16 @@ from hvd_sparse.kernels.optimizers import AdamStep
 from hvd_sparse.types import Selection
 
 CANDIDATES = 8
-"""Entries over those wanted that are worth a list to be cut."""
+"""Lists may be this many times as long as the number of wanted entries before they are cut."""
 
 ENTRIES_PER_THREAD = 1 << 17
-"""Entries that are worth another thread."""
+"""Smallest number of entries for which a further thread pays."""
 
 SHARED = 2 * ENTRIES_PER_THREAD
-"""Entries of a vector that threads share."""
+"""Smallest vector that several threads work on, in entries."""
 
 LINE = 64
-"""Entries to whose multiples the parts of threads are rounded: whole cache
-lines, counted from the vector's first entry."""
+"""Parts of threads start at multiples of this, so that no two threads write to one cache line."""
 
 Result = TypeVar("Result")
 
@@ -41,17 +40,16 @@ _BITS = {
     np.dtype(np.float32): (struct.Struct("=f"), struct.Struct("=i")),
     np.dtype(np.float64): (struct.Struct("=d"), struct.Struct("=q")),
 }
-"""What rounds a number to a dtype, and what reads its bits as an integer: several times as fast as
-an array's scalars."""
+"""Packers that round a number to a dtype and read its bits; faster than numpy scalars."""
 
 
 class CompiledKernels(CompiledPackers, CompiledRows):
-    """Compiled kernels: one pass each, bound by memory; they release the interpreter lock.
+    """Compiled kernels: one pass each, limited by memory bandwidth, without the interpreter lock.
 
-    threads : how many work on one vector; vectors too short for that many get fewer
+    threads : number of threads per vector; short vectors use fewer
     """
 
-    # Kernels that few selectors ask for are left to numpy, and products of matrices to its BLAS.
+    # These are left to numpy: few selectors use them, and matrix products are as fast in its BLAS.
     orthogonalized = staticmethod(reference.orthogonalized)
     mean_and_std = staticmethod(reference.mean_and_std)
     tail = staticmethod(reference.tail)
@@ -66,11 +64,10 @@ class CompiledKernels(CompiledPackers, CompiledRows):
         self._pool = ThreadPoolExecutor(threads - 1, "hvd_sparse") if threads > 1 else None
 
     def _spread(self, numel: int, work: Callable[[int, int], Result]) -> list[Result]:
-        """Return the results of the work on the parts of a vector, of which one is the caller's."""
+        """Return the results of ``work`` on the parts of a vector; the caller does one part."""
         if self._pool is None or numel < SHARED:
             return [work(0, numel)]
         parts = min(self.threads, numel // ENTRIES_PER_THREAD)
-        # Parts begin at whole lines, so that no two threads write to one.
         bounds = [*(numel * i // parts // LINE * LINE for i in range(parts)), numel]
         others = [self._pool.submit(work, *pair) for pair in pairwise(bounds[1:])]
         return [work(bounds[0], bounds[1]), *(other.result() for other in others)]
@@ -122,7 +119,7 @@ class CompiledKernels(CompiledPackers, CompiledRows):
         return self._taken(loop, out, aim)
 
     def _taken(self, loop: Callable[..., int], out: np.ndarray, aim: Aim) -> Taking:
-        """Return the entries that a loop of ``fused`` takes, given its arguments before
+        """Return the entries that ``loop`` of ``fused`` takes, given its arguments before
         ``start``."""
         cut, numel = pattern_at(aim.threshold, out.dtype), out.size
         if self._pool is not None and numel >= SHARED:
@@ -138,7 +135,7 @@ class CompiledKernels(CompiledPackers, CompiledRows):
         self, loop: Callable[..., int], cut: int, out: np.ndarray, aim: Aim
     ) -> Taking:
         def take(start: int, stop: int) -> tuple[np.ndarray, int, Selection]:
-            # Every thread has room for the whole capacity: how many its part has nobody knows.
+            # Every thread gets room for the whole capacity, because all entries may be in its part.
             room, totals = min(aim.capacity, stop - start) + SPARE, np.zeros(2)
             indices, values = np.empty(room, np.uint32), np.empty(room, out.dtype)
             count = loop(start, stop, cut, indices, values, aim.capacity, totals)
@@ -187,7 +184,7 @@ class CompiledKernels(CompiledPackers, CompiledRows):
     def take_at_least(self, x: np.ndarray, threshold: float) -> Selection:
         cut = pattern_at(threshold, x.dtype)
         if cut < pattern_at(float(np.finfo(x.dtype).smallest_normal), x.dtype):
-            # Some threads take smaller numbers for zero.
+            # Threads may flush subnormal numbers to zero, so leave subnormal thresholds to numpy.
             return reference.take_at_least(x, threshold)
         return joined([taken for _, taken in self._take(x, cut, x.size)])
 
@@ -199,10 +196,11 @@ class CompiledKernels(CompiledPackers, CompiledRows):
         return count, joined([taken for _, taken in parts]) if count <= capacity else None
 
     def _take(self, x: np.ndarray, cut: int, capacity: int) -> list[tuple[int, Selection]]:
-        """Return the count of each part of the vector, and its entries up to the capacity."""
+        """Return each part's number of entries that reach the cut, and up to ``capacity`` of
+        them."""
 
         def take(start: int, stop: int) -> tuple[int, Selection]:
-            # Room that is not touched costs no memory.
+            # The system provides memory only for pages that are written.
             indices, values = _room(min(capacity, stop - start) + SPARE, x)
             count = scans.take(x, start, stop, cut, indices, values, capacity)
             kept = count if count <= capacity else 0
@@ -220,7 +218,7 @@ class CompiledKernels(CompiledPackers, CompiledRows):
         return Selection(indices[:found], values[:found], x.size)
 
     def _largest_of_many(self, x: np.ndarray, count: int) -> Selection:
-        """Return the largest entries of a vector that is too long to be copied."""
+        """Return the largest entries of a vector that is too long to copy."""
 
         def reached(cuts: np.ndarray) -> np.ndarray:
             parts = self._spread(x.size, partial(_counts_of_part, x, cuts))
@@ -230,12 +228,12 @@ class CompiledKernels(CompiledPackers, CompiledRows):
         if candidates is not None:
             taken = joined([part for _, part in self._take(x, pattern, candidates)])
             return self.trim(taken, count, None)[0]
-        # All that is larger, and then the first of those that are equal to the count-th.
+        # All larger magnitudes, and the first of those equal to the count-th.
         larger = joined([part for _, part in self._take(x, above, count)])
         indices, values = _room(count - larger.count if pattern < above else 0, x)
         found = scans.take_first(x, pattern, indices.size, indices, values)
         both = joined([larger, Selection(indices[:found], values[:found], x.size)])
-        # Indices of the two lists interleave: larger entries and the first of the equal ones.
+        # The indices of the two lists interleave.
         order = np.argsort(both.indices, kind="stable")
         return Selection(both.indices[order], both.values[order], x.size)
 
@@ -249,7 +247,7 @@ class CompiledKernels(CompiledPackers, CompiledRows):
     def trim(self, taken: Selection, count: int, out: np.ndarray | None) -> tuple[Selection, float]:
         room = min(count, taken.indices.size) + 1
         indices, values = np.empty(room, np.uint32), np.empty(room, taken.values.dtype)
-        where = values if out is None else out  # compiled code takes no None
+        where = values if out is None else out  # numba's signature does not allow None
         found, threshold = lists.trim(
             taken.indices, taken.values, count, indices, values, where, out is not None
         )
@@ -262,7 +260,7 @@ class CompiledKernels(CompiledPackers, CompiledRows):
         lists.clear(residual, indices)
 
     def assemble(self, out: np.ndarray, parts: Sequence[Selection], factor: float = 1.0) -> None:
-        # Joined even where there is one: lists out of a message need not be aligned.
+        # Concatenate single lists too, because lists from a message may be unaligned.
         lists_of_indices, lists_of_values, ends, end = [], [], [], 0
         for part in parts:
             lists_of_indices.append(part.indices)
@@ -294,7 +292,7 @@ class CompiledKernels(CompiledPackers, CompiledRows):
 
         totals = self._spread(numel, part)
         abs_sum = float(sum(part[0] for part in totals))
-        # The compiled maximum overlooks NaN, which the sum does not.
+        # The compiled maximum ignores NaN, but the sum does not.
         abs_max = float("nan") if np.isnan(abs_sum) else float(max(part[1] for part in totals))
         return Moments(abs_sum, abs_max, int(sum(part[2] for part in totals)), numel)
 
@@ -302,12 +300,12 @@ class CompiledKernels(CompiledPackers, CompiledRows):
 def pattern_at(threshold: float, dtype: np.dtype, least: int = 1) -> int:
     """Return the bit pattern of a threshold in the data's dtype, but at least ``least``.
 
-    1 is the smallest number above zero: no threshold may lie below it where zeros are never taken.
+    The default of 1 is the smallest number above zero, so that zeros are never taken.
     """
     rounded, bits = _BITS[dtype]
     try:
         (pattern,) = bits.unpack(rounded.pack(threshold))
-    except OverflowError:  # too large for the type: infinite
+    except OverflowError:  # too large for the dtype
         (pattern,) = bits.unpack(rounded.pack(math.inf))
     return pattern if pattern > least else least
 

@@ -1,7 +1,6 @@
-"""Directions of optimizers, entry by entry in one pass: momentum, and Adam on a gradient.
+"""Compiled directions of optimizers: momentum and Adam, in one pass.
 
-Numbers are multiplied and added one at a time, each rounded, as numpy does: no loop is allowed to
-fuse or reorder them.
+Every operation is rounded as in numpy, so loops must not fuse or reorder operations.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from numba import njit, types
 from hvd_sparse.kernels.numba.vectors import signatures
 
 BLOCK = 1 << 11
-"""Entries that stay in the first cache from one loop over them to the next."""
+"""Entries that stay in the first-level cache from one loop to the next."""
 
 
 @njit
@@ -22,13 +21,14 @@ def _moving(old, entry, factor, rest):  # type: ignore[no-untyped-def]
     return old * factor + entry * rest
 
 
-# Division by zero gives infinity, as numpy's; asking for it first would keep LLVM from vectors.
+# numpy's division by zero gives infinity; a check for zero would prevent vectorization.
 @njit(error_model="numpy")
 def _adam_entry(top, first, second, own, others, epsilon, scale):  # type: ignore[no-untyped-def]
-    """Return the direction: ``top`` divided by the moments without the bias of their start."""
+    """Return the direction: ``top`` divided by the root of the bias-corrected second moment."""
     both = first * first
     average = second * own + (both if both < second else second) * others
-    # Divided by an infinite square, nothing would show: infinity times 0 is no number.
+    # Infinity times 0 gives NaN, because the division by an infinite square would hide the
+    # overflow.
     return (top / (math.sqrt(average) + epsilon) + average * (epsilon - epsilon)) * scale
 
 
@@ -55,7 +55,7 @@ def _direct(top, mean, square, out, unbias1, unbias2, own, others, epsilon, scal
 @njit(signatures("xxOvpp", types.void), nogil=True, cache=True)
 def push(gradient, residual, out, momentum, start, stop):  # type: ignore[no-untyped-def]
     """Write out = momentum * residual + gradient in [start, stop)."""
-    # By way of memory of its own: where ``out`` is ``residual``, LLVM makes no vector instructions.
+    # Use a buffer, because LLVM does not vectorize a loop in which ``out`` may be ``residual``.
     pushed = np.empty(BLOCK, out.dtype)
     for low in range(start, stop, BLOCK):
         part = slice(low, min(low + BLOCK, stop))
@@ -72,9 +72,9 @@ def push_adam(  # type: ignore[no-untyped-def]
     beta1, rest1, unbias1, beta2, rest2, unbias2, own, others, epsilon, scale,
     is_of_mean, start, stop,
 ):  # fmt: skip
-    """Write the moments and the direction in [start, stop), as the contract says."""
-    # Several short loops over memory of their own: of six vectors in one, or of vectors that may be
-    # the same, LLVM cannot make vector instructions.
+    """Do ``Kernels.push_adam`` in [start, stop)."""
+    # Use several short loops over buffers, because LLVM does not vectorize a loop over six vectors
+    # that may overlap.
     means, squares = np.empty(BLOCK, out.dtype), np.empty(BLOCK, out.dtype)
     tops = np.empty(BLOCK, out.dtype)
     for low in range(start, stop, BLOCK):

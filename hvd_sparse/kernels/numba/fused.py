@@ -1,18 +1,18 @@
-"""The fused pass: adds the gradient, or an optimizer's direction, to the residual, and takes the
-entries that reach the aim.
+"""The compiled fused pass: it adds the gradient, or an optimizer's direction, to the residual, and
+takes the entries that reach the aim.
 
-Entries are written out by a masked compress-store, which numba has no word for, behind one branch
-that is seldom taken. Processors with AVX-512 have it as an instruction; for others LLVM spells it
-out. Either way the loop makes one pass and is bound by memory.
+Taken entries are written by a masked compress-store, which numba does not offer, in a rarely
+executed branch. Processors with AVX-512 have an instruction for it; for others LLVM emits a
+sequence. The loop makes one pass and is limited by memory bandwidth.
 
-A direction is a tuple, which compiled code can look into; its length says which it is:
+The direction is a tuple, and its length identifies the kind:
 
     ()                                         the gradient itself
     (velocity, out_velocity, momentum, is_nesterov)                         momentum
     (mean, square, out_mean, out_square, beta1, rest1, unbias1, beta2, rest2, unbias2, own, others,
      epsilon, scale, is_of_mean)                                            Adam, as in ``AdamStep``
 
-Numbers are multiplied and added one at a time, each rounded, as ``directions`` does it.
+Every operation is rounded as in numpy, as in ``directions``.
 """
 
 from __future__ import annotations
@@ -37,24 +37,23 @@ from hvd_sparse.kernels.numba.vectors import (
 )
 
 GRADIENT, MOMENTUM, ADAM = 0, 4, 15
-"""Lengths of the tuples."""
+"""Lengths of the direction's tuple."""
 DIRECTION = 10
-"""Where the tuple stands among the intrinsic's arguments."""
+"""Position of the direction among the intrinsic's arguments."""
 
 Store = Callable[[ir.Value, ir.Value, ir.Value], None]
 Added = Callable[[ir.Value], ir.Value]
-"""Gives the vector that is added at an index."""
+"""Function that returns the vector to add at an index."""
 
 LARGE_BYTES = 1 << 22
-"""Bytes of an array that the caches do not keep until its next use."""
+"""Smallest array that does not stay in the caches until its next use, in bytes."""
 
 CROWDED = 10
-"""Entries of a vector for each place in the list; with fewer, branches cannot be guessed."""
+"""With fewer entries per place in the list, branches are unpredictable."""
 
 
 def vectors_added(call: Call, store: Store) -> Added:
-    """Return the function that makes the vector to add at an index, and writes memories by
-    ``store``."""
+    """Return the function that makes the vector to add at an index, and ``store``s moments."""
     (gradient,) = call.pointers(0)
     members = call.members(DIRECTION)
     if len(members) == MOMENTUM:
@@ -116,7 +115,8 @@ def _adam(
         average = plus(times(second, own), times(least, others))
         root = vectors.call(f"llvm.sqrt.{vectors.suffix}", vectors.floats, average)
         top = builder.select(is_of_mean, first, entry)
-        # Divided by an infinite square, nothing would show: infinity times 0 is no number.
+        # Infinity times 0 gives NaN, because the division by an infinite square would hide the
+        # overflow.
         step = plus(builder.fdiv(top, plus(root, epsilon)), times(average, nothing))
         return times(step, scale)
 
@@ -124,8 +124,8 @@ def _adam(
 
 
 def entry_added(gradient: np.ndarray, direction: tuple, i: int) -> float:
-    """Return the entry to add at ``i``: as ``vectors_added``, for the last few."""
-    raise NotImplementedError  # compiled code calls the overload
+    """Return the entry to add at ``i``, like ``vectors_added``, for the last few entries."""
+    raise NotImplementedError  # numba uses the overload below
 
 
 @overload(entry_added)
@@ -157,9 +157,9 @@ def _entry_added(gradient, direction, i):  # type: ignore[no-untyped-def]
 def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Callable[..., object]:
     """Make an intrinsic over whole vectors: out = residual + the addend, without the taken entries.
 
-    past_caches : write without reading the lines first, which must begin at multiples of 64 bytes
-    is_crowded : so many entries reach the threshold that branches cannot be predicted: every vector
-        is appended, most of it to be overwritten
+    past_caches : write without reading the cache lines first; ``out`` must be aligned to 64 bytes
+    is_crowded : so many entries reach the threshold that branches are unpredictable; every vector
+        is appended without a branch, and its surplus overwritten
     """
 
     def emit(call: Call) -> ir.Value:
@@ -175,10 +175,10 @@ def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Callable[..., obj
             entry = builder.fadd(old, added(index))
             magnitude = vectors.magnitude(entry)
             patterns = vectors.patterns(entry)
-            stays = builder.icmp_signed("<", patterns, cuts)  # NaN does not
+            stays = builder.icmp_signed("<", patterns, cuts)  # false for NaN
             finite = builder.icmp_signed("<", patterns, infinity)
 
-            # Put where it is needed: in the loop for a crowded list, else behind the rare branch.
+            # In the loop for a crowded list, else in the rarely executed branch.
             def take() -> list[ir.Value]:
                 reaches = builder.and_(builder.not_(stays), finite)
                 left = builder.select(stays, entry, zero)
@@ -196,7 +196,7 @@ def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Callable[..., obj
             leaving += [changed[0], builder.fadd(total, magnitude)]
         call.add_up(sums, 0, vectors.sum(states[1]))
         if past_caches:
-            builder.fence("seq_cst")  # such writes may be seen late by other threads
+            builder.fence("seq_cst")  # make these writes visible to other threads
         return states[0]
 
     @intrinsic
@@ -212,7 +212,7 @@ def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Callable[..., obj
     return made
 
 
-# Both choices are made when the code is, so that no loop asks for them.
+# Compile every combination, so that loops need no branch for it.
 _add_and_take = _make_add_and_take(False, False)
 _add_and_take_crowded = _make_add_and_take(False, True)
 _add_and_take_past_caches = _make_add_and_take(True, False)
@@ -232,9 +232,9 @@ def _add_and_take_vectors(past_caches, is_crowded, *arguments):  # type: ignore[
 
 @njit
 def _go_past_caches(residual, out, start):  # type: ignore[no-untyped-def]
-    """Return whether writes to ``out`` may go past the caches: another array than ``residual``, too
-    large for the caches, whose vectors are whole lines."""
-    # In place the lines have been read already, and are in the caches.
+    """Return whether writes to ``out`` should bypass the caches: ``out`` is not ``residual``, is
+    aligned, and is too large for the caches."""
+    # If they are one array, its lines are already in the caches.
     place = out.ctypes.data
     is_line = (place + start * out.itemsize) % 64 == 0
     return is_line and place != residual.ctypes.data and out.size * out.itemsize >= LARGE_BYTES
@@ -247,12 +247,12 @@ def _take(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Write out = residual + the addend in [start, stop), and take the entries that reach the cut.
 
-    Returns how many entries are taken, or -1 if they exceed the capacity and none is.
+    Returns the number of taken entries, or -1 if they exceed the capacity and none is taken.
 
-    direction : makes the addend, see above
+    direction : a tuple that gives the addend; see the module
     cut : bit pattern of the threshold, above 0
     indices, values : room for ``capacity + SPARE`` entries
-    totals : float64 [2], added to: sum of magnitudes; how many are not finite
+    totals : float64 [2], added to: sum of magnitudes; number of entries that are not finite
     """
     limit, count, is_full = cut, 0, False
     _, nothing_reaches = pattern_of(gradient.dtype.type(np.inf))
@@ -260,8 +260,8 @@ def _take(  # type: ignore[no-untyped-def]
     whole = whole_end(gradient, start, stop)
     first = start
     while first < stop:
-        # A segment at a time: sums in float32 stay short, and a full list is noticed before it is
-        # written past its room.
+        # Work in segments, so that float32 sums stay short and a full list is noticed before an
+        # overflow.
         last = min(first + SEGMENT, whole) if first < whole else stop
         if last <= whole:
             count = _add_and_take_vectors(
@@ -270,7 +270,7 @@ def _take(  # type: ignore[no-untyped-def]
                 direction,
             )  # fmt: skip
         for i in range(max(first, whole), last):
-            old = residual[i]  # read before anything is written: ``out`` may be ``residual``
+            old = residual[i]  # read it first, because ``out`` may be ``residual``
             entry = old + entry_added(gradient, direction, i)
             pattern, infinity = pattern_of(entry)
             totals[0] += abs(entry)
@@ -283,8 +283,7 @@ def _take(  # type: ignore[no-untyped-def]
                 count += 1
                 out[i] = 0
         if count > capacity:
-            # Too many to be worth a list: the entries go back, and nothing reaches the limit from
-            # here on, so that the rest of the pass only adds.
+            # Too many entries: put them back. An infinite cut makes the rest of the pass only add.
             for i in range(count):
                 out[indices[i]] = values[i]
             limit, count, is_full = nothing_reaches, 0, True

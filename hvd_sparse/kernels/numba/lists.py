@@ -1,7 +1,7 @@
-"""Work on short lists and at scattered places, compiled: cutting, keeping, adding, clearing.
+"""Compiled work on short lists and at scattered indices: cut, trim, add and clear.
 
-Loops are free of branches on the data where a list can be long: half of the candidates are kept,
-which no processor guesses.
+Loops over long lists have no branch on the data, because about half of the candidates are kept and
+no processor predicts such a branch.
 """
 
 from __future__ import annotations
@@ -21,22 +21,24 @@ from hvd_sparse.kernels.numba.vectors import (
 )
 
 MOST_BIN_BITS = 11
-"""Bits of a histogram's bins: its 2,048 counters fit the first cache.
+"""Bits of a histogram's bins: 2,048 counters fit the first-level cache.
 
-Short lists get fewer bins, as all of them must be cleared."""
+Short lists use fewer bins, because all bins must be cleared.
+"""
 
 BLOCK = 4096
-"""Entries of the buffer that sums are added up in, which the first cache holds."""
+"""Entries of the buffer for sums, which fits the first-level cache."""
 
 LARGE_BYTES = 1 << 18
-"""Bytes of a result that is written past the caches.
+"""Smallest result that is written past the caches, in bytes.
 
-They are an eighth of a second-level cache of 2 MiB, which many tensors share."""
+It is an eighth of a second-level cache of 2 MiB, because tensors share the cache.
+"""
 
 
 def _bits(x: np.ndarray) -> tuple[np.ndarray, int, int]:
-    """Return bit patterns as integers, the mask of a magnitude, and infinity's pattern."""
-    raise NotImplementedError  # numba puts the overload in its place
+    """Return bit patterns as integers, the mask of a magnitude, and the pattern of infinity."""
+    raise NotImplementedError  # numba uses the overload below
 
 
 @overload(_bits)
@@ -48,14 +50,14 @@ def _bits_by_type(x):  # type: ignore[no-untyped-def]
 
 @njit
 def _key(bits, magnitude_bits, infinity):  # type: ignore[no-untyped-def]
-    """Return a magnitude's pattern as an integer in its order; 0 for NaN, which is never taken."""
+    """Return a magnitude's pattern as an ordered integer; 0 for NaN, which is never taken."""
     key = bits & magnitude_bits
     return key if key <= infinity else bits ^ bits  # zero of the same integer type
 
 
 @njit
 def _range(bits, everything, infinity):  # type: ignore[no-untyped-def]
-    """Return the least and largest magnitude but zeros, and how many these are."""
+    """Return the least non-zero and the largest magnitude, and the number of non-zeros."""
     low, top, nonzeros = everything, everything ^ everything, 0
     for i in range(bits.size):
         key = _key(bits[i], everything, infinity)
@@ -70,18 +72,18 @@ def _inside(bits, first, last, count, everything, infinity):  # type: ignore[no-
     inside, found = np.empty(count + 1, bits.dtype), 0
     for i in range(bits.size):
         key = _key(bits[i], everything, infinity)
-        inside[found] = key  # always written, kept only where found moves on: no branch
+        inside[found] = key  # written without a branch; kept only if ``found`` advances
         found += (key >= first) & (key <= last)
     return inside[:found]
 
 
 @njit
 def _cut(x, count):  # type: ignore[no-untyped-def]
-    """Return the pattern of the count-th largest magnitude, and its equals among the count; (0, 0)
-    if there are fewer entries.
+    """Return the pattern of the count-th largest magnitude, and how many entries equal to it are
+    among the ``count`` largest; (0, 0) if there are fewer entries.
 
-    Bins between the smallest and the largest magnitude are counted; the bin of the count-th is
-    binned again. Bins are of equal width in bits, so finer where values are smaller.
+    A histogram between the smallest and the largest magnitude finds the bin of the count-th, which
+    is divided again. Bins have equal width in bit patterns, so they are finer for small values.
     """
     bits, everything, infinity = _bits(x)
     first, last, nonzeros = _range(bits, everything, infinity)
@@ -89,7 +91,7 @@ def _cut(x, count):  # type: ignore[no-untyped-def]
     if nonzeros < count:
         return np.int64(0), np.int64(0)
     if count < 1:
-        return np.int64(everything), np.int64(0)  # nothing exceeds it
+        return np.int64(everything), np.int64(0)  # all non-zeros are taken
     bin_bits = 3
     while bin_bits < MOST_BIN_BITS and bits.size >> (bin_bits + 1):
         bin_bits += 1
@@ -110,15 +112,15 @@ def _cut(x, count):  # type: ignore[no-untyped-def]
         first += chosen << width
         if width == 0:
             return first, missing
-        # The bin's own end may lie beyond all integers.
+        # The end of the bin may overflow.
         last = first + min(last - first, (1 << width) - 1)
         bits = _inside(bits, first, last, counts[chosen], everything, infinity)
 
 
 @njit(signatures("xpJO"), nogil=True, cache=True)
 def take_largest(x, count, indices, values):  # type: ignore[no-untyped-def]
-    """Take the count largest magnitudes, or all non-zeros if there are fewer, into lists with room
-    for one more; return how many."""
+    """Take the ``count`` largest magnitudes, or all non-zeros if there are fewer, into lists with
+    room for one more; return their number."""
     bits, everything, infinity = _bits(x)
     smallest, ties = _cut(x, count)
     found = 0
@@ -126,17 +128,17 @@ def take_largest(x, count, indices, values):  # type: ignore[no-untyped-def]
         key = _key(bits[i], everything, infinity)
         is_tie = (key == smallest) & (ties > 0)
         ties -= is_tie
-        indices[found], values[found] = i, x[i]  # the next one writes over it unless it is kept
+        indices[found], values[found] = i, x[i]  # the next entry overwrites it unless it is kept
         found += (key > smallest) | is_tie
     return found
 
 
 @njit(signatures("jxpJOOp", types.Tuple((types.intp, types.float64))), nogil=True, cache=True)
 def trim(indices, values, count, kept_indices, kept_values, out, gives_back):  # type: ignore[no-untyped-def]
-    """Keep the count largest entries, or all that are neither zero nor NaN if there are fewer, in
-    lists with room for one more; with ``gives_back`` the others go back to ``out``.
+    """Keep the ``count`` largest entries, or all that are neither zero nor NaN if there are fewer,
+    in lists with room for one more; with ``gives_back`` put the others back into ``out``.
 
-    Returns how many are kept, and the smallest magnitude among them, 0 for none.
+    Returns the number of kept entries, and the smallest magnitude among them, 0 if there is none.
     """
     bits, everything, infinity = _bits(values)
     smallest, ties = _cut(values, count)
@@ -149,7 +151,7 @@ def trim(indices, values, count, kept_indices, kept_values, out, gives_back):  #
         is_kept = (key > smallest) | is_tie
         kept_indices[found], kept_values[found] = indices[i], values[i]
         found += is_kept
-        if gives_back:  # collected like the kept ones, without a branch on the data
+        if gives_back:  # collected without a branch, like the kept ones
             surplus[left] = i
             left += not is_kept
     for i in range(left):
@@ -187,9 +189,9 @@ def _emit_copy(call: Call) -> None:
 
 @intrinsic
 def _copy_past_caches(typing, source, out, start, count):  # type: ignore[no-untyped-def]
-    """Copy source[:count] to out[start : start + count] without reading the lines of ``out``.
+    """Copy source[:count] to out[start : start + count] without reading the cache lines of ``out``.
 
-    The count is of whole vectors, and ``out[start]`` begins at a multiple of 64 bytes.
+    ``count`` is a multiple of a vector's entries, and ``out[start]`` is aligned to 64 bytes.
     """
     return types.void(source, out, types.intp, types.intp), instructions(_emit_copy)
 
@@ -205,7 +207,7 @@ def _fence(typing):  # type: ignore[no-untyped-def]
 
 @njit
 def _entries_before_a_line(out):  # type: ignore[no-untyped-def]
-    """Return the entries of an array before its first multiple of 64 bytes."""
+    """Return the number of entries before the first address that is a multiple of 64."""
     return -out.ctypes.data % VECTOR_BYTES // out.itemsize
 
 
@@ -214,13 +216,14 @@ def _assemble_blocks(out, indices, values, ends):  # type: ignore[no-untyped-def
     starts = np.zeros_like(ends)
     starts[1:] = ends[:-1]
     is_large = out.size * out.itemsize >= LARGE_BYTES
-    # Stores past the caches must begin at whole lines: what lies before the first one goes the
-    # usual way.
+    # Writes past the caches need whole lines, so entries before the first line are written
+    # normally.
     lanes, lead = VECTOR_BYTES // out.itemsize, _entries_before_a_line(out) if is_large else 0
-    # Added up here first: several ranks' entries meet in the first cache, and out is written once.
+    # Add in a buffer that fits the first-level cache, so that ``out`` is written once for all
+    # ranks.
     block = np.zeros(BLOCK, out.dtype)
     first = 0
-    # Up to the first whole line of a large result a short block is added up, then full ones.
+    # A large result starts with a short block up to its first whole line.
     while first < out.size:
         last = min(first + BLOCK if first >= lead else lead, out.size)
         for part in range(starts.size):
@@ -233,7 +236,7 @@ def _assemble_blocks(out, indices, values, ends):  # type: ignore[no-untyped-def
             _copy_past_caches(block, out, first, whole)
         for i in range(whole, last - first):
             out[first + i] = block[i]
-        # Clearing these entries alone is less work than the block: selections are sparse.
+        # Selections are sparse, so clearing their entries is less work than clearing the block.
         for part in range(starts.size):
             i = starts[part]
             while i < ends[part] and indices[i] < last:
@@ -247,14 +250,13 @@ def _assemble_blocks(out, indices, values, ends):  # type: ignore[no-untyped-def
 
 @njit(signatures("OjOIf", types.void), nogil=True, cache=True)
 def assemble(out, indices, values, ends, factor):  # type: ignore[no-untyped-def]
-    """Write out = the sum of ascending lists, which end at ``ends``, with values times the factor,
-    rounded."""
+    """Write out = the sum of factor * the lists, rounded; list i ends at ``ends[i]``."""
     multiple = out.dtype.type(factor)
     for i in range(values.size):
         values[i] *= multiple
     if out.size > BLOCK:
         _assemble_blocks(out, indices, values, ends)
         return
-    out[:] = 0  # as short as the buffer, which would only be copied
+    out[:] = 0  # as short as the buffer, so a copy would not pay
     for i in range(indices.size):
         out[indices[i]] += values[i]

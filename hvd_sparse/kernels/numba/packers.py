@@ -1,4 +1,4 @@
-"""Kernels of the codecs, as methods over the compiled ``packing_loops``."""
+"""Compiled kernels of the codecs, as methods that call ``packing_loops``."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ _UNPACKING = {4: (loops.unpack_nibbles, 2, "<u2"), 2: (loops.unpack_quarters, 4,
 
 
 class CompiledPackers:
-    """Compiled kernels of the codecs.  Implements ``kernels.packing.Packers``."""
-
     def count_blocks(self, indices: np.ndarray, numel: int, bits: int = BLOCK_BITS) -> np.ndarray:
         counts = np.empty(blocks_of(numel, bits), np.int64)
         loops.count_blocks(indices, counts, bits)
@@ -138,14 +136,14 @@ class CompiledPackers:
 
 
 def _suiting(out: np.ndarray) -> np.ndarray:
-    """Return the array, or one of its size if compiled code cannot write to it."""
+    """Return the array, or a new one of its size if compiled code cannot write to the array."""
     if out.flags.aligned and out.dtype.isnative:
         return out
     return np.empty(out.size, out.dtype.newbyteorder("="))
 
 
 def _native(array: np.ndarray) -> np.ndarray:
-    """Return the array aligned and in native byte order; parts of messages may begin anywhere."""
+    """Return the array aligned and in native byte order; parts of messages may be unaligned."""
     if array.flags.aligned and array.dtype.isnative:
         return array
     return np.require(array, array.dtype.newbyteorder("="), "A")

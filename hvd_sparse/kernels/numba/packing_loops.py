@@ -1,8 +1,8 @@
-"""Compiled loops of ``packers``: each reads its input once.
+"""Compiled loops of ``packers``, which read their input once.
 
-Most loops have no branch on the data, so that LLVM turns them into instructions on vectors.  A code
-of variable length is one chain: where an entry's bits begin, the entries before it decide.  The
-loops over it keep that chain at one addition an entry, and work on words of 64 bits.
+Most loops have no branch on the data, so LLVM vectorizes them. In codes of variable length the
+position of an entry depends on all entries before it. Loops over these codes need one dependent
+addition per entry, and work on words of 64 bits.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _F4, _F4_OUT = _arrays(types.float32)
 _F = [(scalar, *_arrays(scalar)) for scalar in (types.float32, types.float64)]
 
 LANES = 16
-"""Entries that are skipped over at a time."""
+"""Entries that are skipped at once."""
 
 WORD_BITS = 64
 FEW = 4
 """Numbers that are written at once."""
 
 SPARE = WORD_BITS
-"""Room behind a list of numbers: a word's places are written some at a time."""
+"""Room after a list of numbers, because the positions of a word's ones are written in groups."""
 
 _LARGEST_HALF = 0x477FE000  # 65504 as float32
 _SMALLEST_HALF = 0x38800000  # 2^-14, below which float16 is subnormal
@@ -46,7 +46,7 @@ def count_blocks(indices, counts, bits):  # type: ignore[no-untyped-def]
     start = 0
     for block in range(counts.size):
         end, limit = start, (block + 1) << bits
-        # Indices ascend: where the last of some lies in the block all of them do.
+        # Indices ascend: if the last one is in the block, all are.
         while end + LANES <= indices.size and indices[np.uintp(end + LANES - 1)] < limit:
             end += LANES
         while end < indices.size and indices[np.uintp(end)] < limit:
@@ -59,7 +59,7 @@ def count_blocks(indices, counts, bits):  # type: ignore[no-untyped-def]
     [types.intp(counts, _U2, _U4_OUT, types.intp) for counts in (_U2, _U4)], nogil=True, cache=True
 )
 def join_blocks(counts, positions, indices, bits):  # type: ignore[no-untyped-def]
-    """Write the indices; tell whether they ascend. The counts add up to the number of positions."""
+    """Write the indices, and return whether they ascend; the counts add up to the positions."""
     start = 0
     for block in range(counts.size):
         end = start + int(counts[block])
@@ -67,7 +67,7 @@ def join_blocks(counts, positions, indices, bits):  # type: ignore[no-untyped-de
         for i in range(part.size):
             there[i] = first | np.uint32(part[i])
         start = end
-    # Counted rather than returned from at the first fall: a loop without exit runs on vectors.
+    # Count instead of returning early, because a loop without exit is vectorized.
     before, after = indices[:-1], indices[1:]
     falls = np.uint32(0)
     for i in range(after.size):
@@ -77,7 +77,7 @@ def join_blocks(counts, positions, indices, bits):  # type: ignore[no-untyped-de
 
 @njit([types.void(_F4, _U4, _U2_OUT)], nogil=True, cache=True)
 def half_codes(values, bits, codes):  # type: ignore[no-untyped-def]
-    """Write float32 values, whose bit patterns are ``bits``, as float16."""
+    """Write float32 values as float16; ``bits`` are their bit patterns."""
     small = np.uint32(0)
     for i in range(bits.size):
         given = np.uint32(bits[i] & np.uint32(0x7FFFFFFF))
@@ -87,7 +87,7 @@ def half_codes(values, bits, codes):  # type: ignore[no-untyped-def]
         code = np.uint32(np.uint32(magnitude + tie) - np.uint32(_REBIAS - 0xFFF))
         sign = np.uint32(np.uint32(bits[i] >> np.uint32(16)) & np.uint32(0x8000))
         codes[i] = np.uint16(np.uint32(code >> np.uint32(13)) | sign)
-    if small:  # float16 has fewer bits there: multiples of 2^-24
+    if small:  # subnormal in float16: a multiple of 2^-24
         for i in range(bits.size):
             if bits[i] & np.uint32(0x7FFFFFFF) < np.uint32(_SMALLEST_HALF):
                 multiple = np.rint(abs(values[i]) * np.float32(2.0**24))
@@ -98,7 +98,7 @@ def half_codes(values, bits, codes):  # type: ignore[no-untyped-def]
 
 @njit([types.intp(_U2, _U4_OUT, _F4_OUT)], nogil=True, cache=True)
 def half_values(codes, bits, values):  # type: ignore[no-untyped-def]
-    """Write the values, whose memory is ``bits``; tell whether all are finite."""
+    """Write the values, whose memory is ``bits``, and return whether all are finite."""
     bad = small = np.uint32(0)
     for i in range(codes.size):
         code = np.uint32(codes[i])
@@ -128,7 +128,7 @@ def brain_codes(bits, codes):  # type: ignore[no-untyped-def]
 
 @njit([types.intp(_U2, _U4_OUT)], nogil=True, cache=True)
 def brain_values(codes, bits):  # type: ignore[no-untyped-def]
-    """Write the bit patterns of bfloat16 codes; tell whether all are finite, and none subnormal."""
+    """Write bit patterns of bfloat16 codes; return whether all are finite and none subnormal."""
     bad = False
     for i in range(codes.size):
         code = np.uint32(codes[i])
@@ -140,7 +140,7 @@ def brain_values(codes, bits):  # type: ignore[no-untyped-def]
 
 @njit([types.uint32(_U4, types.uint32), types.uint64(_U8, types.uint64)], nogil=True, cache=True)
 def largest_bits(bits, magnitude):  # type: ignore[no-untyped-def]
-    """Return the largest magnitude's bit pattern; ``magnitude`` has the bits below the sign."""
+    """Return the bit pattern of the largest magnitude; ``magnitude`` masks the sign."""
     largest = magnitude ^ magnitude
     for i in range(bits.size):
         largest = max(largest, bits[i] & magnitude)
@@ -182,7 +182,7 @@ def sum_on_grid(values, scale, most, above):  # type: ignore[no-untyped-def]
     cache=True,
 )
 def level_codes(values, bits, scale, most, above, codes):  # type: ignore[no-untyped-def]
-    """Write the signs, and whether values are beyond ``above``; ``bits`` are bit patterns."""
+    """Write the sign of each value, and whether it exceeds ``above``; ``bits`` are bit patterns."""
     shift = bits.itemsize * 8 - 1
     for i in range(values.size):
         found = max(np.int32(min(abs(values[i]) * scale, most)), np.int32(1))
@@ -198,8 +198,7 @@ def level_values(codes, low, high, values):  # type: ignore[no-untyped-def]
 
 @njit([types.void(_U2, _U1_OUT)], nogil=True, cache=True)
 def pack_nibbles(pairs, packed):  # type: ignore[no-untyped-def]
-    """Write the low 4 bits of two numbers into each byte, the first from the lower byte of a
-    pair."""
+    """Write the low 4 bits of each pair of numbers to a byte, the first in the lower bits."""
     for i in range(pairs.size):
         pair = np.uint32(pairs[i])
         packed[i] = np.uint8((pair & np.uint32(15)) | (pair >> np.uint32(4)) & np.uint32(0xF0))
@@ -207,7 +206,7 @@ def pack_nibbles(pairs, packed):  # type: ignore[no-untyped-def]
 
 @njit([types.void(_U4, _U1_OUT)], nogil=True, cache=True)
 def pack_quarters(fours, packed):  # type: ignore[no-untyped-def]
-    """Write the low 2 bits of four numbers into each byte, the first from the lowest byte."""
+    """Write the low 2 bits of each four numbers to a byte, the first number in the lowest bits."""
     for i in range(fours.size):
         four = np.uint32(fours[i] & np.uint32(0x03030303))
         four = np.uint32(four | np.uint32(four >> np.uint32(6)))
@@ -239,7 +238,7 @@ def _emit_ones(call: Call) -> ir.Value:
 
 @intrinsic
 def lowest_one(typing, word):  # type: ignore[no-untyped-def]
-    """Return the place of the lowest one in a word; 64 if it has none."""
+    """Return the position of the lowest one in a word; 64 if there is none."""
     return types.uint64(types.uint64), instructions(_emit_lowest)
 
 
@@ -250,7 +249,7 @@ def _ones(typing, word):  # type: ignore[no-untyped-def]
 
 @njit([types.void(_U4, types.uint32, types.uint32, _U4_OUT, _U4_OUT)], nogil=True, cache=True)
 def split_gaps(indices, shift, parts, rests, quotients):  # type: ignore[no-untyped-def]
-    """Write the gaps modulo ``parts`` << ``shift``, and how often that is in them."""
+    """Write the remainders and quotients of the gaps by ``parts << shift``."""
     before, rests_of, quotients_of = indices[:-1], rests[1:], quotients[1:]
     after = indices[1:]
     if parts == np.uint32(3):
@@ -284,8 +283,8 @@ def put_bytes(numbers, bits, shift):  # type: ignore[no-untyped-def]
 
 @njit([types.int64(_U4_OUT, _U4, types.int64)], nogil=True, cache=True)
 def join_gaps(rests, quotients, modulus):  # type: ignore[no-untyped-def]
-    """Write the indices in place of the rests; return the last, which is the largest."""
-    # Steps on vectors first: the chain behind them is one addition an entry.
+    """Replace the remainders by the indices, and return the last index, which is the largest."""
+    # Do the vectorized work first; one dependent addition per entry remains.
     low, last = np.uint32(modulus), np.int64(rests.size) - 1
     for i in range(rests.size):
         last += np.int64(quotients[i]) * modulus + np.int64(rests[i])
@@ -307,7 +306,7 @@ def total(numbers):  # type: ignore[no-untyped-def]
 
 @njit([types.uint64(_U4, types.intp, types.intp, types.uint64, _U8_OUT)], nogil=True, cache=True)
 def _put_each(numbers, first, last, place, words):  # type: ignore[no-untyped-def]
-    """Set the ones of some numbers; return the place behind them."""
+    """Set the ones of some numbers, and return the position after them."""
     for i in range(first, last):
         place += np.uint64(numbers[i])
         words[place >> np.uint64(6)] |= np.uint64(1) << (place & np.uint64(63))
@@ -317,7 +316,7 @@ def _put_each(numbers, first, last, place, words):  # type: ignore[no-untyped-de
 
 @njit([types.void(_U4, _U8_OUT)], nogil=True, cache=True)
 def pack_unary(numbers, words):  # type: ignore[no-untyped-def]
-    """Write as many zeros as every number, and a one, into zeros with a word to spare."""
+    """Write numbers as that many zeros and a one; ``words`` are zeros, one more than needed."""
     one, low = np.uint64(1), np.uint64(63)
     place, whole = np.uint64(0), numbers.size // FEW * FEW
     for i in range(0, whole, FEW):
@@ -328,7 +327,7 @@ def pack_unary(numbers, words):  # type: ignore[no-untyped-def]
         if d > low:
             place = _put_each(numbers, i, i + FEW, place, words)
             continue
-        # The four ones together, into the word and the one behind it.
+        # Write four ones together, into their word and the next.
         bits = (one << a) | (one << b) | (one << c) | (one << d)
         at, fill = place >> np.uint64(6), place & low
         words[at] |= bits << fill
@@ -339,9 +338,10 @@ def pack_unary(numbers, words):  # type: ignore[no-untyped-def]
 
 @njit([types.intp(_U8, _U4_OUT, types.intp)], nogil=True, cache=True)
 def unpack_unary(words, places, count):  # type: ignore[no-untyped-def]
-    """Write the places of the ones; return how many, or -1 as soon as they exceed ``count``.
+    """Write the positions of the ones, and return their number; -1 as soon as they exceed
+    ``count``.
 
-    places : of ``count``, and ``SPARE`` behind them
+    places : room for ``count + SPARE`` positions
     """
     found = 0
     for at in range(words.size):
@@ -349,7 +349,7 @@ def unpack_unary(words, places, count):  # type: ignore[no-untyped-def]
         ones = int(_ones(word))
         if found + ones > count:
             return -1
-        # Four at a time, whether the word has as many or not: fewer branches that nobody foresees.
+        # Always write four, because the loop then has fewer unpredictable branches.
         for first in range(found, found + ones, 4):
             for place in range(4):
                 places[np.uintp(first + place)] = np.uint32(start + lowest_one(word))
@@ -360,7 +360,7 @@ def unpack_unary(words, places, count):  # type: ignore[no-untyped-def]
 
 @njit([types.void(_U4_OUT)], nogil=True, cache=True)
 def zeros_between(places):  # type: ignore[no-untyped-def]
-    """Write in place of every place how many lie between it and the one before."""
+    """Replace every position by the number of zeros between it and the one before."""
     before = np.uint32(0xFFFFFFFF)
     for i in range(places.size):
         place = places[i]
@@ -370,7 +370,7 @@ def zeros_between(places):  # type: ignore[no-untyped-def]
 
 @njit([types.intp(_U1, _U1_OUT, _U1_OUT)], nogil=True, cache=True)
 def split_thirds(numbers, is_more, is_two):  # type: ignore[no-untyped-def]
-    """Write whether numbers are above 0, and of these whether they are 2; return their count."""
+    """Write whether numbers are above 0, and whether those are 2; return how many are above 0."""
     found = 0
     for i in range(numbers.size):
         more = np.uint8(numbers[i] != 0)
@@ -382,7 +382,7 @@ def split_thirds(numbers, is_more, is_two):  # type: ignore[no-untyped-def]
 
 @njit([types.void(_U1, _U1, _U1_OUT)], nogil=True, cache=True)
 def join_thirds(is_more, is_two, numbers):  # type: ignore[no-untyped-def]
-    """Write 1, and 2 where it is so, for those above 0; ``is_two`` is as long as the numbers."""
+    """Write 1 or 2 for the numbers above 0; ``is_two`` is as long as ``numbers``."""
     found = 0
     for i in range(numbers.size):
         more = np.uint8(is_more[i])

@@ -1,5 +1,5 @@
-"""A bucket's rows, compiled: from the gradients to whole frames, and from frames to the sums.
-Contract: ``kernels.rows``."""
+"""Compiled ``kernels.rows``: a bucket's tensors from gradients to frames, and from frames to
+sums."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from hvd_sparse.kernels.rows import ADAM, ARRIVED, FRAME, MOMENTUM, SENT, SIGNS,
 
 HEADER_WORDS, HEADER_BYTES = 8, 32
 CHECKED_WORDS = 6
-"""Of a frame's header, which its checksum covers; it stands behind them."""
+"""32-bit words of a frame's header that the checksum covers; the checksum follows them."""
 
 
 def _crc_tables() -> np.ndarray:
-    """Return uint32 [8, 256]: what a byte does to a CRC-32 that so many bytes follow."""
+    """Return uint32 [8, 256]: table i has the effect of a byte on a CRC-32 i bytes before the
+    end."""
     tables = np.zeros((8, 256), np.uint32)
     tables[0] = np.arange(256)
     for _ in range(8):
@@ -40,8 +41,6 @@ TABLES = _crc_tables()
 
 @intrinsic
 def _pointer(typing: Any, address: Any) -> Any:
-    """Return an address as a pointer."""
-
     def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> ir.Value:
         return builder.inttoptr(arguments[0], cgutils.voidptr_t)
 
@@ -50,7 +49,7 @@ def _pointer(typing: Any, address: Any) -> Any:
 
 @njit
 def _crc32(words, start, stop, crc, tables):  # type: ignore[no-untyped-def]
-    """Go on with a CRC-32 over whole words; begun with 0xFFFFFFFF, and inverted in the end."""
+    """Continue a CRC-32 over whole words; it starts as 0xFFFFFFFF and is inverted at the end."""
     i = start
     while i + 1 < stop:
         low, high = crc ^ words[i], words[i + 1]
@@ -72,7 +71,7 @@ def _crc32(words, start, stop, crc, tables):  # type: ignore[no-untyped-def]
 
 @njit
 def _checksum(words, body_bytes, tables):  # type: ignore[no-untyped-def]
-    """Return the checksum of a frame: of its header up to there, and of its body."""
+    """Return the checksum of a frame: of its header before the checksum, and of its body."""
     stop = HEADER_WORDS + body_bytes // 4
     crc = _crc32(words, 0, CHECKED_WORDS, np.uint32(0xFFFFFFFF), tables)
     crc = _crc32(words, HEADER_WORDS, stop, crc, tables)
@@ -86,7 +85,7 @@ _steered = njit(steered)
 
 
 def _signature(rows: str) -> list[Any]:
-    """Return the signatures of a function over rows, for lists of float32 and float64."""
+    """Return the signatures of a function over rows, for float32 and float64 lists."""
     table = {"s": SENT, "a": ARRIVED, "f": FRAME}
     kinds = [types.Array(from_dtype(table[letter]), 1, "C") for letter in rows]
     return [(kinds, scalar) for scalar in (types.float32, types.float64)]
@@ -98,7 +97,7 @@ _TABLES = types.Array(types.uint32, 2, "C", readonly=True)
 
 @njit
 def _vector(row, place, like):  # type: ignore[no-untyped-def]
-    """Return one of a row's vectors, of the dtype of ``like``."""
+    """Return one of a row's vectors, with the dtype of ``like``."""
     return carray(_pointer(row["vectors"][place]), row["numel"], like.dtype)
 
 
@@ -110,7 +109,7 @@ def _number(row, place, like):  # type: ignore[no-untyped-def]
 
 @njit
 def _pass_of(row, new, indices, values, totals):  # type: ignore[no-untyped-def]
-    """Run the row's pass, and return what a loop of ``fused`` does."""
+    """Run the row's pass, and return the number of taken entries, or -1 if it is too large."""
     numel, capacity = row["numel"], row["capacity"]
     cut = max(1, pattern_of(values.dtype.type(row["aim"]))[0])
     gradient, old = _vector(row, 0, values), _vector(row, 1, values)
@@ -144,12 +143,12 @@ def _pass_of(row, new, indices, values, totals):  # type: ignore[no-untyped-def]
 def send_rows(  # type: ignore[no-untyped-def]
     rows, first, head, body, frames, lists, indices, values, kept_indices, kept_values, tables
 ):
-    """Do as ``RowKernels.send_rows``, with frames and lists as words.
+    """Do ``RowKernels.send_rows``, with frames and lists as words.
 
     Parameters
     ----------
-    indices, values : room for what any pass takes
-    kept_indices, kept_values : room for one more than any row sends
+    indices, values : room for the entries of any pass
+    kept_indices, kept_values : room for one entry more than any row sends
     """
     totals = np.empty(2)
     width = values.itemsize // 4
@@ -178,7 +177,7 @@ def send_rows(  # type: ignore[no-untyped-def]
             magnitude = mean_magnitude(entries)
             for i in range(count):
                 signed = -magnitude if entries[i] < 0 else magnitude
-                new[chosen[i]] = entries[i] - signed  # what the others do not see stays
+                new[chosen[i]] = entries[i] - signed  # the residual keeps the rounding
                 entries[i] = signed
             nbytes = write_signs(
                 frame[HEADER_WORDS:].view(np.uint8), chosen, entries, magnitude, numel
@@ -195,7 +194,7 @@ def send_rows(  # type: ignore[no-untyped-def]
 
 @njit
 def _open(frame, nbytes, numel, head, words, tables):  # type: ignore[no-untyped-def]
-    """Copy a frame to words, and return how many entries it has; -1 where it is not whole, or of
+    """Copy a frame to words, and return its number of entries; -1 if it is not whole, or is of
     another tensor or codec."""
     if nbytes < HEADER_BYTES or nbytes > 4 * words.size:
         return -1
@@ -213,7 +212,7 @@ def _open(frame, nbytes, numel, head, words, tables):  # type: ignore[no-untyped
 
 @njit
 def _ascend(indices, numel):  # type: ignore[no-untyped-def]
-    """Tell whether indices ascend strictly inside a tensor."""
+    """Return whether indices ascend strictly and are below ``numel``."""
     falls = 0
     for i in range(1, indices.size):
         falls += indices[i] <= indices[i - 1]
@@ -222,7 +221,7 @@ def _ascend(indices, numel):  # type: ignore[no-untyped-def]
 
 @njit
 def _read(words, nbytes, body, numel, indices, values):  # type: ignore[no-untyped-def]
-    """Read the entries of a frame; return the sum of their squares, NaN where the body is not
+    """Read the entries of a frame; return the sum of their squares, NaN if the body is not
     whole."""
     count, squares = indices.size, 0.0
     if body == SIGNS:
@@ -248,11 +247,11 @@ def _read(words, nbytes, body, numel, indices, values):  # type: ignore[no-untyp
     nogil=True, cache=True,
 )  # fmt: skip
 def sum_rows(rows, frames, head, body, largest, words, indices, values, tables):  # type: ignore[no-untyped-def]
-    """Do as ``RowKernels.sum_rows``.
+    """Do ``RowKernels.sum_rows``.
 
     Parameters
     ----------
-    largest : bound of the squares' sums: beyond it a sum might leave the dtype
+    largest : if the sum of squares exceeds this bound, a sum might overflow the dtype
     words, indices, values : room for any frame, and for all entries of any row
     """
     for number in range(rows.size):
@@ -281,8 +280,6 @@ def sum_rows(rows, frames, head, body, largest, words, indices, values, tables):
 
 
 class CompiledRows:
-    """The functions of ``RowKernels``."""
-
     def send_rows(
         self,
         rows: np.ndarray,
@@ -304,7 +301,7 @@ class CompiledRows:
         self, rows: np.ndarray, frames: np.ndarray, head: int, body: int, dtype: np.dtype
     ) -> None:
         longest = int(frames["nbytes"].max()) // 4 + 1
-        # An entry takes a word for its index or, among signs, at least two bits.
+        # An entry takes a word for its index or, in a body of signs, at least two bits.
         most = min(longest * (16 if body == SIGNS else 1), int(rows["numel"].max()))
         room = most * int(rows["parts"].max())
         words, indices = np.empty(longest, np.uint32), np.empty(room, np.uint32)

@@ -1,4 +1,4 @@
-"""Passes over a vector, compiled: counts and copies of the entries that reach a cut, and moments.
+"""Compiled passes over a vector: moments, and counts and lists of the entries that reach a cut.
 
 A cut is the bit pattern of a threshold.
 """
@@ -27,16 +27,16 @@ from hvd_sparse.kernels.numba.vectors import (
 )
 
 CUTS = 7
-"""Cuts that one pass counts for: about as many as cost no time beside that of memory."""
+"""Number of cuts that one pass counts; about as many as cost no time beside the memory access."""
 
 SHORT = 1 << 15
-"""Entries of a vector that is copied and put in order faster than it is counted."""
+"""Largest vector that is sorted instead of counted, in entries."""
 
 SAMPLE = 1 << 13
-"""Entries of the sample that tells about where the wanted magnitude lies."""
+"""Entries of the sample that estimates the wanted magnitude."""
 
 PATTERNS = {np.dtype(np.float32): np.int32, np.dtype(np.float64): np.int64}
-"""Integer types of the bit patterns, which are ordered as the magnitudes are."""
+"""Integer types of the bit patterns, which have the order of the magnitudes."""
 
 
 def _emit_count(call: Call) -> ir.Value:
@@ -75,7 +75,7 @@ def _emit_count_each(call: Call) -> None:
     with counting(builder, start, stop, vectors.lanes, states) as (index, found, leaving):
         patterns = vectors.patterns(vectors.load(entries, index))
         is_number = builder.icmp_signed("<=", patterns, vectors.infinity())
-        # NaN becomes zero, which no cut reaches: one mask for all cuts.
+        # Replace NaN by zero, which reaches no cut.
         patterns = builder.select(is_number, patterns, nothing)
         for count, cut in zip(found, cuts):
             reaches = builder.icmp_signed(">=", patterns, cut)
@@ -92,8 +92,7 @@ def _count_each(typing, x, start, stop, cuts, counts):  # type: ignore[no-untype
 
 @njit(signatures("xppII", types.void), nogil=True, cache=True)
 def count_each(x, start, stop, cuts, counts):  # type: ignore[no-untyped-def]
-    """Add to ``counts`` the magnitudes in [start, stop) that reach each of ``CUTS`` cuts above
-    0."""
+    """Add to ``counts`` how many magnitudes in [start, stop) reach each of the cuts above 0."""
     whole = whole_end(x, start, stop)
     _count_each(x, start, whole, cuts, counts)
     for i in range(whole, stop):
@@ -109,7 +108,7 @@ def _emit_take(call: Call) -> ir.Value:
     states = [call.arguments[6]]
     with counting(builder, start, stop, vectors.lanes, states) as (index, (taken,), leaving):
         entry = vectors.load(entries, index)
-        # Few vectors have such an entry: one test of the whole mask skips the rest.
+        # Test the whole mask first, because few vectors have such an entry.
         reaches = reaching(vectors, entry, cuts)
         with vectors.seldom(reaches, [taken]) as changed:
             changed.append(vectors.append(entry, reaches, index, at, found, taken))
@@ -119,7 +118,7 @@ def _emit_take(call: Call) -> ir.Value:
 
 @intrinsic
 def _take(typing, x, start, stop, cut, indices, values, count):  # type: ignore[no-untyped-def]
-    """Append the entries of whole vectors that reach the cut; return the new count."""
+    """Append the entries of whole vectors that reach the cut, and return the new count."""
     words = (types.intp, types.intp, types.intp)
     return types.intp(x, *words, indices, values, types.intp), instructions(_emit_take)
 
@@ -127,16 +126,16 @@ def _take(typing, x, start, stop, cut, indices, values, count):  # type: ignore[
 @njit(signatures("xpppJOp"), nogil=True, cache=True)
 def take(x, start, stop, cut, indices, values, capacity):  # type: ignore[no-untyped-def]
     """Take the entries of [start, stop) that reach the cut, into lists with room for ``capacity +
-    SPARE``; return their count.
+    SPARE``, and return their number.
 
-    Beyond the capacity they are only counted.
+    Entries beyond the capacity are only counted.
     """
     whole = whole_end(x, start, stop)
     count = 0
     for first in range(start, whole, SEGMENT):
         last = min(first + SEGMENT, whole)
         count = _take(x, first, last, cut, indices, values, count)
-        if count > capacity:  # the list is full: the rest is only counted
+        if count > capacity:  # the list is full
             return count + count_at_least(x, last, stop, cut)
     for i in range(whole, stop):
         pattern, infinity = pattern_of(x[i])
@@ -148,7 +147,7 @@ def take(x, start, stop, cut, indices, values, capacity):  # type: ignore[no-unt
 
 @njit(signatures("xppJO"), nogil=True, cache=True)
 def take_first(x, cut, count, indices, values):  # type: ignore[no-untyped-def]
-    """Take the first ``count`` entries whose magnitudes have this bit pattern; return how many."""
+    """Take the first ``count`` entries with this bit pattern, and return their number."""
     found = 0
     for i in range(x.size):
         if found == count:
@@ -163,7 +162,7 @@ def take_first(x, cut, count, indices, values):  # type: ignore[no-untyped-def]
 def _make_look(adds: bool) -> Callable[..., object]:
     """Make an intrinsic over whole vectors: moments of x, or with ``adds`` of out = residual + x.
 
-    It adds to ``totals``, float64 [3]: sum of magnitudes, maximum (NaN overlooked), non-zeros.
+    It adds to ``totals``, float64 [3]: sum of magnitudes, maximum (ignoring NaN), non-zeros.
     """
 
     def emit(call: Call) -> None:
@@ -181,10 +180,10 @@ def _make_look(adds: bool) -> Callable[..., object]:
             if adds:
                 finite = builder.fcmp_ordered("<", magnitude, infinite)
                 vectors.store(builder.select(finite, entry, old), to, index)
-            # Ordered comparisons are false for NaN: the maximum overlooks it, and the sum finds it.
+            # Ordered comparisons are false for NaN, so the maximum ignores it. The sum becomes NaN.
             is_more = builder.fcmp_ordered(">", magnitude, top)
             leaving += [
-                # Summed as doubles: a float32 sum over a long vector loses its last digits.
+                # Sum as doubles, because a float32 sum over a long vector loses its last digits.
                 builder.fadd(low, vectors.doubles(magnitude, 0)),
                 builder.fadd(high, vectors.doubles(magnitude, 1)),
                 builder.select(is_more, magnitude, top),
@@ -221,7 +220,7 @@ def _look_at(entry, totals):  # type: ignore[no-untyped-def]
 
 @njit(signatures("xxOppS", types.void), nogil=True, cache=True)
 def add_and_look(gradient, residual, out, start, stop, totals):  # type: ignore[no-untyped-def]
-    """Write out = residual + gradient, the residual where that is not finite, and add the sum's
+    """Write out = residual + gradient, or the residual if the sum is not finite, and add the sum's
     moments to ``totals``."""
     whole = whole_end(gradient, start, stop)
     _add_and_look(gradient, residual, out, start, whole, totals)
@@ -240,13 +239,13 @@ def look(x, start, stop, totals):  # type: ignore[no-untyped-def]
 
 
 class Found(NamedTuple):
-    """The end of a search.
+    """Result of a search.
 
     pattern : at least ``count`` entries reach it
-    above : fewer than ``count`` reach it; if the search is complete it is the next one, or the same
-        if there are fewer non-zeros than ``count``
-    candidates : how many entries reach ``pattern``, if few enough to be put in order; else None,
-        and the search is complete
+    above : fewer than ``count`` entries reach it; if the search is complete it is the next pattern,
+        or the same if there are fewer than ``count`` non-zeros
+    candidates : number of entries that reach ``pattern``, if they are few enough to sort; None if
+        the search is complete
     """
 
     pattern: int
@@ -255,39 +254,42 @@ class Found(NamedTuple):
 
 
 def search(x: np.ndarray, count: int, reached: Callable[[np.ndarray], np.ndarray]) -> Found:
-    """Return the pattern that ``count`` magnitudes reach, 1 to the size of x.
+    """Return the bit pattern of the count-th largest magnitude, or a range around it.
 
-    The first pass tries the pattern that a sample has there, which settles most vectors, those of
-    few values too. Every other pass divides the range of the pattern by eight, so there are at most
-    12 passes for float32 and 22 for float64, whatever the data.
+    The first pass tries the pattern that a sample suggests, which suffices for most vectors, also
+    for those with few different values. Every other pass divides the range by eight, so there are
+    at most 12 passes for float32 and 22 for float64.
 
-    reached : returns how many entries of x reach each of ``CUTS`` ascending patterns
+    count : 1 to the size of x
+    reached : function that returns how many entries of x reach each of ``CUTS`` ascending patterns
     """
     low, above, few = 1, _infinity(x.dtype) + 1, 4 * count + SHORT
     cuts = _likely_cuts(x, count)
     while above > low + 1:
         counts = reached(cuts)
-        enough = int(np.count_nonzero(counts >= count))  # of the cuts, which ascend
+        enough = int(np.count_nonzero(counts >= count))  # number of cuts that are low enough
         if enough:
             low = int(cuts[enough - 1])
             if counts[enough - 1] <= few:
                 return Found(low, above, int(counts[enough - 1]))
         above = int(cuts[enough]) if enough < cuts.size else above
         cuts = low + (above - low) * np.arange(1, CUTS + 1) // (CUTS + 1)
-        cuts = np.maximum(cuts, low + 1)  # near the end several are the same
+        cuts = np.maximum(cuts, low + 1)  # near the end several cuts are equal
     return Found(low, above, None)
 
 
 def _likely_cuts(x: np.ndarray, count: int) -> np.ndarray:
-    """Return ascending patterns around the count-th largest magnitude of a sample, each with the
-    next higher one, so that a value that many entries share is found at once."""
-    # Strided: about as good as drawn at random for this, and the same on every run.
+    """Return ascending patterns around the count-th largest magnitude of a sample.
+
+    Each comes with the next higher one, so that a value that many entries share is found at once.
+    """
+    # A strided sample is about as good as a random one here, and repeatable.
     sample = np.abs(x[:: max(1, x.size // SAMPLE)])
     patterns = np.sort(
         np.where(np.isnan(sample), 0, sample).view(PATTERNS[x.dtype]).astype(np.intp)
     )[::-1]
     rank = sample.size * count / x.size
-    # The rank in a sample scatters by its square root: the cuts stand on both sides of it.
+    # The standard deviation of a rank in a sample is about its square root.
     margin = 4 * np.sqrt(rank) + 2
     ranks = np.clip(np.array([rank + margin, rank, rank - margin], np.intp), 0, sample.size - 1)
     cuts = np.concatenate([[1], *([pattern, pattern + 1] for pattern in patterns[ranks])])

@@ -1,4 +1,4 @@
-"""Bodies of codec ``sign_mean``, compiled: written and read in one call with the rest of a row."""
+"""Compiled bodies of codec ``sign_mean``, for ``rows``, which encodes a row in one call."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from hvd_sparse.kernels.numba.vectors import pattern_of
 from hvd_sparse.kernels.packing import modulus_of
 
 WIDTHS = (16, 8, 4, 2, 1)
-"""Bits of the planes of a gap's rest, those there are in this order."""
+"""Widths of the planes of remainders, in bits, in order; a modulus uses some of them."""
 
 _modulus_of = njit(modulus_of)
 
 
 @njit
 def mean_magnitude(values):  # type: ignore[no-untyped-def]
-    """Return the mean magnitude of at least one value, inside the range of the magnitudes."""
+    """Return the mean of at least one magnitude, between their least and largest."""
     total, smallest, largest = 0.0, np.inf, 0.0
     for i in range(values.size):
         magnitude = np.float64(abs(values[i]))
@@ -28,19 +28,18 @@ def mean_magnitude(values):  # type: ignore[no-untyped-def]
 
 @njit
 def _bytes_of(count, width):  # type: ignore[no-untyped-def]
-    """Return the bytes of so many numbers."""
     return (count * width + 7) >> 3
 
 
 @njit
 def _put_bit(body, at, place):  # type: ignore[no-untyped-def]
-    """Set a bit of the bytes that begin at ``at``."""
+    """Set a bit of the bytes from ``at``."""
     body[at + (place >> 3)] |= np.uint8(1 << (place & 7))
 
 
 @njit
 def _put_plane(body, at, rests, shift, width):  # type: ignore[no-untyped-def]
-    """Write ``width`` bits of every rest, from bit ``shift`` on."""
+    """Write ``width`` bits of every remainder, from bit ``shift``."""
     mask = (1 << width) - 1
     for i in range(rests.size):
         part, place = (np.int64(rests[i]) >> shift) & mask, i * width
@@ -51,12 +50,12 @@ def _put_plane(body, at, rests, shift, width):  # type: ignore[no-untyped-def]
 
 @njit
 def write_signs(body, indices, values, magnitude, numel):  # type: ignore[no-untyped-def]
-    """Write a body, and return its bytes.
+    """Write a body, and return its number of bytes.
 
     Parameters
     ----------
-    body : uint8, zeros; with room for 41 bits an entry, and 24 bytes
-    indices, values : at least one; no value is 0
+    body : uint8 zeros, with room for 41 bits an entry and 24 bytes
+    indices, values : at least one entry; no value is 0
     magnitude : of the values' dtype
     """
     scale = np.empty(1, values.dtype)
@@ -95,21 +94,20 @@ def write_signs(body, indices, values, magnitude, numel):  # type: ignore[no-unt
 
 @njit
 def _is_padded(body, at, count, width):  # type: ignore[no-untyped-def]
-    """Tell whether the bits behind so many numbers are zero."""
+    """Return whether the padding bits after ``count`` numbers are zero."""
     used = (count * width) & 7
     return used == 0 or body[at + _bytes_of(count, width) - 1] >> used == 0
 
 
 @njit
 def _bit(body, at, place):  # type: ignore[no-untyped-def]
-    """Return a bit of the bytes that begin at ``at``."""
+    """Return a bit of the bytes from ``at``."""
     return (body[at + (place >> 3)] >> (place & 7)) & 1
 
 
 @njit
 def _read_planes(body, at, end, shift, rests):  # type: ignore[no-untyped-def]
-    """Write the low bits of the rests, and return where their planes end; -1 where they are not
-    whole."""
+    """Read the low bits of the remainders, and return the end of their planes; -1 if damaged."""
     done, count = 0, rests.size
     for width in WIDTHS:
         if not shift & width:
@@ -129,7 +127,7 @@ def _read_planes(body, at, end, shift, rests):  # type: ignore[no-untyped-def]
 
 @njit
 def _read_thirds(body, at, end, shift, rests):  # type: ignore[no-untyped-def]
-    """Add the thirds to the rests, and return where they end; -1 where they are not whole."""
+    """Add the thirds to the remainders, and return their end; -1 if they are not whole."""
     twos, found = at + _bytes_of(rests.size, 1), 0
     if twos > end or not _is_padded(body, at, rests.size, 1):
         return -1
@@ -148,7 +146,7 @@ def _read_thirds(body, at, end, shift, rests):  # type: ignore[no-untyped-def]
 
 @njit
 def _read_indices(unary, rests, modulus, numel, indices):  # type: ignore[no-untyped-def]
-    """Write the indices, and tell whether they are as many as the ones, and inside the tensor."""
+    """Write the indices; return whether they are as many as the ones, and all below numel."""
     count = rests.size
     if not 0 < unary.size <= (count + numel // modulus + 7) // 8 or unary[-1] == 0:
         return False
@@ -168,12 +166,7 @@ def _read_indices(unary, rests, modulus, numel, indices):  # type: ignore[no-unt
 
 @njit
 def read_signs(body, numel, indices, values):  # type: ignore[no-untyped-def]
-    """Read a body, and tell whether it is one that is written for so many entries of a tensor.
-
-    Parameters
-    ----------
-    indices, values : written
-    """
+    """Read a body into ``indices`` and ``values``; return whether it is valid for their number."""
     count = indices.size
     at, end = values.itemsize, body.size - _bytes_of(count, 1)
     if count == 0 or end <= at or count > 8 * (end - at) or not _is_padded(body, end, count, 1):

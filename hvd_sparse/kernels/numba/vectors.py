@@ -1,10 +1,10 @@
-"""LLVM instructions on vectors of 64 bytes, for loops that numba has no words for.
+"""LLVM instructions on vectors of 64 bytes, which numba does not offer.
 
-A change here does not reach functions that numba has compiled and cached: touch ``fused.py``,
-``lists.py``, ``packing_loops.py``, ``rows.py`` and ``scans.py`` too.
+numba does not notice a change of this file in cached functions: also change ``fused.py``,
+``lists.py``, ``packing_loops.py``, ``rows.py`` and ``scans.py``.
 
-Magnitudes are compared as bit patterns, not as floats: a thread that takes subnormal numbers for
-zero must take the same entries as any other.
+Magnitudes are compared as bit patterns, because float comparisons depend on whether the thread
+flushes subnormal numbers to zero.
 """
 
 from __future__ import annotations
@@ -26,16 +26,18 @@ VECTOR_BYTES = 64
 INDEX, WORD, DOUBLE = ir.IntType(32), ir.IntType(64), ir.DoubleType()
 
 SEGMENT = 2048
-"""Entries between two looks at how full the list is.
+"""Entries between two checks whether the list is full.
 
-Also how many magnitudes are added up in the data's dtype before the sum goes into a float64."""
+Also the number of magnitudes that are added in the data's dtype before the sum is added to a
+float64.
+"""
 
 SPARE = SEGMENT + 16
-"""Room in a list beyond its capacity: a segment, and the rest of a vector written behind it."""
+"""Room in a list beyond its capacity: a segment, and one vector."""
 
 
 class Vectors:
-    """Instructions on vectors of one float type, put where the builder stands."""
+    """Instructions on vectors of one float type, inserted at the builder's position."""
 
     def __init__(self, builder: ir.IRBuilder, scalar: ir.Type) -> None:
         self.bytes = 4 if scalar == ir.FloatType() else 8
@@ -54,10 +56,10 @@ class Vectors:
         return self.builder.call(function, arguments)
 
     def splat(self, value: ir.Value, vector: ir.VectorType | None = None) -> ir.Value:
-        """Return the value in all lanes, of floats unless told otherwise."""
+        """Return the value in all lanes, of floats by default."""
         vector = vector or self.floats
         undefined = ir.Constant(vector, ir.Undefined)
-        # Into one lane, and from there into all: LLVM knows this as a broadcast.
+        # LLVM recognizes this sequence as a broadcast.
         first = self.builder.insert_element(undefined, value, ir.Constant(INDEX, 0))
         lanes = ir.Constant(ir.VectorType(INDEX, vector.count), [0] * vector.count)
         return self.builder.shuffle_vector(first, undefined, lanes)
@@ -78,41 +80,41 @@ class Vectors:
         return self.builder.and_(bits, ir.Constant(self.integers, [mask] * self.lanes))
 
     def splat_pattern(self, bits: ir.Value) -> ir.Value:
-        """Return a bit pattern, given as 64 bits, in all lanes."""
+        """Return a 64-bit pattern in all lanes, truncated to their width."""
         fitting = bits if self.integer == WORD else self.builder.trunc(bits, self.integer)
         return self.splat(fitting, self.integers)
 
     def infinity(self) -> ir.Value:
-        """Return infinity's bit pattern in all lanes: below it numbers are finite, above it NaN."""
+        """Return infinity's pattern in all lanes: lower patterns are finite, higher ones NaN."""
         bits = 0x7F800000 if self.bytes == 4 else 0x7FF0000000000000
         return ir.Constant(self.integers, [bits] * self.lanes)
 
     def at(self, pointer: ir.Value, index: ir.Value, vector: ir.Type | None = None) -> ir.Value:
-        """Return the address of an entry, cast to a pointer to a vector type if one is given."""
+        """Return the address of an entry, as a pointer to ``vector`` if given."""
         address = self.builder.gep(pointer, [index])
         return self.builder.bitcast(address, vector.as_pointer()) if vector is not None else address
 
     def load(self, pointer: ir.Value, index: ir.Value) -> ir.Value:
         loaded = self.builder.load(self.at(pointer, index, self.floats))
-        loaded.align = self.bytes  # vectors of a program need not begin at a cache line
+        loaded.align = self.bytes  # arrays need not be aligned to cache lines
         return loaded
 
     def store(self, vector: ir.Value, pointer: ir.Value, index: ir.Value) -> None:
         self.builder.store(vector, self.at(pointer, index, self.floats)).align = self.bytes
 
     def store_past_caches(self, vector: ir.Value, pointer: ir.Value, index: ir.Value) -> None:
-        """Write a vector to a whole line of 64 bytes, which is not read before or kept after."""
+        """Write a vector to an aligned line of 64 bytes, past the caches."""
         store = self.builder.store(vector, self.at(pointer, index, self.floats))
         store.align = VECTOR_BYTES
-        # A hint, which LLVM keeps for whole aligned vectors only.
+        # LLVM follows this hint only for whole aligned vectors.
         store.set_metadata("nontemporal", self.builder.module.add_metadata([ir.Constant(INDEX, 1)]))
 
     def no_doubles(self) -> list[ir.Constant]:
-        """Return two zero sums, for the two parts that ``doubles`` gives."""
+        """Return two zero sums, one for each half of the lanes."""
         return [ir.Constant(self.half, [0.0] * (self.lanes // 2))] * 2
 
     def doubles(self, vector: ir.Value, half: int) -> ir.Value:
-        """Return the first or the second half of the lanes, widened."""
+        """Return the first or the second half of the lanes as doubles."""
         first = half * self.lanes // 2
         lanes = [ir.Constant(INDEX, first + i) for i in range(self.lanes // 2)]
         chosen = ir.Constant(ir.VectorType(INDEX, self.lanes // 2), lanes)
@@ -124,17 +126,16 @@ class Vectors:
         return self.sum_of_doubles(halves)
 
     def sum_of_doubles(self, vector: ir.Value) -> ir.Value:
-        # LLVM adds the lanes in order, as no reassociation is allowed: the same bits everywhere.
+        # Without reassociation LLVM adds the lanes in order, so the bits are the same everywhere.
         zero = ir.Constant(DOUBLE, 0.0)
         return self.call(f"llvm.vector.reduce.fadd.v{self.lanes // 2}f64", DOUBLE, zero, vector)
 
     def largest(self, vector: ir.Value) -> ir.Value:
-        """Return the largest lane, as a double; none of them may be NaN."""
+        """Return the largest lane, as a double; no lane may be NaN."""
         top = self.call(f"llvm.vector.reduce.fmax.{self.suffix}", self.scalar, vector)
         return top if self.scalar == DOUBLE else self.builder.fpext(top, DOUBLE)
 
     def ones(self, mask: ir.Value) -> ir.Value:
-        # A mask has one bit a lane.
         bits = self.builder.bitcast(mask, ir.IntType(self.lanes))
         return self.builder.zext(self.call(f"llvm.ctpop.i{self.lanes}", bits.type, bits), WORD)
 
@@ -146,12 +147,12 @@ class Vectors:
     def seldom(self, mask: ir.Value, states: list[ir.Value]) -> Iterator[list[ir.Value]]:
         """Run a block only if a lane of the mask is set.
 
-        The block appends the new states to the list; behind it the list has these, or the old
+        The block appends the new states to the list; afterwards the list has the new or the old
         states.
         """
         before = self.builder.block
         changed: list[ir.Value] = []
-        # Called unlikely, the block moves out of the loop's straight line.
+        # LLVM moves an unlikely block out of the loop.
         with self.builder.if_then(self.is_any(mask), likely=False):
             yield changed
             inside = self.builder.block
@@ -170,8 +171,8 @@ class Vectors:
         values: ir.Value,
         count: ir.Value,
     ) -> ir.Value:
-        """Append the masked entries and their indices to a list, with room for a vector behind its
-        end; return its new length."""
+        """Append the masked entries and their indices to a list, and return its new length; the
+        list needs room for one more vector."""
         for vector, pointer in ((entry, values), (self.positions(index), indices)):
             to_the_front = self.call(
                 f"llvm.experimental.vector.compress.{self._suffix_of(vector)}",
@@ -180,7 +181,7 @@ class Vectors:
                 mask,
                 vector,
             )
-            # A whole vector is stored; the next append overwrites what is behind the count.
+            # Store a whole vector; the next append overwrites its surplus.
             place = self.builder.bitcast(self.at(pointer, count), vector.type.as_pointer())
             self.builder.store(to_the_front, place).align = (
                 4 if vector.type == self.indices else self.bytes
@@ -195,14 +196,14 @@ class Vectors:
 def counting(
     builder: ir.IRBuilder, start: ir.Value, stop: ir.Value, step: int, states: list[ir.Value]
 ) -> Iterator[tuple[ir.Value, list[ir.Value], list[ir.Value]]]:
-    """Loop over [start, stop) by step: yield index, states on entry, and a list for those on
-    exit."""
+    """Loop over [start, stop) by step; yield the index, the states on entry, and a list for the
+    states on exit."""
     before, head = builder.block, builder.append_basic_block("head")
     body, after = builder.append_basic_block("body"), builder.append_basic_block("after")
     builder.branch(head)
     builder.position_at_end(head)
-    # In SSA form a variable that a loop changes is a phi: its value is that of the block the
-    # program came from, before the loop or the end of its body.
+    # In SSA form a variable that changes in a loop is a phi: its value comes from before the loop
+    # or from the end of its body.
     index = builder.phi(WORD)
     index.add_incoming(start, before)
     entering = [builder.phi(state.type) for state in states]
@@ -212,7 +213,7 @@ def counting(
     builder.position_at_end(body)
     leaving: list[ir.Value] = []
     yield index, entering, leaving
-    # Here the body is complete: its last block is the one that the phis come from.
+    # The body is complete here, so its last block is known.
     index.add_incoming(builder.add(index, ir.Constant(WORD, step)), builder.block)
     for phi, state in zip(entering, leaving):
         phi.add_incoming(state, builder.block)
@@ -222,7 +223,7 @@ def counting(
 
 
 class Call:
-    """A call of an intrinsic; ``builder`` writes its instructions, ``arguments`` are its values."""
+    """A call of an intrinsic; ``builder`` inserts its instructions, ``arguments`` are values."""
 
     def __init__(
         self,
@@ -236,7 +237,7 @@ class Call:
 
     @cached_property
     def vectors(self) -> Vectors:
-        """Return the instructions on vectors of the first argument's type, which is an array."""
+        """Return the instructions on vectors of the first argument's type, an array."""
         return Vectors(self.builder, self._context.get_data_type(self._types[0].dtype))
 
     def pointers(self, *positions: int) -> list[ir.Value]:
@@ -245,7 +246,7 @@ class Call:
         ]
 
     def members(self, position: int) -> list[ir.Value]:
-        """Return the values in a tuple argument; of an array, where its entries begin."""
+        """Return the values of a tuple argument; for arrays, the addresses of their data."""
         whole, kinds = self.arguments[position], self._types[position].types
         values = [self.builder.extract_value(whole, i) for i in range(len(kinds))]
         return [
@@ -254,7 +255,7 @@ class Call:
         ]
 
     def is_set(self, number: ir.Value) -> ir.Value:
-        """Return whether an integer is not 0, as ``select`` wants it."""
+        """Return whether an integer is not 0, in the form that ``select`` needs."""
         return self.builder.icmp_signed("!=", number, ir.Constant(number.type, 0))
 
     def _pointer(self, kind: types.Array, value: ir.Value) -> ir.Value:
@@ -267,11 +268,11 @@ class Call:
 
 
 Emit = Callable[[Call], ir.Value | None]
-"""Writes the instructions of a call, and returns its result; None where it has none."""
+"""Function that writes the instructions of a call, and returns its result or None."""
 
 
 def instructions(emit: Emit) -> Callable[..., ir.Value]:
-    """Return a code generator as numba wants it."""
+    """Return a code generator in the form that numba needs."""
 
     def codegen(
         context: BaseContext,
@@ -286,8 +287,8 @@ def instructions(emit: Emit) -> Callable[..., ir.Value]:
 
 
 def pattern_of(entry: float) -> tuple[int, int]:
-    """Return the bit pattern of a magnitude, as the vectors compare it, and that of infinity."""
-    raise NotImplementedError  # numba puts the overload in its place
+    """Return a magnitude's bit pattern, and that of infinity."""
+    raise NotImplementedError  # numba uses the overload below
 
 
 @overload(pattern_of)
@@ -304,14 +305,14 @@ def _pattern_by_type(entry):  # type: ignore[no-untyped-def]
 
 
 def reaching(vectors: Vectors, entry: ir.Value, cuts: ir.Value) -> ir.Value:
-    """Return a mask of the entries that reach the cut; NaN never does."""
+    """Return a mask of the entries that reach the cut, false for NaN."""
     builder, patterns = vectors.builder, vectors.patterns(entry)
     is_number = builder.icmp_signed("<=", patterns, vectors.infinity())
     return builder.and_(builder.icmp_signed(">=", patterns, cuts), is_number)
 
 
 def signatures(arguments: str, result: types.Type = types.intp) -> list[Signature]:
-    """Return one signature a float type.
+    """Return one signature per float type.
 
     arguments : a letter each: v a value, x values read, O values written, j indices read, J indices
         written, p a position or count, f a float64, I positions written, S float64 totals written;

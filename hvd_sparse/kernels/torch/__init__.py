@@ -1,8 +1,8 @@
-"""Kernels of plain torch operations, on any device.  Contracts: ``kernels.contract``.
+"""Engine ``torch``: kernels of plain torch operations, on any device, for ``kernels.contract``.
 
-Vectors lie where their tensors do (``vector.DeviceVector``); what is selected comes to the host, by
-one copy that waits once. Only operations whose bits every device agrees on are used: no fused
-multiply-add, no sum by atomics, and no top-k where equal magnitudes could go either way.
+Vectors stay on their device (``vector.DeviceVector``). Selected entries are copied to the host at
+once, with one wait. Only operations that give the same bits on all devices are used: no fused
+multiply-add, no sum by atomics, and no top-k, whose choice among equal magnitudes is undefined.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ LATE = {
     "push_momentum_and_take": "later_push_momentum_and_take",
     "push_adam_and_take": "later_push_adam_and_take",
 }
-"""The passes of a step: begun once a bucket is complete, all of its tensors' together."""
+"""Variants of the passes that do not wait; those of a bucket run together when it is complete."""
 
 
 def _at_once(later: Callable[..., Coming[Answer]]) -> Callable[..., Answer]:
-    """Return the kernel that waits for the answer of ``later``."""
+    """Return the kernel that calls ``later`` and waits for its result."""
 
     def kernel(*arguments: object) -> Answer:
         return later(*arguments).result()
@@ -54,7 +54,7 @@ def _at_once(later: Callable[..., Coming[Answer]]) -> Callable[..., Answer]:
 
 
 class TorchKernels:
-    """Kernels of torch operations; lists and bytes go to the kernels of the host."""
+    """Kernels of torch operations; the host's kernels process lists and bytes."""
 
     def __init__(self, host: Kernels) -> None:
         self._host = host
@@ -161,7 +161,7 @@ class TorchKernels:
         nesterov: bool,
         aim: Aim,
     ) -> Coming[Taking]:
-        """Push the velocity now, and take with the other passes of a bucket."""
+        """Push the velocity at once; the taking pass runs with the others of its bucket."""
         self.push_momentum(gradient, velocity, out_velocity, momentum)
         direction = tensor_of(out_velocity)
         if nesterov:
@@ -183,7 +183,7 @@ class TorchKernels:
         step: AdamStep,
         aim: Aim,
     ) -> Coming[Taking]:
-        """Move the moments now, and take with the other passes of a bucket."""
+        """Update the moments at once; the taking pass runs with the others of its bucket."""
         direction = DeviceVector(torch.empty_like(tensor_of(out)))
         self.push_adam(gradient, mean, square, out_mean, out_square, direction, step)
         return self.later_accumulate_and_take(direction, residual, out, aim)
@@ -191,8 +191,7 @@ class TorchKernels:
     push_adam_and_take = _at_once(later_push_adam_and_take)
 
     def begin(self, given: Sequence[Pass]) -> Answers:
-        """Start passes of one dtype on one device, without waiting; ``Moments`` or ``Taking``
-        each."""
+        """Start passes of one dtype on one device; the results are ``Moments`` or ``Taking``."""
         return joined([passes.accumulated(one) for one in given])
 
     def push_momentum(
@@ -248,7 +247,8 @@ class TorchKernels:
         result = tensor_of(out).zero_()
         if not any(part.count for part in parts):
             return
-        # Two copies for all ranks; then one rank after the other, as indices are unique in one.
+        # Copy all ranks' entries at once, but add rank by rank, because indices are unique only in
+        # one rank.
         indices = upload_indices(np.concatenate([part.indices for part in parts]), result.device)
         values = np.concatenate([part.values for part in parts])
         values *= values.dtype.type(factor)
@@ -271,7 +271,7 @@ class TorchKernels:
 
 
 class KernelsByPlace:
-    """Kernels of two engines: one for vectors on a device, one for arrays of the host."""
+    """Kernels of two engines: one for vectors on a device, and one for arrays on the host."""
 
     def __init__(self, host: Kernels, device: Kernels) -> None:
         self._host, self._device = host, device

@@ -1,8 +1,7 @@
-"""Passes of a step that a device is given bucket by bucket, and their answers, which come by one
-copy.
+"""Passes on a device that are started bucket by bucket, and copies of their results to the host.
 
-A pass is only noted when its tensor comes.  Once a bucket is full, an engine begins the passes of
-all its tensors at once, and what they find lies in one piece of the device's memory.
+A tensor's pass is only recorded at first. When the bucket is full an engine starts the passes of
+all its tensors together, and one copy per device fetches their results.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ Answer = TypeVar("Answer", covariant=True)
 
 
 class Pass(NamedTuple):
-    """A pass over one tensor: add the gradient, look, and take the entries that reach the aim.
+    """A pass over one tensor: add the gradient, measure, and take the entries that reach the aim.
 
     gradient, residual, out : 1-D, contiguous, of one dtype and device
-    aim : None takes nothing, and asks for moments
+    aim : None for a pass that takes nothing and returns moments
     """
 
     gradient: torch.Tensor
@@ -34,12 +33,12 @@ class Pass(NamedTuple):
 
     @property
     def room(self) -> int:
-        """The most entries of its list."""
+        """The largest number of entries in its list."""
         return max(0, min(self.aim.capacity, int(self.out.numel()))) if self.aim else 0
 
 
 class Sum(NamedTuple):
-    """The arguments of ``Kernels.assemble``; the parts are on the host."""
+    """The arguments of ``Kernels.assemble``, with the parts on the host."""
 
     out: torch.Tensor
     parts: Sequence[Selection]
@@ -50,7 +49,7 @@ class Answers(NamedTuple):
     """Results of passes, on their device.
 
     words : int32
-    read : makes a result for every pass of the words, once they are on the host
+    read : function that converts the words, once they are on the host, to a result per pass
     """
 
     words: torch.Tensor
@@ -58,14 +57,14 @@ class Answers(NamedTuple):
 
 
 Begin = Callable[[Sequence[Pass]], Answers]
-"""An engine's way to give a device passes of one dtype, and wait for nothing."""
+"""Function of an engine that starts passes of one dtype on a device, without waiting."""
 
 
 class Coming(Generic[Answer]):
-    """A pass's result that lies on a device, or will; reading any attribute of it waits.
+    """The result of a pass that may still run; reading an attribute waits for the result.
 
-    one : the pass, which begins with those of its bucket (``Delivery``), or when it is read
-    begin : of the engine
+    one : the pass, started with those of its bucket (``Delivery``), or when the result is read
+    begin : the engine's function that starts passes
     """
 
     def __init__(self, one: Pass, begin: Begin) -> None:
@@ -82,7 +81,7 @@ class Coming(Generic[Answer]):
         self._delivery = parcel, number
 
     def result(self) -> Answer:
-        """Return the result, and wait for the device if it is not here."""
+        """Return the result, and wait for the device if necessary."""
         if self._answer is None:
             if self._delivery is None:
                 answers = self.begin([self.one])
@@ -98,7 +97,7 @@ class Coming(Generic[Answer]):
 
 
 class Parcel:
-    """Results of one device on their way to the host, in one copy."""
+    """Results on one device that are being copied to the host, in one copy."""
 
     def __init__(self, answers: Answers) -> None:
         self.copy, self._read = Copy(answers.words), answers.read
@@ -111,17 +110,17 @@ class Parcel:
 
 
 class OnItsWay(Protocol):
-    """A copy to the host."""
+    """A copy to the host that has been started."""
 
     def is_here(self) -> bool:
         pass
 
 
 class Delivery:
-    """A bucket's passes, begun, and their results on their way to the host by one copy a device.
+    """Starts a bucket's passes, and the copies of their results to the host, one per device.
 
-    coming : of passes that have not been begun
-    beside : further copies on their way
+    coming : results of passes that have not been started
+    beside : further copies that have been started
     """
 
     def __init__(self, coming: Sequence[Coming[object]], beside: Sequence[OnItsWay] = ()) -> None:
@@ -131,16 +130,16 @@ class Delivery:
         self._parcels, self._beside = [_begun(each) for each in by_device.values()], beside
 
     def is_here(self) -> bool:
-        """Tell whether the copies are done, so that reading an answer does not wait."""
+        """Return whether the copies are complete, so that reading a result does not wait."""
         mine = all(parcel.copy.is_here() for parcel in self._parcels)
         return mine and all(each.is_here() for each in self._beside)
 
 
 def _begun(coming: Sequence[Coming[object]]) -> Parcel:
-    """Begin passes on one device: all that are of one engine and dtype together."""
+    """Start passes on one device, those of one engine and dtype together."""
     together: dict[tuple[Begin, torch.dtype], list[Coming[object]]] = {}
     for each in coming:
-        follow(each.stream)  # a tensor may have been made on another one than the bucket's last
+        follow(each.stream)  # a tensor may be from another stream
         together.setdefault((each.begin, each.one.out.dtype), []).append(each)
     groups = list(together.items())
     answers = [begin([each.one for each in group]) for (begin, _), group in groups]
@@ -153,10 +152,10 @@ def _begun(coming: Sequence[Coming[object]]) -> Parcel:
 
 
 def joined(several: Sequence[Answers]) -> Answers:
-    """Join the results of several groups of passes, in one piece of memory."""
+    """Join the results of several groups of passes in one piece of memory."""
     if len(several) == 1:
         return several[0]
-    # Every piece begins at a multiple of 8 bytes: its first words are float64.
+    # Pad every piece to a multiple of 8 bytes, because its first words are float64.
     words = [torch.nn.functional.pad(each.words, (0, each.words.numel() % 2)) for each in several]
     ends = np.cumsum([each.numel() for each in words]).tolist()
     pieces = [

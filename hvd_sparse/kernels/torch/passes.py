@@ -1,5 +1,4 @@
-"""Passes of a step over one tensor, in plain operations, each of which rounds as numpy's does; and
-the way of taken entries to the host, by one copy of a known size."""
+"""Passes over one tensor in plain torch operations, and the copy of taken entries to the host."""
 
 from __future__ import annotations
 
@@ -20,9 +19,9 @@ from hvd_sparse.types import Selection
 class Taken(NamedTuple):
     """The entries of a mask, on the host.
 
-    found : how many there are
+    found : number of entries
     selection : the entries; None if they exceed the capacity
-    also : the numbers that were fetched with them
+    also : the numbers that were copied with them
     """
 
     found: int
@@ -31,13 +30,13 @@ class Taken(NamedTuple):
 
 
 def largest(x: torch.Tensor, count: int) -> torch.Tensor:
-    """Return a mask of the largest magnitudes, without zeros and NaN; of equals, the first.
+    """Return a mask of the largest magnitudes, without zeros and NaN; the first of equal ones.
 
     x : not empty
-    count : 1 to all
+    count : 1 to the size of x
     """
     magnitudes = torch.where(x.isnan(), torch.zeros_like(x), x.abs())
-    # The value alone: which of several equal entries it comes from is the device's affair.
+    # Use only the value, because the index among equal entries depends on the device.
     least = magnitudes.kthvalue(x.numel() - count + 1).values
     above = magnitudes > least
     ties = (magnitudes == least) & (least > 0)
@@ -45,16 +44,16 @@ def largest(x: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def take(x: torch.Tensor, mask: torch.Tensor, capacity: int, *also: torch.Tensor) -> Taken:
-    """Return the entries of a mask, by one copy and one wait: ``packed``."""
+    """Return the entries of a mask, by one copy and one wait; see ``packed``."""
     return unpacked(fetch(packed(x, mask, capacity, *also)), x, capacity, len(also))
 
 
 def packed(x: torch.Tensor, mask: torch.Tensor, capacity: int, *also: torch.Tensor) -> torch.Tensor:
-    """Return the entries of a mask in one piece of the device's memory, int32.
+    """Return the entries of a mask in one piece of device memory, int32, for ``unpacked``.
 
     x, mask : float32 or float64 [n], bool [n]
-    capacity : the most entries that are fetched
-    also : numbers of the device, exact in float64, to fetch with them
+    capacity : largest number of entries that are copied
+    also : numbers on the device, exact in float64, to copy with them
     """
     room = max(0, min(capacity, x.numel()))
     numbers = torch.stack([each.to(torch.float64) for each in (mask.sum(), *also)])
@@ -65,9 +64,9 @@ def packed(x: torch.Tensor, mask: torch.Tensor, capacity: int, *also: torch.Tens
 
 
 def unpacked(fetched: np.ndarray, x: torch.Tensor, capacity: int, also: int) -> Taken:
-    """Read what ``packed`` made, on the host: int32, with the same x and capacity.
+    """Convert the result of ``packed`` on the host, int32, given the same x and capacity.
 
-    also : how many numbers there were
+    also : number of additional numbers
     """
     room, head = max(0, min(capacity, x.numel())), 2 * (1 + also)
     count, *rest = fetched[:head].view(np.float64).tolist()
@@ -100,7 +99,7 @@ def _taken(one: Pass, aim: Aim) -> Answers:
     reaches = reaching(total, magnitudes, aim.threshold) & is_finite
     sums = magnitudes.sum(dtype=torch.float64), is_finite.logical_not().sum()
     besides = statistics.pending(total, aim.brings)
-    # Taken out of the sum before the host knows how many they are: it need not wait for that.
+    # Clear them before the host knows their number, so that it need not wait.
     leaves = reaches & (reaches.sum() <= aim.capacity)
     rest = torch.where(is_finite, total, kept)
     torch.where(leaves, torch.zeros_like(total), rest, out=one.out)
@@ -115,12 +114,11 @@ def _taken(one: Pass, aim: Aim) -> Answers:
 
 
 def push_adam(vectors: Sequence[torch.Tensor], step: AdamStep) -> None:
-    """Do ``Kernels.push_adam``; the vectors are in the order of its arguments."""
     gradient, mean, square, out_mean, out_square, out = vectors
     dtype = np.dtype(np.float64 if out.dtype == torch.float64 else np.float32)
     factors = (float(factor) for factor in step.factors(dtype))
     beta1, rest1, unbias1, beta2, rest2, unbias2, own, others, epsilon, scale = factors
-    # Never a factor given to add: a device could fuse the two.
+    # Do not pass a factor to ``add``, because a device could fuse multiplication and addition.
     torch.add(mean * beta1, gradient * rest1, out=out_mean)
     torch.add(square * beta2, (gradient * gradient).mul_(rest2), out=out_square)
     first, second = out_mean * unbias1, out_square * unbias2
@@ -131,11 +129,11 @@ def push_adam(vectors: Sequence[torch.Tensor], step: AdamStep) -> None:
 
 
 def _root(x: torch.Tensor) -> torch.Tensor:
-    """Return the square roots, rounded correctly: torch's own are so on some devices only."""
+    """Return the correctly rounded square roots; torch's own are so on some devices only."""
     if x.dtype == torch.float32:
         return x.double().sqrt().float()
     near = x.sqrt()
-    # What is left of x, exactly: the square of the root's two halves, product by product (Dekker).
+    # The exact remainder of x: subtract the root's square as products of its halves (Dekker).
     large = near * 134217729.0
     high = large - (large - near)
     low = near - high

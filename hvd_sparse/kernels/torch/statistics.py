@@ -1,4 +1,4 @@
-"""Statistics of a vector, in float64: found on the device, and read once they are on the host."""
+"""Statistics of a vector in float64, computed on the device and converted on the host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hvd_sparse.kernels.torch.vector import fetch, reaching, rounded
 
 
 def pending_moments(x: torch.Tensor) -> torch.Tensor:
-    """Return sum and maximum of the magnitudes and the count of non-zeros, on the device."""
+    """Return sum and maximum of the magnitudes and the number of non-zeros, on the device."""
     if not x.numel():
         return torch.zeros(3, dtype=torch.float64, device=x.device)
     magnitudes = x.abs()
@@ -63,7 +63,8 @@ def _tail_in(found: np.ndarray, numel: int) -> Tail:
 
 
 class Statistic(NamedTuple):
-    """One of ``Brought``: on the device, its size in float64, and read from that on the host."""
+    """One of the ``Brought`` statistics: its computation on the device, its number of float64, and
+    its conversion on the host."""
 
     pending: Callable[[torch.Tensor], torch.Tensor]
     size: int
@@ -78,12 +79,12 @@ STATISTICS = {
 
 
 def pending(x: torch.Tensor, names: Sequence[str]) -> list[torch.Tensor]:
-    """Return the numbers of several statistics, one after the other, on the device."""
+    """Return the numbers of several statistics, concatenated, on the device."""
     return [number for name in names for number in STATISTICS[name].pending(x).unbind()]
 
 
 def read(numbers: Sequence[float], names: Sequence[str], numel: int) -> Brought:
-    """Return the statistics, once their numbers are on the host."""
+    """Convert the numbers of statistics on the host."""
     found, rest = {}, np.array(numbers)
     for name in names:
         statistic = STATISTICS[name]
@@ -106,7 +107,7 @@ def tail(x: torch.Tensor, threshold: float) -> Tail:
 
 def digit_counts(x: torch.Tensor, shift: int, prefix: int) -> np.ndarray:
     pattern = torch.int64 if x.dtype == torch.float64 else torch.int32
-    bits = x.view(pattern) & torch.iinfo(pattern).max  # without the sign
+    bits = x.view(pattern) & torch.iinfo(pattern).max
     has_prefix = torch.ones_like(bits)
     if 8 * x.element_size() - shift - 8:
         has_prefix = ((bits >> (shift + 8)) == prefix).to(pattern)
@@ -120,5 +121,5 @@ def chunk_norms(x: torch.Tensor, length: int) -> np.ndarray:
 
 
 def chunks(x: torch.Tensor, length: int) -> torch.Tensor:
-    """Return the vector as rows of one length, the last one filled up with zeros."""
+    """Return the vector as rows of equal length, the last one padded with zeros."""
     return torch.nn.functional.pad(x, (0, -x.numel() % length)).view(-1, length)

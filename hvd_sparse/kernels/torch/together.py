@@ -1,9 +1,9 @@
-"""Walks that ask a device at the same time: one copy and one wait for all of them.
+"""Tasks that wait for a device together, with one copy and one wait for all of them.
 
-A walk stops where it needs an answer, and the next one runs up to where it does.  Once all have
-stopped their questions travel together.  Walks are greenlets, functions of one thread that can stop
-in the middle: so selectors and kernels are written as if each were alone.  Without the package
-greenlet every question waits by itself.
+A task runs until it needs a tensor of the device; then the next task runs. When all tasks wait,
+their tensors are copied together. Each task is a greenlet (``Walk``), a function that can pause, so
+selectors and kernels need no code for this. Without the package greenlet every task waits
+separately.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ except ImportError:
 
 Task = Callable[[], None]
 FetchAll = Callable[[Sequence[torch.Tensor]], Sequence[np.ndarray]]
-"""Brings several tensors of devices to the host, by one copy and one wait a device."""
+"""Function that copies tensors from devices to the host, with one copy and one wait per device."""
 
 
 class Walk:
-    """One of several walks; it stops where it asks. Its task raises nothing of its own."""
+    """A task in a greenlet, which pauses when it needs a tensor. The task must not raise."""
 
     def __init__(self, task: Task) -> None:
         self._task, self._thread = task, greenlet.greenlet(self._run)
@@ -32,17 +32,17 @@ class Walk:
         self._answer: np.ndarray | None = None
 
     def go_on(self, answer: np.ndarray | None = None) -> None:
-        """Run up to the next question, or to the end, where ``question`` is None."""
+        """Run until the next question, or to the end; ``question`` is then None."""
         self.question, self._answer = None, answer
         self._thread.switch()
 
     def fail(self, error: Exception) -> None:
-        """Raise an error where the walk has asked, and run up to the next question or the end."""
+        """Raise an error where the task paused, and run until the next question or the end."""
         self.question = None
         self._thread.throw(error)
 
     def ask(self, question: torch.Tensor) -> np.ndarray:
-        """Stop, and return a device's tensor as an array of the host.  Called by the task."""
+        """Pause, and return a device's tensor as an array on the host. The task calls this."""
         self.question = question
         self._thread.parent.switch()
         answer, self._answer = self._answer, None
@@ -54,16 +54,16 @@ class Walk:
         try:
             self._task()
         finally:
-            del self._thread.walk  # else both would stay, with all that the task holds
+            del self._thread.walk  # break the cycle, which would keep the task's objects alive
 
 
 def can_stop() -> bool:
-    """Tell whether walks can wait together: the package greenlet is there."""
+    """Return whether tasks can wait together: the package greenlet is installed."""
     return greenlet is not None
 
 
 def current_walk() -> Walk | None:
-    """Return the walk that is running; None outside of walks."""
+    """Return the running ``Walk``; None outside of ``run_together``."""
     if greenlet is None:
         return None
     walk: Walk | None = getattr(greenlet.getcurrent(), "walk", None)
@@ -71,10 +71,10 @@ def current_walk() -> Walk | None:
 
 
 def run_together(tasks: Sequence[Task], fetch_all: FetchAll) -> None:
-    """Run independent tasks, and bring the tensors that they ask for to the host in rounds.
+    """Run independent tasks, and copy the tensors that they ask for to the host in rounds.
 
-    tasks : raise nothing of their own
-    fetch_all : fetches tensors of devices, with one copy and one wait a device
+    tasks : functions that do not raise
+    fetch_all : copies tensors from devices, with one copy and one wait per device
     """
     if greenlet is None or len(tasks) == 1:
         for task in tasks:
@@ -89,7 +89,7 @@ def run_together(tasks: Sequence[Task], fetch_all: FetchAll) -> None:
             return
         try:
             answers = fetch_all([question for _, question in asking])
-        except Exception as error:  # each task says for itself what that means
+        except Exception as error:  # tasks report it
             for walk, _ in asking:
                 walk.fail(error)
             continue

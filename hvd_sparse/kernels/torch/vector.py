@@ -1,4 +1,4 @@
-"""Vectors in a device's memory, and the two ways between it and the host."""
+"""Vectors in a device's memory, and copies between the device and the host."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import torch
 from hvd_sparse.kernels.torch.together import current_walk
 
 LOW = 0xFFFFFFFF
-"""The bits of an index: torch has hardly an operation on uint32, so indices are int64 there."""
+"""Mask of an index. Indices are int64 on devices, because torch has few operations on uint32."""
 
 
 class DeviceVector:
-    """A vector on a device, with the part of numpy's interface that the core uses.
+    """A vector on a device, with the part of numpy's interface that this package uses.
 
-    It has a size and a dtype, parts of it are vectors, and its entries at indices come to the host
-    and go back. Vectors are added, and multiplied and divided by numbers. numpy's functions raise
-    TypeError.
+    It has a size and a dtype; slices are vectors on the device, and entries at indices are arrays
+    on the host. Vectors can be added, and multiplied and divided by numbers. numpy's functions
+    raise TypeError.
 
     tensor : 1-D, contiguous, float32 or float64
     """
 
     __slots__ = ("dtype", "tensor")
-    __array_ufunc__ = None  # numpy's operators leave it alone
+    __array_ufunc__ = None  # makes numpy's operators raise TypeError
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
@@ -47,7 +47,7 @@ class DeviceVector:
         return self.size
 
     def __getitem__(self, where: slice | np.ndarray) -> Vector:
-        """Return a part, or the entries at indices as an array of the host."""
+        """Return a slice, or the entries at indices as an array on the host."""
         if isinstance(where, slice):
             return DeviceVector(self.tensor[where])
         return fetch(self.tensor[upload_indices(where, self.tensor.device)])
@@ -65,7 +65,7 @@ class DeviceVector:
         return DeviceVector(self.tensor + other.tensor)
 
     def __truediv__(self, number: np.floating) -> DeviceVector:
-        # By a tensor: by a number, some devices multiply with its reciprocal.
+        # Divide by a tensor, because some devices multiply by the reciprocal of a number.
         like = {"dtype": self.tensor.dtype, "device": self.tensor.device}
         return DeviceVector(self.tensor / torch.full((), float(number), **like))
 
@@ -80,7 +80,7 @@ class DeviceVector:
         torch.maximum(x.tensor, y.tensor, out=self.tensor)
 
     def copy(self) -> np.ndarray:
-        """Return all entries as an array of the host."""
+        """Return all entries as an array on the host."""
         return fetch(self.tensor.clone())
 
     def __array__(self, dtype: object = None, copy: object = None) -> NoReturn:
@@ -91,19 +91,20 @@ class DeviceVector:
 
 
 Vector = Union[np.ndarray, DeviceVector]
-"""What the kernels of this engine are given; an array of the host is a tensor of the CPU."""
+"""Argument of this engine's kernels; an array on the host is used as a CPU tensor."""
 
 
 def tensor_of(x: Vector) -> torch.Tensor:
-    """Return the vector's tensor; of an array, in its own memory unless that is read-only."""
+    """Return a vector's tensor. It shares the memory of an array unless that is read-only."""
     if isinstance(x, DeviceVector):
         return x.tensor
-    # Made anew: an array of one entry may have any stride, and torch takes no negative one.
+    # Make a new array, because one of a single entry may have a negative stride, which torch
+    # refuses.
     return torch.from_numpy(np.ndarray(x.size, x.dtype, x) if x.flags.writeable else x.copy())
 
 
 def rounded(x: torch.Tensor, threshold: float) -> float:
-    """Return the threshold in the vector's dtype; infinite where it is too large for it."""
+    """Return the threshold in the vector's dtype; infinite if it is too large."""
     if x.dtype == torch.float64:
         return threshold
     with np.errstate(over="ignore"):
@@ -111,14 +112,13 @@ def rounded(x: torch.Tensor, threshold: float) -> float:
 
 
 def reaching(x: torch.Tensor, magnitudes: torch.Tensor, threshold: float) -> torch.Tensor:
-    """Return a mask of the magnitudes that are at least the rounded threshold; zeros never are."""
+    """Return a mask of the magnitudes of at least the rounded threshold, without zeros."""
     cut = rounded(x, threshold)
     return magnitudes >= cut if cut > 0 else magnitudes > 0
 
 
 class Copy:
-    """A copy of a device's tensor, made for this, on its way to pinned memory; of the CPU,
-    itself."""
+    """A started copy of a device's tensor to pinned memory; CPU tensors are not copied."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._is_read = tensor.device.type == "cpu"
@@ -133,10 +133,10 @@ class Copy:
         return self._is_read or bool(self._done.query())
 
     def array(self) -> np.ndarray:
-        """Return the entries as an array of the host, and wait for them the first time."""
+        """Return the entries as an array on the host; the first call waits."""
         if not self._is_read:
             if not self._done.query():
-                wait_until(self._done)  # before it, the host's memory holds anything
+                wait_until(self._done)  # before this the host's memory is undefined
             self._is_read = True
         array: np.ndarray = self._host.numpy()
         return array
@@ -147,7 +147,7 @@ def wait_until(done: torch.Event) -> None:
 
 
 def wait_for(device: torch.device) -> None:
-    """Wait until the device has done what this thread's current stream was given."""
+    """Wait until the device has finished this thread's current stream."""
     torch.accelerator.current_stream(device).synchronize()
 
 
@@ -157,8 +157,7 @@ def stream_of(device: torch.device) -> torch.Stream | None:
 
 
 def follow(stream: torch.Stream | None) -> None:
-    """Let this thread's current stream wait for what another one has been given; the host does
-    not."""
+    """Let this thread's current stream, but not the host, wait for another stream."""
     if stream is not None:
         here = torch.accelerator.current_stream(stream.device)
         if here != stream:
@@ -166,9 +165,9 @@ def follow(stream: torch.Stream | None) -> None:
 
 
 def fetch(tensor: torch.Tensor) -> np.ndarray:
-    """Return a tensor's entries as an array of the host: one copy, and one wait for the device.
+    """Return a tensor's entries as an array on the host, by one copy and one wait for the device.
 
-    In a walk beside others (``together``) both are shared.  On the CPU the array is the tensor's
+    Tasks of ``together`` share the copy and the wait. On the CPU the array shares the tensor's
     memory, so the tensor must have been made for this.
     """
     array: np.ndarray
@@ -180,13 +179,13 @@ def fetch(tensor: torch.Tensor) -> np.ndarray:
         return walk.ask(tensor)
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
     host.copy_(tensor, non_blocking=True)
-    wait_for(tensor.device)  # before it, the host's memory holds anything
+    wait_for(tensor.device)  # before this the host's memory is undefined
     array = host.numpy()
     return array
 
 
 def fetch_all(tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
-    """Return tensors of devices as arrays of the host: one copy and one wait a device.
+    """Return tensors of devices as arrays on the host, by one copy and one wait per device.
 
     tensors : made for this, with entries of 4 or 8 bytes
     """
@@ -195,7 +194,7 @@ def fetch_all(tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
     found: list[np.ndarray] = [np.empty(0)] * len(tensors)
     for device in dict.fromkeys(each.device for each in tensors):
         places = [i for i, each in enumerate(tensors) if each.device == device]
-        # Every piece begins at a multiple of 8 bytes, where any entry may.
+        # Every piece starts at a multiple of 8 bytes, for alignment.
         pieces = [tensors[i].contiguous().view(-1).view(torch.int32) for i in places]
         even = [torch.nn.functional.pad(each, (0, each.numel() % 2)) for each in pieces]
         words, start = fetch(torch.cat(even)), 0
@@ -208,10 +207,10 @@ def fetch_all(tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
 
 
 def upload(array: np.ndarray, device: torch.device) -> torch.Tensor:
-    """Return an array's entries on the device, without a wait.
+    """Return an array's entries on the device, without waiting.
 
-    The array may be written to at once: the copy reads pinned memory of its own, which torch's
-    allocator keeps until it is done.
+    The array may be modified at once: the data is copied from pinned memory, which torch's
+    allocator keeps until the copy is complete.
     """
     if device.type == "cpu":
         return tensor_of(array)
@@ -221,6 +220,6 @@ def upload(array: np.ndarray, device: torch.device) -> torch.Tensor:
 
 
 def upload_indices(indices: np.ndarray, device: torch.device) -> torch.Tensor:
-    """Return indices on the device, int64; four bytes each on the way."""
+    """Return indices on the device, int64; 4 bytes each are copied."""
     words = np.ascontiguousarray(indices, np.uint32).view(np.int32)
     return upload(words, device).to(torch.int64).bitwise_and_(LOW)

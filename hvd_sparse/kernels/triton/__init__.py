@@ -1,6 +1,6 @@
-"""Kernels compiled by Triton for GPUs: a step's passes; all others are torch's operations.
+"""Engine ``triton``: a step's passes compiled for GPUs; other kernels are torch's operations.
 
-Contracts: ``kernels.contract``.
+Contract: ``kernels.contract``.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from hvd_sparse.types import Selection
 
 Kind = tuple[torch.device, torch.dtype]
 IS_INTERPRETED = bool(triton.knobs.runtime.interpret)
-"""Triton's interpreter stands in for the GPU, and takes vectors of the CPU."""
+"""Whether Triton's interpreter replaces the GPU; it accepts vectors on the CPU."""
 BLOCK = 4096
-"""Entries of a program: 16 a thread."""
+"""Entries per program, 16 per thread."""
 
 
 def has_gpu() -> bool:
-    """Tell whether there is something here that Triton compiles for."""
+    """Return whether there is a GPU for which Triton compiles."""
     return IS_INTERPRETED or bool(torch.cuda.is_available())
 
 
 class TritonKernels(TorchKernels):
-    """Kernels whose passes go over gradient, residual and result once each."""
+    """Kernels whose passes read and write gradient, residual and result once each."""
 
     def __init__(self, host: Kernels, block: int = BLOCK) -> None:
         super().__init__(host)
@@ -43,7 +43,7 @@ class TritonKernels(TorchKernels):
         out = passes[0].out
         if not self._runs_on(out) or not any(one.out.numel() for one in passes):
             return super().begin(passes)
-        beside = _brought_beside(passes, MOMENTS)  # first: a pass may write where it reads
+        beside = _brought_beside(passes, MOMENTS)  # first, because a pass may overwrite its input
         return _with_brought(take(passes, self._block), beside)
 
     def assemble(self, out: Vector, parts: Sequence[Selection], factor: float = 1.0) -> None:
@@ -74,8 +74,11 @@ class TritonKernels(TorchKernels):
 
 
 def _brought_beside(passes: Sequence[Pass], own: str) -> Answers | None:
-    """Return ``Brought`` for every pass that has not begun yet, by plain operations: all but
-    ``own``, which the launches find.  None where no pass asks for more."""
+    """Return the ``Brought`` statistics of passes that have not started, by plain operations.
+
+    Statistics in ``own``, which the launches compute, are left out. None if no pass asks for
+    others.
+    """
     asked = [_asked(one.aim, own) for one in passes]
     if not any(asked):
         return None

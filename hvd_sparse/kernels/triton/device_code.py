@@ -1,8 +1,8 @@
 """The code that Triton compiles for a GPU.
 
-A program works on one block of a tensor.  No order of programs is assumed, so whatever must be in
-order is put in order by a launch of its own; nothing is added up by atomics but the counts that
-give out places.  ``launches`` makes the arguments and says what the columns of a table are.
+Each program processes one block of a tensor. Programs may run in any order, so separate launches
+put results in order. Only the counters that assign places in the lists use atomics. ``launches``
+makes the arguments, and documents the columns of the table.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ def take_blocks(
     IS_ALIGNED: tl.constexpr,
     HAS_MOMENTS: tl.constexpr,
 ) -> None:
-    """Add a block, find what is not finite, compare, take, clear: each entry is read and written
-    once.
+    """Add a block, count what is not finite, and take the entries that reach the cut, in one pass.
 
-    Where a tensor's list has no room left, entries stay; ``order_taken`` finds out.
+    Entries beyond the room of a tensor's list stay in the vector; ``order_taken`` handles this.
     """
     program = tl.program_id(0)
     tensor = tl.load(owners + program)
@@ -42,7 +41,7 @@ def take_blocks(
     residual = tl.load(row + 2).to(tl.pointer_type(DTYPE))
     out = tl.load(row + 3).to(tl.pointer_type(DTYPE))
     numel = tl.load(row + 4)
-    if IS_ALIGNED:  # 16 bytes at a time: of pointers, not of the numbers that they were
+    if IS_ALIGNED:  # on the pointers, so that 16 bytes are loaded at once
         numel = tl.multiple_of(numel, 4)
         gradient = tl.multiple_of(gradient, 16)
         residual = tl.multiple_of(residual, 16)
@@ -58,8 +57,7 @@ def take_blocks(
 
     ones = reaches.to(tl.int32)
     count = tl.sum(ones, 0)
-    # Programs get their room in the order in which they happen to come; order_taken undoes that,
-    # so that the result does not depend on it.
+    # Programs reserve room in any order; order_taken makes the result independent of the order.
     base = tl.atomic_add(taken + tensor, count.to(tl.int64))
     slots = base + tl.cumsum(ones, 0) - ones
     fits = reaches & (slots < tl.load(row + 6))
@@ -67,15 +65,15 @@ def take_blocks(
     tl.store(places + at, offsets.to(tl.int32), mask=fits)
     tl.store(values + at, total, mask=fits)
 
-    # what is not finite must not enter a residual, even where the step is taken back later
+    # A value that is not finite must not enter a residual, even if the step is rolled back.
     kept = tl.where(is_finite, total, old)
     left = tl.where(fits, tl.zeros([BLOCK], DTYPE), kept)
     tl.store(out + offsets, left, mask=inside)
     tl.store(counts + program, count)
     tl.store(bases + program, base)
-    # a sum a program and none by atomics: floats added in another order have other bits
+    # One sum per program and no atomics, because the bits of float sums depend on the order.
     seen = tl.where(inside, magnitudes, 0.0)
-    if HAS_MOMENTS:  # a sum that stays in range wherever the entries do
+    if HAS_MOMENTS:  # in float64, because sums of float32 may overflow
         tl.store(sums + program, tl.sum(seen.to(tl.float64), 0))
         tl.store(most + program, tl.max(tl.where(is_finite, seen, 0.0), 0).to(tl.float64))
         tl.store(nonzeros + program, tl.sum((seen != 0).to(tl.int32), 0))
@@ -97,9 +95,9 @@ def add_up_counts(
     HAS_MOMENTS: tl.constexpr,
     CHUNK: tl.constexpr,
 ) -> None:
-    """Give every program's entries their place in the order, and add up what the programs found.
+    """Compute the position of every program's entries in order, and add up the programs' sums.
 
-    One program a tensor: sums are in one order, so they have the same bits every time.
+    One program per tensor adds in a fixed order, so the bits are always the same.
     """
     tensor = tl.program_id(0)
     row = table + tensor * 8
@@ -118,14 +116,14 @@ def add_up_counts(
         tl.store(starts + first + numbers, count + tl.cumsum(found, 0) - found, mask=inside)
         count += tl.sum(found, 0)
         bad += tl.sum(tl.load(nonfinite + first + numbers, mask=inside, other=0).to(tl.int64), 0)
-        # in float64: a float32 sum of millions of magnitudes would stop growing
+        # float64, because a float32 sum of millions of magnitudes would stop growing.
         total += tl.sum(tl.load(sums + first + numbers, mask=inside, other=0.0), 0)
         if HAS_MOMENTS:
             highest = tl.load(most + first + numbers, mask=inside, other=0.0)
             largest = tl.maximum(largest, tl.max(highest, 0))
             others = tl.load(nonzeros + first + numbers, mask=inside, other=0)
             nonzero += tl.sum(others.to(tl.int64), 0)
-    # whole numbers up to 2**53 are exact, and one copy to the host brings all of them
+    # float64 is exact up to 2**53, and one dtype needs one copy to the host.
     tl.store(numbered, count.to(tl.float64))
     tl.store(numbered + 1, total)
     tl.store(numbered + 2, bad.to(tl.float64))
@@ -148,15 +146,15 @@ def order_taken(
     DTYPE: tl.constexpr,
     CHUNK: tl.constexpr,
 ) -> None:
-    """Copy what a program took to its place in the order; where a tensor's list is too short, put
-    it back."""
+    """Copy a program's entries to their position in order, or put them back if the list is too
+    short."""
     program = tl.program_id(0)
     tensor = tl.load(owners + program)
     row = table + tensor * 8
     out = tl.load(row + 3).to(tl.pointer_type(DTYPE))
     begin = tl.load(row + 5)
     room = tl.load(row + 6)
-    # one branch for all programs of a tensor: all its entries are ordered, or all are put back
+    # All programs of a tensor take the same branch: all entries are ordered, or all are put back.
     is_whole = tl.load(head + tensor * 5) <= room
     base = tl.load(bases + program)
     start = tl.load(starts + program)
@@ -193,11 +191,11 @@ def assemble_blocks(
     CHUNK: tl.constexpr,
     BACK: tl.constexpr,
 ) -> None:
-    """Write one block of a tensor's sum: zeros, then part after part in their order.
+    """Write one block of a tensor's sum: zeros, then the parts in their order.
 
-    No other program writes to the block, and indices are unique in a part, so that what a thread
-    reads was written by nobody later than the barrier before.  Programs behind those of the blocks
-    write what is surplus to its addresses, which are in none of them.
+    Only this program writes to the block, and the indices of a part are unique, so that between
+    barriers no thread reads what another one writes. The programs after those of the blocks put the
+    surplus back at its addresses, which are outside the blocks.
     """
     program = tl.program_id(0)
     if program >= blocks:
@@ -217,8 +215,8 @@ def assemble_blocks(
     offsets = first + tl.arange(0, BLOCK)
     tl.store(out + offsets, tl.zeros([BLOCK], DTYPE), mask=offsets < numel)
 
-    # where the block begins and ends in the ascending indices of every part, two lanes each: all
-    # are searched for at once, as every step of a search waits for memory
+    # Find the range of the block in the ascending indices of every part, with two lanes each. All
+    # searches run together, because every step waits for memory.
     lanes = tl.arange(0, LANES)
     is_used = lanes < 2 * parts
     mine = ranges + tensor * (parts + 1) + lanes // 2

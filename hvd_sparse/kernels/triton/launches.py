@@ -1,4 +1,4 @@
-"""Launches of the device's code: its arguments, and memory for them."""
+"""Launches of ``device_code``: its arguments, and memory for them."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from hvd_sparse.kernels.triton import device_code
 from hvd_sparse.types import Selection
 
 COLUMNS = 8
-"""Of a table: the tensor's first program, the addresses of gradient, residual and result, its
-entries, the first place of its list, the list's room, and its programs."""
+"""Columns of a table: a tensor's first program; the addresses of gradient, residual and result; its
+entries; the first place and the room of its list; and its number of programs."""
 CHUNK = 1024
-"""Entries that one program takes at a time from lists."""
+"""Entries of lists that one program processes at once."""
 OPTIONS = {"enable_fp_fusion": False, "num_stages": 1}
-"""No multiply-add with a single rounding, and no load ahead of a store it may depend on."""
+"""Forbid fused multiply-add, and loads before a store on which they may depend."""
 
 
 HEAD = 5
-"""Numbers of each tensor: entries that reached the aim, sum of magnitudes, entries that are not
-finite; and where moments are asked for, the largest finite magnitude and the non-zeros."""
+"""Numbers per tensor: entries that reached the aim, sum of magnitudes, entries that are not finite;
+and for moments the largest finite magnitude and the number of non-zeros."""
 ALIGNED = 16
-"""Bytes at whose multiples every piece of memory begins, so that Triton compiles for one case."""
+"""Alignment of every piece of memory in bytes, so that Triton compiles a single variant."""
 
 
 MOMENTS = "moments"
-"""What aims may ask for that the launches find themselves."""
+"""The statistic that the launches compute if an aim asks for it."""
 
 
 class Room(NamedTuple):
-    """One piece of memory for all that goes to the host, uint8, and its parts.
+    """One piece of memory for all results that are copied to the host, uint8, and its parts.
 
     head : float64 [tensors, HEAD]
-    values, places : the lists, one after the other, each as long as its room
+    values, places : the lists of all tensors, concatenated, each as long as its room
     """
 
     words: torch.Tensor
@@ -60,10 +60,10 @@ def on(device: torch.device) -> contextlib.AbstractContextManager[object]:
 
 
 def take(passes: Sequence[Pass], block: int) -> Answers:
-    """Add, look and take in all tensors: three launches, whatever their number.
+    """Run the passes of all tensors in three launches.
 
-    passes : of one dtype, on one device; not all of them empty
-    block : entries of a program, a power of two
+    passes : of one dtype, on one device; at least one is not empty
+    block : entries per program, a power of two
     """
     first = passes[0].out
     device, dtype = first.device, first.dtype
@@ -103,11 +103,10 @@ def take(passes: Sequence[Pass], block: int) -> Answers:
 def assemble(
     sums: Sequence[Sum], surplus: Sequence[tuple[torch.Tensor, Selection]], block: int
 ) -> None:
-    """Write the sums, each entry added up in the order of the parts, and put the surplus back, in
-    one launch.
+    """Write the sums, added in the order of the parts, and put the surplus back, in one launch.
 
-    sums, surplus : of one dtype and device, into different vectors; not all sums are empty
-    block : entries of a program, a power of two
+    sums, surplus : of one dtype and device, with different vectors; at least one sum is not empty
+    block : entries per program, a power of two
     """
     outs = [each.out for each in sums]
     device, dtype = outs[0].device, outs[0].dtype
@@ -118,7 +117,7 @@ def assemble(
     table[:, 1] = [out.data_ptr() for out in outs]
     table[:, 2] = [out.numel() for out in outs]
     owners = np.repeat(np.arange(len(sums), dtype=np.int32), programs)
-    # A tensor with fewer parts than others has empty ones behind its own.
+    # Tensors with fewer parts than others get empty parts.
     counts = np.zeros((len(sums), parts + 1), np.int64)
     for row, each in zip(counts, sums):
         row[1 : 1 + len(each.parts)] = [part.count for part in each.parts]
@@ -133,7 +132,7 @@ def assemble(
         device_code.assemble_blocks[(blocks - (-addresses.size // CHUNK),)](
             rows.view(torch.int64), numbers.view(torch.int32), places.view(torch.int64),
             words.view(torch.int32), values.view(dtype), parts,
-            int(counts.max()).bit_length(),  # to halve a range to nothing
+            int(counts.max()).bit_length(),  # halvings of the longest range
             blocks, targets.view(torch.int64), entries.view(dtype), addresses.size,
             DTYPE=_kind(dtype), BLOCK=block, LANES=max(2, 1 << (2 * parts - 1).bit_length()),
             IS_ALIGNED=is_aligned, CHUNK=128, BACK=CHUNK, **OPTIONS
@@ -143,7 +142,7 @@ def assemble(
 def _addressed(
     surplus: Sequence[tuple[torch.Tensor, Selection]], dtype: np.dtype
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the entries' addresses in the device's memory, int64, and their values."""
+    """Return the surplus entries' addresses in device memory, int64, and their values."""
     addresses, values = [np.empty(0, np.int64)], [np.empty(0, dtype)]
     for vector, entries in surplus:
         addresses.append(vector.data_ptr() + entries.indices.astype(np.int64) * dtype.itemsize)
@@ -159,7 +158,7 @@ def _scaled(sums: Sequence[Sum]) -> np.ndarray:
 
 
 def _table(passes: Sequence[Pass], block: int) -> np.ndarray:
-    """Return what the programs know of the tensors, int64 [passes, COLUMNS]."""
+    """Return the table of the tensors, int64 [passes, COLUMNS]."""
     table = np.zeros((len(passes), COLUMNS), np.int64)
     program = place = 0
     for row, one in zip(table, passes):
@@ -173,8 +172,8 @@ def _table(passes: Sequence[Pass], block: int) -> np.ndarray:
 def _given(
     passes: Sequence[Pass], table: np.ndarray, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the table, the thresholds, every program's tensor, and a zero count for each tensor,
-    on the device by one copy."""
+    """Return the table, the thresholds, every program's tensor, and a zero counter per tensor, on
+    the device by one copy."""
     owners = np.repeat(np.arange(len(passes), dtype=np.int32), table[:, 7])
     given = (table, _cuts(passes), owners, np.zeros(len(passes), np.int64))
     rows, limits, numbers, counts = _uploaded(given, device)
@@ -197,8 +196,8 @@ def _uploaded(arrays: Sequence[np.ndarray], device: torch.device) -> Sequence[to
 
 
 def _cuts(passes: Sequence[Pass]) -> np.ndarray:
-    """Return the thresholds in the data's dtype, the least number above 0 for 0; nothing reaches
-    that of a pass without an aim."""
+    """Return the thresholds in the data's dtype: the least number above 0 for 0, and one that no
+    entry reaches for a pass without an aim."""
     dtype = _numpy(passes[0].out)
     cuts = [
         np.inf if each.aim is None else rounded(each.out, each.aim.threshold) for each in passes
@@ -224,7 +223,7 @@ def _whole(nbytes: int) -> int:
 
 
 def _read(words: np.ndarray, passes: Sequence[Pass]) -> list[Taking | Moments]:
-    """Return the results of all passes, given the words of their room, uint8, on the host."""
+    """Return the results of all passes from the words of their room, uint8, on the host."""
     dtype = _numpy(passes[0].out)
     sizes = _sizes(len(passes), sum(each.room for each in passes), dtype.itemsize)
     head, values, places = np.split(words, np.cumsum(sizes)[:-1])
@@ -235,7 +234,7 @@ def _read(words: np.ndarray, passes: Sequence[Pass]) -> list[Taking | Moments]:
     for one, (count, abs_sum, nonfinite, most, nonzeros) in zip(passes, numbers):
         numel = one.out.numel()
         if one.aim is None:
-            if nonfinite:  # the largest of the others is no matter
+            if nonfinite:  # the largest finite magnitude is then not needed
                 most = math.nan if math.isnan(abs_sum) else math.inf
             answers.append(Moments(abs_sum, most, int(nonzeros), numel))
             continue
