@@ -1,4 +1,4 @@
-"""Numbers of a few bits in bytes, signs as bits, and bitmaps of indices."""
+"""Packing for codecs: numbers of a few bits, signs as single bits, and bitmaps of indices."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ def pack(numbers: np.ndarray, width: int, kernels: Packers = packing) -> np.ndar
 
 
 def unpack(packed: np.ndarray, width: int, count: int, kernels: Packers = packing) -> np.ndarray:
-    """Unpack ``count`` numbers of ``width`` bits into uint8, or uint16 for 16 bits; CorruptPayload
-    if the padding bits of the last byte are not zero."""
+    """Unpack numbers into uint8, or uint16 for 16 bits; CorruptPayload if padding is not zero."""
     if width == 16:
         return packed.view("<u2")
     if width == 8:

@@ -1,4 +1,4 @@
-"""Golomb code of the gaps between indices.
+"""Golomb code of the gaps between indices, for codecs that send ascending indices.
 
 Random indices at densities below 0.1 need at most 1.1 % more bits than their entropy. With gaps
 g_i = index_i - index_(i-1) - 1 and a modulus M = 2^b or 3 * 2^b, computed from count and numel:
@@ -41,7 +41,7 @@ class Modulus:
 
     @property
     def widths(self) -> list[int]:
-        """The widths of the planes, in bits."""
+        """The widths of the planes in bits."""
         return [width for width in WIDTHS if self.shift & width]
 
 

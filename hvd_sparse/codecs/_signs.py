@@ -13,7 +13,7 @@ from hvd_sparse.types import Selection
 from hvd_sparse.wire.frame import Frame, need, open_frame, selection_from, write_frame
 
 INFINITY = {4: 0x7F800000, 8: 0x7FF0000000000000}
-"""Bit pattern of infinity, by the width of the float in bytes."""
+"""Bit pattern of infinity, by the itemsize of the float."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class SignCodec(Codec):
     is_exact = sends_zeros = False
 
     def magnitude(self, magnitudes: np.ndarray) -> float:
-        """Return the magnitude to send for all values: their mean, unless overridden; of equal
-        magnitudes exactly that one."""
-        # Added one after the other, as compiled rows do it.
+        """Return the magnitude to send for all values: by default the mean, which is exact for
+        equal magnitudes."""
+        # Add sequentially, because compiled rows do so, too.
         mean = float(magnitudes.cumsum(dtype=np.float64)[-1]) / magnitudes.size
         smallest, largest = float(magnitudes.min()), float(magnitudes.max())
         return min(max(mean, smallest), largest)  # the float64 sum may round or overflow
@@ -79,7 +79,7 @@ class SignCodec(Codec):
 
 
 def _signed(is_negative: np.ndarray, scale: np.floating) -> np.ndarray:
-    """Return plus or minus ``scale``, by setting sign bits: ten times as fast as ``np.where``."""
+    """Return plus or minus ``scale`` by setting sign bits; ten times as fast as ``np.where``."""
     unsigned = np.dtype(f"u{scale.itemsize}")
     bits = is_negative.astype(unsigned)
     bits <<= unsigned.type(8 * scale.itemsize - 1)

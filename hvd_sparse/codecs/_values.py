@@ -186,8 +186,8 @@ def _from_multiples(prefix: np.ndarray, codes: np.ndarray, frame: Frame, most: i
 def value_codes(
     frame: Frame, offset: int, count: int, name: str, kernels: Packers
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the prefix and the codes from ``offset`` in the body, whose length the caller has
-    checked."""
+    """Return the prefix and the codes from ``offset`` in the body; the caller has checked its
+    length."""
     start = offset + prefix_bytes(name)
     width = code_bits(name, frame.value_type.itemsize)
     codes = frame.body[start : start + packed_bytes(count, width)]

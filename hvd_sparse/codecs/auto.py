@@ -26,7 +26,7 @@ CANDIDATES: tuple[type[ValuedCodec], ...] = (Dense, Bitmap, Block16, Golomb)
 """Candidate codecs, fastest first; all of them keep all indices."""
 
 NEAR = 1.01
-"""The fastest codec within this factor of the fewest bytes is chosen."""
+"""The first candidate within this factor of the fewest bytes is chosen."""
 
 
 @CODECS.register("auto")

@@ -1,4 +1,4 @@
-"""Bitmap: one bit for every entry of the tensor, and the values of the selected ones."""
+"""Bitmap codec: one bit for every entry of the tensor, and the values of the selected ones."""
 
 from __future__ import annotations
 

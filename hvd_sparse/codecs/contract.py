@@ -1,4 +1,4 @@
-"""The contract of codecs."""
+"""The contract of codecs, which encode selections as bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Self = TypeVar("Self", bound="Codec")
 
 @dataclass(frozen=True)
 class Codec:
-    """Base class of codecs, which encode selections as bytes.
+    """Base class of codecs.
 
     Codecs are frozen dataclasses, registered in ``CODECS``. Values must be finite; decoders refuse
     NaN and Inf.
@@ -25,16 +25,18 @@ class Codec:
     Attributes
     ----------
     paper : citation key, or None
-    number : permanent number on the wire; None for a codec that writes the frames of others. 12 was
-        that of a codec that is gone, and stays free
-    is_exact : ``decode(encode(s)) == s`` bit for bit; else memories keep the rounding
+    number : permanent number in frames; None for a codec that writes the frames of others. 12 is
+        reserved for a removed codec
+    is_exact : ``decode(encode(s)) == s`` bit for bit; otherwise memories keep the rounding
     sends_zeros : entries that are exactly zero are sent
-    row_body : the body, where compiled rows know it (``kernels.rows``); 0 where they do not
+    row_body : number of the body in ``kernels.rows``, for compiled rows; 0 if they do not support
+        it
     is_exact_for_signs : exact if all values have one magnitude
-    has_fixed_size : the bytes depend on count, numel and the width of the values alone, so
+    has_fixed_size : the bytes depend only on count, numel and the itemsize of the values, so
         ``body_bytes`` is exact
     numel_limit : tensors must have fewer entries
-    needs_host : why gradients on an accelerator are copied to the host; empty if it works there
+    needs_host : the reason why gradients on an accelerator are copied to the host; empty if the
+        codec works there
     """
 
     id: ClassVar[str]
@@ -92,10 +94,10 @@ class Codec:
         raise NotImplementedError
 
     def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:
-        """Return the bytes of a frame's body; if not ``has_fixed_size`` the expectation for entries
-        at random positions.
+        """Return the bytes of a frame's body; unless ``has_fixed_size`` the expectation for random
+        indices.
 
-        count, numel : entries sent, and of the tensor
+        count, numel : number of entries sent, and of the tensor
         value_bytes : itemsize of the accumulator's dtype
         """
         raise NotImplementedError
@@ -106,5 +108,5 @@ class Codec:
         return self.body_bytes(count, max(1, numel)) / count
 
     def at_density(self: Self, density: float) -> Self:
-        """Return this codec for another density; itself if it does not depend on the density."""
+        """Return this codec for another density; itself if it does not depend on density."""
         return self

@@ -1,4 +1,4 @@
-"""Golomb-coded gaps between indices, and short values."""
+"""Golomb codec: Golomb-coded gaps between indices, and short values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Index and value of every selected entry, unchanged."""
+"""Index-value codec: index and value of every selected entry, unchanged."""
 
 from __future__ import annotations
 

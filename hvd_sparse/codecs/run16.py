@@ -77,7 +77,7 @@ class Run16(Codec):
         need(words == 0 or is_entry[-1], "the last run of zeros is not followed by an entry")
         ends = np.cumsum(runs, dtype=np.int64)
         ends += np.arange(words)
-        if words != frame.count:  # drop the fillers, which are in the sum now
+        if words != frame.count:  # drop the fillers, already in the sum
             ends, runs, codes = ends[is_entry], runs[is_entry], codes[is_entry]
         need(
             frame.count == 0 or int(ends[-1]) < frame.numel,
