@@ -1,4 +1,4 @@
-"""Polling with a time limit."""
+"""Polling with a time limit, for libraries whose collectives have no limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Horovod's process sets, independent of the framework."""
+"""Ranks and nodes of Horovod's process sets, independent of the framework."""
 
 from __future__ import annotations
 

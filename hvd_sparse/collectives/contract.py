@@ -1,7 +1,7 @@
-"""The contract of collectives, and the requests for them that exchanges yield.
+"""The contract of collectives, and the requests for collectives that exchanges yield.
 
-``hvd_sparse.collectives`` implements the contract over Horovod, torch.distributed, mpi4py and
-threads.
+The other modules of ``hvd_sparse.collectives`` implement the contract over Horovod,
+torch.distributed, mpi4py and threads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Pending(Protocol):
     def wait(self, timeout_s: float | None) -> np.ndarray:
         """Return the result; raise ExchangeTimeout if it takes longer than ``timeout_s`` seconds.
 
-        None stands for no limit.
+        With None there is no limit.
         """
 
     def is_done(self) -> bool:
@@ -67,7 +67,6 @@ class AllGather:
     array: np.ndarray
 
     def start(self, collective: Collective, name: str) -> Pending:
-        """Start the allgather under this name."""
         return collective.allgather(self.array, name)
 
 
@@ -78,7 +77,6 @@ class AllReduce:
     array: np.ndarray
 
     def start(self, collective: Collective, name: str) -> Pending:
-        """Start the allreduce under this name."""
         return collective.allreduce(self.array, name)
 
 
@@ -90,7 +88,6 @@ class Broadcast:
     root: int
 
     def start(self, collective: Collective, name: str) -> Pending:
-        """Start the broadcast under this name."""
         return collective.broadcast(self.array, self.root, name)
 
 
@@ -105,7 +102,6 @@ class AllToAll:
     splits: np.ndarray
 
     def start(self, collective: Collective, name: str) -> Pending:
-        """Start the alltoall under this name."""
         return collective.alltoall(self.array, self.splits, name)
 
 

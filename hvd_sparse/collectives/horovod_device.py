@@ -1,7 +1,7 @@
 """Collectives over Horovod's PyTorch operations on a device, for example with NCCL.
 
-Arrays are copied from and to pinned memory on a separate stream, the wire's stream, so that the
-copies do not wait for work that the program has queued on other streams.
+Arrays are copied from and to pinned memory on a separate stream, the wire's stream, so that copies
+do not wait for the program's work on other streams.
 
 * Horovod waits for the submitting thread's current stream, which is the wire's stream during
   submission, and thereby for the upload.
@@ -114,7 +114,7 @@ class HorovodDeviceCollective(HorovodTorchCollective):
 
 
 def catch_up(device: torch.device) -> None:
-    """Let the current stream wait for Horovod's results if async completion is enabled."""
+    """Let the current stream wait for Horovod's results; needed only with async completion."""
     if os.environ.get("HOROVOD_ENABLE_ASYNC_COMPLETION", "0") not in ("", "0"):
         default = torch.get_device_module(device).default_stream(device)
         torch.accelerator.current_stream(device).wait_stream(default)

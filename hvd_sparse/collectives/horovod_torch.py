@@ -27,7 +27,7 @@ Synchronized = Union[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]
 
 @dataclass(eq=False)
 class _HorovodPending:
-    """A Horovod collective that has been started; ``take`` converts its result to an array."""
+    """A started Horovod collective; ``take`` converts its result to an array."""
 
     handle: int
     name: str

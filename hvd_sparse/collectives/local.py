@@ -93,7 +93,7 @@ class LocalWorld:
         return results
 
     def meet(self, rank: int, name: str, brought: object) -> _Meeting:
-        """Submit a rank's operand to a collective, and return the collective's state."""
+        """Submit a rank's operand to a collective, and return the collective."""
         with self._lock:
             meeting = self._meetings.setdefault(name, _Meeting(self.world_size))
             if rank in meeting.brought:
@@ -160,11 +160,6 @@ class LocalCollective:
         finish: Callable[[list[Part]], np.ndarray],
         passing: Callable[[list[Part]], tuple[float, float]],
     ) -> _LocalPending:
-        """Start a collective, and count its bytes when its result is fetched.
-
-        ``finish`` computes the result from all ranks' operands, and ``passing`` the bytes through
-        this rank's network, out and in.
-        """
         world, rank = self._world, self.rank
         world.sent[rank] += sent
 

@@ -22,7 +22,7 @@ class _LazyPending:
         return self._call()
 
     def is_done(self) -> bool:
-        return True  # nothing to poll: it runs in ``wait``
+        return True  # ``wait`` runs the collective
 
 
 class MpiCollective:

@@ -1,4 +1,4 @@
-"""Placement of ranks on nodes."""
+"""Placement of ranks on nodes, for exchanges in two levels."""
 
 from __future__ import annotations
 

@@ -23,12 +23,12 @@ from hvd_sparse.wire.checksum import crc32
 HEADER_BYTES = 16
 """Bytes before a gathered message: its length and its name's checksum, as int64."""
 REMEMBERED = 8
-"""The room of an allgather is computed from the last allgathers of its name, this many."""
+"""Number of last allgathers of a name from which the room of the next one is computed."""
 SPARE = 16
-"""The room exceeds the longest of these messages by one part in this many."""
+"""The room exceeds the longest of these messages by 1 / SPARE."""
 STEADY = 2
-"""There is no room if their lengths differ by more than this factor, as those of a checkpoint's
-arrays do, because most of it would be padding."""
+"""If their lengths differ by more than this factor, as for a checkpoint's arrays, there is no room,
+because most of it would be padding."""
 
 
 class _Started:
@@ -41,7 +41,7 @@ class _Started:
         return bool(self._work.is_completed())
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
-        # Poll, because a timeout of torch's ends the process group.
+        # Poll, because a timeout in torch ends the process group.
         if not (self.is_done() or sleep_until(self.is_done, timeout_s)):
             raise unfinished("torch.distributed", self._name, timeout_s)
         try:
@@ -58,9 +58,10 @@ class _Started:
 class _Gathering:
     """An allgather of messages of unequal lengths.
 
-    The first collective gathers the beginning of every message, up to a room computed from the last
-    allgathers of this name.  It runs in the background.  If a message is longer, ``wait`` gathers
-    the rests in a second collective; all ranks know the lengths from the first.
+    The first collective gathers the beginning of every message, up to a fixed length, the room,
+    computed from the last allgathers of this name.  It runs in the background.  If a message is
+    longer, ``wait`` gathers the remainders in a second collective; all ranks know the lengths from
+    the first.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class _Gathering:
         self._result: np.ndarray | None = None
 
     def is_done(self) -> bool:
-        # It starts no collective, because ranks call it at different times.
+        # Do not start the second collective here, because ranks call it at different times.
         if self._result is not None:
             return True
         if not self._first.is_done():
@@ -131,7 +132,7 @@ class _Gathering:
 
 
 class _Alltoall:
-    """An alltoall: a first collective of the parts' lengths, and in ``wait`` that of the parts."""
+    """An alltoall: one collective sends the lengths of the parts, and ``wait`` sends the parts."""
 
     def __init__(
         self,
@@ -182,7 +183,7 @@ class TorchDistributedCollective:
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """The node of every rank, found by an allgather of host names.  Collective."""
+        """The node of every rank, from an allgather of host names. Collective."""
         own = np.array([crc32(socket.gethostname().encode())], np.int64)
         hosts = self.allgather(own, "hvd_sparse.nodes").wait(None).tolist()
         return tuple(hosts.index(host) for host in hosts)
