@@ -1,10 +1,10 @@
-"""Aims: taking candidates in the pass that adds the gradient, so that selecting needs no pass.
+"""Aims: taking candidates in the pass that adds the gradient, so that selectors need no other.
 
-Under error feedback the accumulated entries pile up just below the last threshold. An aim a little
-below it is reached by all entries that will be selected and by a few more. Cutting these down is
-work on a short list, and the rest goes back to the residual. The margin below the threshold follows
-the number of candidates: a pass that caught too few costs another pass, one that caught too many
-costs only a longer list.
+Under error feedback many accumulated entries lie just below the last threshold. An aim slightly
+below the last threshold is reached by all entries that will be selected and by a few more. Cutting
+these is work on a short list; the others go back to the residual. The margin below the threshold
+adapts to the number of candidates, because too few cost another pass, and too many only a longer
+list.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ from hvd_sparse.kernels.rows import LEAST, MOST, steered
 from hvd_sparse.types import Memo
 
 AIM = 0.97
-"""Part of the last threshold to start at: under error feedback entries pile up just below it.
+"""Factor of the last threshold at which a search starts, because entries pile up just below it.
 
-A start a little low costs a few times k candidates, among which the search goes on; one too high
-costs a pass over everything."""
+A low start costs a few times k candidates, among which the search continues; a high start costs a
+pass over the vector.
+"""
 
 START = 0.03
-"""Margin below the last threshold before anything was learnt."""
+"""Initial margin below the last threshold."""
 
 SMALLEST, LARGEST = 2.0**-126, (2.0 - 2.0**-23) * 2.0**127
 """The smallest normal float32, and the largest."""
 
 CAPACITY = 6
-"""Candidates over k above which the list is no longer short: the threshold was a bad one."""
+"""Capacity of an aim, as a multiple of k; more candidates show that the threshold is bad."""
 
 FEW = 4096
-"""Candidates that are a short list whatever k is."""
+"""Least capacity of an aim; a list of this length is short for any k."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,10 @@ class Cut:
 
     count : how many candidates are selected
     memo : state for the tensor's next step
-    is_fallback : exact top-k on the candidates chose, because the selector's own rule took too many
-    threshold : for the next step's warm start; None for the aim's if all are selected, else for the
-        smallest selected magnitude
+    is_fallback : exact top-k selected among the candidates, because the selector's own rule took
+        too many
+    threshold : for the next step's warm start; None stands for the aim's if all are selected,
+        otherwise for the smallest selected magnitude
     """
 
     count: int
@@ -67,20 +69,20 @@ class Miss:
 
     @property
     def retry(self) -> float:
-        """The threshold to search from: a little lower, where the entries pile up, or higher."""
+        """The threshold to start a search from, lower or higher than the aim."""
         return self.aim.threshold * (1.05 if self.count is None else 0.95)
 
     @property
     def known(self) -> tuple[float, int]:
-        """The aim's threshold and a bound on its count, which tells the side to search on."""
+        """The aim's threshold and a bound on its count, which gives the side for the search."""
         return self.aim.threshold, self.aim.capacity + 1 if self.count is None else self.count
 
 
 def aim_below(
     warm: float | None, margin: Memo, count: int, numel: int, brings: tuple[str, ...] = ()
 ) -> Aim | None:
-    """Return an aim a margin below the last threshold; None without one, or for a subnormal one,
-    which some threads take for zero."""
+    """Return an aim a margin below the last threshold; None without a threshold, or for a subnormal
+    threshold, because some threads flush it to zero."""
     if warm is None or warm < SMALLEST or not count:
         return None
     return Aim(
@@ -89,19 +91,19 @@ def aim_below(
 
 
 def aim_at(warm: float | None, capacity: int) -> Aim | None:
-    """Return an aim at the last threshold itself, to use it again; None as for ``aim_below``."""
+    """Return an aim at the last threshold, to reuse it; None as for ``aim_below``."""
     return Aim(warm, capacity) if warm and SMALLEST <= warm <= LARGEST else None
 
 
 def steer(margin: Memo, found: int | None, needed: int) -> float:
-    """Return the next margin, given how many candidates came.
+    """Return the next margin, from the number of candidates.
 
-    A miss widens the margin at once, and later steps narrow it slowly. So misses are about as rare
-    on noisy gradients, which get a wide margin, as on steady ones, which get hardly any.
+    A miss widens the margin at once, and later steps narrow it slowly. So noisy gradients get a
+    wide margin, steady gradients a narrow one, and misses are about equally rare.
 
     margin : the last margin, or None at the first step
-    found : how many candidates came; None if they exceed the aim's capacity
-    needed : how many candidates the selector needs
+    found : number of candidates; None if they exceed the aim's capacity
+    needed : number of candidates that the selector needs
     """
     if found is None:
         return float(min(MOST, max(LEAST, 0.5 * margin_of(margin))))

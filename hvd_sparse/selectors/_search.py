@@ -86,7 +86,8 @@ STANDSTILLS = 2
 """The search ends after this many counts of the whole vector that repeat an end of the bracket.
 
 Then many magnitudes between the ends are equal, or a spike has moved one end far away, and further
-passes would not help."""
+passes do not help.
+"""
 
 STEPS: dict[str, Callable[[Bracket, int], float]] = {"bisection": bisection, "log_count": log_count}
 

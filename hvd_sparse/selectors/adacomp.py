@@ -1,4 +1,4 @@
-"""AdaComp: the entries that another such gradient could make the largest of their bin."""
+"""AdaComp: the entries that one more gradient like this could make the largest of their bin."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ CONVOLUTION_BIN, OTHER_BIN = 50, 500
 @SELECTORS.register("adacomp")
 @dataclass(frozen=True)
 class AdaComp(Selector):
-    """Select, in every bin, the entries that another such gradient would raise to the maximum.
+    """Select, in every bin, the entries that one more gradient like this would raise to the
+    maximum.
 
         H = accumulated + gradient
         entry j of a bin is sent if |H_j| >= max over the bin of |accumulated|

@@ -1,4 +1,4 @@
-"""Contract of the selectors, and the properties that each declares."""
+"""Contract of the selectors, which choose the entries to send, and the properties they declare."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ DensitySelf = TypeVar("DensitySelf", bound="DensitySelector")
 
 
 class Found(NamedTuple):
-    """A selection, and the way it was found.
+    """A selection, and how it was found.
 
     selection : the entries
-    threshold : the magnitude that chose them, for the next step's warm start; None if there is none
-    passes : passes over the whole vector, without those for moments, mean and standard deviation
-        and the one that copies the entries out
-    is_fallback : the search did not converge, and exact top-k on its candidates chose
-    memo : further state for this tensor's next step, JSON-able
-    is_one_pass : the pass that added the gradient caught all that was needed
+    threshold : the magnitude that selected them, for the next step's warm start; None if there is
+        none
+    passes : number of passes over the whole vector, without those for moments, mean and standard
+        deviation and the one that copies the entries
+    is_fallback : the search did not converge, and exact top-k selected among its candidates
+    memo : further state for this tensor's next step, JSON-serializable
+    is_one_pass : the pass that added the gradient collected all entries that were needed
     is_taken : that pass has already cleared the entries in the vector
     """
 
@@ -48,17 +49,17 @@ class Found(NamedTuple):
 class Context(NamedTuple):
     """The inputs of a selector besides the vector.
 
-    kernels : of the engine
-    moments : of the vector, if the pipeline has them already
-    warm : the threshold that this tensor's last step ended with
-    memo : further state that its last step left
-    rng : a generator private to (seed, tensor, step), or a function that makes one
+    kernels : the engine's kernels
+    moments : of the vector, if already computed
+    warm : the last threshold of this tensor
+    memo : further state from this tensor's last step
+    rng : a generator for (seed, tensor, step), or a function that makes one
     gradient : this step's part of the accumulated vector, for selectors with ``needs_gradient``
     spec : the tensor's name, shape and dtype
     miss : the aim of this step, if its candidates could not be used
-    reached : how many entries reached that aim, if the kernels ask these before the vector
+    reached : number of entries that reached that aim, if the kernels answer from their list
     kept : for ``Selector.cut``, the vector without the entries that reached the aim; None if they
-        are of several vectors
+        are from several vectors
     """
 
     kernels: Kernels = reference
@@ -77,22 +78,23 @@ class Context(NamedTuple):
 
     @property
     def age(self) -> int:
-        """The steps that the memo counts; 0 if it is empty."""
+        """The number of steps that the memo counts; 0 if it is empty."""
         return int(self.memo) if isinstance(self.memo, (int, float)) else 0
 
     def margin_for(self, needed: int) -> Memo:
-        """Return the memo of selectors that keep the margin of their aim there.
+        """Return the next memo of selectors whose memo is the margin of their aim.
 
-        needed : how many entries should have reached the aim
+        needed : number of entries that should reach the aim
         """
         if self.miss is not None:
             return steer(self.memo, self.miss.count, needed)
         return self.memo if self.reached is None else steer(self.memo, self.reached, needed)
 
     def reused(self, accumulated: np.ndarray, steps: int, most: int) -> tuple[Found | None, int]:
-        """Return the entries that reach the last threshold, and the passes that are over.
+        """Return the entries that reach the last threshold, and the number of passes so far.
 
-        None if the threshold is ``steps`` steps old, or if no entry or more than ``most`` reach it.
+        The entries are None if the threshold is ``steps`` steps old, or if no entry or more than
+        ``most`` reach it.
         """
         if not self.warm or self.age >= steps:
             return None, 0
@@ -115,7 +117,7 @@ class Context(NamedTuple):
 
 @dataclass(frozen=True)
 class Selector:
-    """Base of the rules that choose entries: frozen dataclasses, registered in ``SELECTORS``.
+    """Base class of selectors: frozen dataclasses, registered in ``SELECTORS``.
 
     The conformance suite measures every property that a selector declares.
 
@@ -127,19 +129,20 @@ class Selector:
         first if they are equal
     ignores : which of "order", "scale" and "signs" may change in the vector without changing the
         selected entries
-    pass_limit : passes that it never exceeds, whatever the data: the proof that it ends
+    pass_limit : upper bound of the passes for any data
     needs_rng : draws at random; has a ``seed``
     needs_gradient : compares this step's gradient with the residual, so the memory must provide it
     is_unbiased : the expectation of the sent vector is the accumulated one, so no residual is
         needed
     has_shared_indices : all ranks select the same indices
-    sums_statistics : chooses by numbers that may be summed over the ranks first (``measure``,
-        ``find_by``), so that all ranks choose alike
+    sums_statistics : selects by statistics that may be summed over the ranks first (``measure``,
+        ``find_by``), so that all ranks select alike
     sends_votes : sends +1 and -1, of which a memory may count the majority
     changes_values : sends other values than the accumulated ones; memories keep the difference
     asks_kernels : ``find`` uses the vector only through kernels, besides its size and dtype, so
-        that a list of its largest entries can stand for it (``kernels.listed``)
-    needs_host : why gradients on an accelerator are copied to the host; empty if it works there
+        that a list of its largest entries can replace it (``kernels.listed``)
+    needs_host : the reason why gradients on an accelerator are copied to the host; empty if the
+        selector works there
     """
 
     id: ClassVar[str]
@@ -167,7 +170,7 @@ class Selector:
 
     @property
     def pass_limit(self) -> int:
-        """The passes that a selection takes at most."""
+        """The largest number of passes of a selection."""
         return 0
 
     def select(
@@ -204,33 +207,32 @@ class Selector:
         return self.find(accumulated, Context(kernels=kernels, rng=rng)).selection
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
-        """Return the entries to send, and the way they were found.
+        """Return the entries to send, and how they were found.
 
         accumulated : float32 or float64 [numel], read-only
-        context : the kernels, and the state that the tensor's last step left
+        context : the kernels, and the state from the tensor's last step
         """
         raise NotImplementedError
 
     def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
         """Return the aim of the pass that adds the gradient, or None for a pass that takes nothing.
 
-        warm, memo : the threshold that the last step ended with, or None; and its further state
+        warm, memo : the last threshold, or None; and further state from the last step
         """
         return None
 
     def band(self, numel: int) -> Band | None:
-        """Return the accepted counts of entries that reached ``aim_below``, and the count to which
-        more are cut; None if ``cut`` looks at more than their number."""
+        """Return the accepted numbers of entries that reach ``aim_below``, and the number to keep
+        of more; None if ``cut`` needs more than their number."""
         return None
 
     def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
-        """Return how many of the entries that reached the aim are selected; None if a search is
-        needed."""
+        """Return how many entries that reached the aim are selected; None if a search is needed."""
         band, found = self.band(taken.numel), taken.indices.size
         if band is None or found < band.least:
             return None
         memo = steer(context.memo, found, band.least)
-        # Inside the band all candidates go: cutting them down would be work for nothing.
+        # Inside the band all candidates are selected, because cutting them would cost time.
         return Cut(found if found <= band.most else band.wanted, memo)
 
     def as_sent(self, kept: Selection) -> Selection:
@@ -246,21 +248,21 @@ class Selector:
         raise NotImplementedError
 
     def find_by(self, statistics: np.ndarray, accumulated: np.ndarray, kernels: Kernels) -> Found:
-        """Return the entries to send, chosen by statistics alone."""
+        """Return the entries to send, selected by statistics alone."""
         raise NotImplementedError
 
     def at_density(self: Self, density: float) -> Self:
-        """Return this selector at a schedule's density; itself if it has no density."""
+        """Return this selector for another density; itself if it has no density."""
         return self
 
 
 @dataclass(frozen=True)
 class DensitySelector(Selector):
-    """Base of the selectors that are told how many entries to send.
+    """Base class of selectors with a given density.
 
     Parameters
     ----------
-    density : float in (0, 1]; or a rule by tensor, which ``at_density`` settles first
+    density : float in (0, 1]; or a rule by tensor, which ``at_density`` replaces by a number
     """
 
     density: Density
@@ -270,7 +272,7 @@ class DensitySelector(Selector):
             self, "density", check_rule(self.density, f"density of {type(self).__name__}")
         )
 
-    @cached_property  # asked for several times a step, and it cannot change
+    @cached_property  # needed several times a step, and constant
     def share(self) -> float:
         """The density as a number; InvalidOption if it is a rule."""
         return number_of(self.density, type(self).__name__)
@@ -284,10 +286,10 @@ class DensitySelector(Selector):
 
 
 class ExactSelector(DensitySelector):
-    """Selector of exactly the k largest entries.
+    """Base class of selectors of exactly the k largest entries.
 
-    They are among the entries that reach an aim if these are k or more.  So the pass that adds the
-    gradient finds all that is needed in nearly every step.
+    If k entries or more reach an aim, the k largest are among them. So in nearly every step no pass
+    is needed besides the one that adds the gradient.
     """
 
     is_exact: ClassVar[bool] = True

@@ -99,7 +99,7 @@ class GaussianK(DensitySelector):
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule that adjusts the threshold.
+    """The parameters of a variant.
 
     rounds : largest number of counts
     least, most : the range of count / k that ends the rounds

@@ -32,25 +32,26 @@ class LdteBs(DensitySelector):
     search : "log_count" interpolates the logarithm of the count inside the bracket; "bisection"
         halves it
     tolerance : (low, high) with 0 < low <= 1 <= high: the counts, over k, that end the search
-    max_passes : counts, over the vector or among candidates, after which exact top-k on the
-        candidates decides
-    warm_start : begin just under the threshold that the tensor's last step ended with
+    max_passes : largest number of counts, over the vector or among candidates, after which exact
+        top-k selects among the candidates
+    warm_start : start just below the tensor's last threshold
 
     Notes
     -----
     Stated by the paper: fit a Laplace distribution to the residual gradient, read the top-k
-    threshold off it, correct it by binary search; no sampling, no sort. Derived by us, as the
-    paper's own text on these was not open to us: t0 in closed form (maximum likelihood, location
-    0), the bracket [0, max], the tolerance, the limit on counts, the interpolation, the warm start,
-    the search among candidates, and the guaranteed ending.
+    threshold off it, correct it by binary search; no sampling, no sort. Derived by us, because we
+    had no access to the paper's text on these: t0 in closed form (maximum likelihood, location 0),
+    the bracket [0, max], the tolerance, the limit on counts, the interpolation, the warm start, the
+    search among candidates, and the guaranteed ending.
 
-    If the bracket closes, the passes run out or two counts told nothing (ties, spikes), exact top-k
-    selects k entries. So the count is always inside the tolerance, or exactly min(k, non-zeros).
+    If the bracket closes, the passes are used up or two counts do not narrow the bracket (ties,
+    spikes), exact top-k selects k entries. So the count is always inside the tolerance, or exactly
+    min(k, non-zeros).
 
     Cost: in nearly every step no pass besides the one that adds the gradient, which also collects
-    entries slightly smaller than the last threshold; of more than the tolerance allows the k
-    largest are kept. Otherwise, for example on the first step, one pass per count and one to take
-    the entries; once at most 16 k entries reach a threshold, the search continues among them
+    entries slightly smaller than the last threshold; if there are more than the tolerance allows,
+    the k largest are kept. Otherwise, for example on the first step, one pass per count and one to
+    take the entries; once at most 16 k entries reach a threshold, the search continues among them
     (docs/results/selecting.md).
 
     Paper: chen2021ldte.  Departs: ``search="bisection", warm_start=False`` is the nearest to its
@@ -90,9 +91,9 @@ class LdteBs(DensitySelector):
         moments = context.moments_of(accumulated)
         band = band_around(count, self.tolerance)
         if moments.nonzeros <= band.most:
-            # All of them, without a search: there are not more to choose from.
+            # All non-zeros are selected, so no search is needed.
             return Found(kernels.take_at_least(accumulated, 0.0), context.warm, memo=context.memo)
-        # A missed aim was a count: it tells the side of the threshold at no cost.
+        # A missed aim gives the side of the threshold at no cost.
         if miss:
             first, known = miss.retry, miss.known
         else:

@@ -28,7 +28,7 @@ class TopK(ExactSelector):
     lower index is selected first.
 
     Cost: in nearly every step no pass besides the one that adds the gradient. This pass also
-    collects entries slightly smaller than the last k-th magnitude, of which the k largest are kept.
+    collects entries slightly smaller than the last k-th magnitude, and the k largest are kept.
     Otherwise counting passes until at most 3 k entries reach the threshold, and one to take these;
     counting starts from the Laplace estimate (see ``ldte_bs``) on the first step, and from slightly
     below the last threshold in groups.
