@@ -32,8 +32,7 @@ SIZES = 5
 REPETITIONS = 5
 """Repetitions of every length, after one that is not counted."""
 LEAST_SPREAD = 8
-"""The longest message is at least this many times the shortest, so that times differ by more than
-noise."""
+"""Least ratio of the longest to the shortest message, so that times differ by more than noise."""
 ITEM = 8
 """Bytes by which the lengths of repetitions differ, a multiple of the itemsize of sums."""
 
@@ -45,7 +44,7 @@ repetition."""
 
 @dataclass(frozen=True)
 class Route:
-    """The collectives of an exchange among given ranks, and the bytes that a rank receives."""
+    """The collectives of an exchange among given ranks, and the bytes that each rank receives."""
 
     configuration: Configuration
     exchange: Exchange
@@ -262,7 +261,6 @@ def _wire(of_ranks: Sequence[Sequence[tuple[float, list[float]]]], header_bytes:
 
 
 def _line(seconds: Mapping[str, float], numel: Mapping[str, int]) -> Line:
-    """Fit the time of a tensor as a line in its entries; proportional if all have one size."""
     samples = [(float(numel[key]), value) for key, value in seconds.items()]
     if not samples:
         return Line(0.0, 0.0)

@@ -18,7 +18,7 @@ TRIAL = "the trial of Compression.auto"
 
 
 class Debts:
-    """The tensors that have residuals, and the steps that send these.
+    """The tensors that have residuals, and the steps that send the residuals.
 
     Residuals must be sent before gradients are sent dense, or they would be lost.
     """
@@ -57,13 +57,14 @@ class Debts:
 class Fallback(Policy):
     """Policy that follows the verdict of a trial.
 
-    On a dense way Horovod reduces the gradients as if there were no compressor, without a copy or a
-    carrier. Before that, one step of every tensor sends its residual.
+    On a dense way Horovod reduces the gradients as without a compressor, and nothing is copied.
+    Before that, one step of every tensor sends its residual.
 
     Parameters
     ----------
-    trial : the ways and their measures
-    sends_all : the memory does an optimizer's work: every dense step sends all that it has
+    trial : the ways and their measured times
+    sends_all : whether every dense step sends all state, because the memory does an optimizer's
+        work
     """
 
     def __init__(self, trial: Trial, *, sends_all: bool = False) -> None:
@@ -103,7 +104,7 @@ class Fallback(Policy):
         return np.array(told, np.float64)
 
     def _is_owed(self, position: int) -> bool:
-        # All ranks have the results of the last step, so all find the same.
+        # All ranks find the same, because all have the results of the last step.
         if self.debts.is_paid(position):
             self.debts.settle(position)
         return self.debts.is_owed(position)

@@ -79,7 +79,7 @@ class GroupPlan:
 
     @classmethod
     def from_dict(cls, told: Told) -> GroupPlan:
-        """Return the plan from its dict."""
+        """Return the plan of a dict from ``to_dict``."""
         lines = {name: Line(**told[name]) for name in ("wire", "late", "work", "decode")}
         return cls(
             tuple(tuple(names) for names in told["groups"]), dict(told["predicted_s"]), **lines

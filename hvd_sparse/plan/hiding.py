@@ -82,12 +82,12 @@ class HiddenDensities:
         return cls(rule.c_max, densities, hidden, messages, backward_s, exposed_s, costs.wire)
 
     def to_dict(self) -> dict[str, object]:
-        """Return it as a JSON-serializable dict, for ``HiddenDensities.from_dict``."""
+        """Return the densities as a JSON-serializable dict, for ``from_dict``."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, told: Told) -> HiddenDensities:
-        """Return the densities from their dict."""
+        """Return the densities of a dict from ``to_dict``."""
         return cls(**{**told, "wire": Line(**told["wire"])})
 
     def __str__(self) -> str:

@@ -19,16 +19,16 @@ WARMUP = 2
 STEPS = 5
 """Number of steps that are measured."""
 WINDOW = 20
-"""Steps of a window, whose median time is compared."""
+"""Number of steps in a window, whose median time is compared."""
 SETTLING = 5
-"""Steps after a decision that are not timed."""
+"""Number of steps after a decision that are not timed."""
 REVIEW_EVERY = 500
-"""Steps from the end of one window to the end of the next."""
+"""Number of steps from the end of one window to the end of the next."""
 FACTOR = 1.5
-"""Steps have departed if they take more than this factor longer or shorter than at first."""
+"""Steps have departed if their time has changed by more than this factor since the first window."""
 
 Told = Mapping[str, Any]
-"""A dict received from another rank: ``Measurements.to_dict``, or that of a decision."""
+"""A dict received from another rank, for example ``Measurements.to_dict`` or a decision's."""
 
 
 class StepStarts:

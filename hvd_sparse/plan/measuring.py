@@ -45,8 +45,11 @@ ENOUGH = STEPS // 2 + 1
 
 
 Decision = Union[GroupPlan, HiddenDensities]
-"""A decision that all ranks adopt: ``label`` is part of the collectives' names, and errors name its
-``purpose`` and the ``option`` that asks for it; ``str`` describes it for the log."""
+"""A decision that all ranks adopt.
+
+``label`` is part of the collectives' names, errors name the decision's ``purpose`` and ``option``,
+and ``str`` describes it for the log.
+"""
 
 
 class FirstSteps:
@@ -90,10 +93,10 @@ class FirstSteps:
         """
         is_counted = was_good and self._steps > WARMUP
         if self.is_due:
-            # Close the last measured step, so that its numbers are included.
+            # Close the last measured step, to include its numbers.
             self.measurements.begin(0.0, was_good=is_counted)
             self.plan = self._agree(collective, timeout_s)
-            is_counted = False  # it has been counted
+            is_counted = False  # already counted
         self.is_over = self.plan is not None
         self._steps += 1
         self.measurements.begin(time.perf_counter(), was_good=is_counted)
@@ -229,7 +232,7 @@ class MeasuringPolicy(Policy):
             spec, configuration = owner.step.specs[position], owner.configuration
             nbytes = expected_bytes(configuration, spec.numel, spec)
             frame = None if ticket.outgoing is None else ticket.outgoing.frame
-            if frame is not None:  # else this step of it runs dense, or the exchange makes it
+            if frame is not None:  # otherwise this step is dense, or the exchange makes the frame
                 now = configuration.density(ticket.state.steps, spec, ticket.state.pace)
                 later, nbytes = configuration.density(LONG_RUN, spec), frame.nbytes
                 if now and later and now != later:
@@ -238,8 +241,8 @@ class MeasuringPolicy(Policy):
             self._planning.measurements.send(spec.key, nbytes)
         measurements, own_s = self._planning.measurements, time.perf_counter() - self._came_s
         told_s = measurements.take_told()
-        # With one selection per group, the time per tensor that does not depend on the groups
-        # counts as part of the backward pass.
+        # If groups are selected at once, the other time per tensor does not depend on the groups,
+        # and counts as part of the backward pass.
         measurements.spend(told_s if self._is_merged else own_s)
 
     def end(self, owner: Owner) -> None:

@@ -160,7 +160,7 @@ def partition_end_s(instance: Instance, parts: Sequence[Sequence[int]]) -> float
 @dataclass
 class _States:
     """States at boundaries between groups: ends of compute and wire, number of groups, boundary,
-    and the index of the previous state."""
+    and index of the previous state."""
 
     compute_s: np.ndarray
     wire_s: np.ndarray

@@ -101,7 +101,7 @@ class Policy:
 
 @contextlib.contextmanager
 def waiting(owner: Owner, what: str) -> Iterator[None]:
-    """Return a context for collectives of a policy, which the watchdog knows as ``what``."""
+    """Return a context for collectives of a policy; the watchdog reports them as ``what``."""
     ledger = owner.watchdog.ledger
     ledger.begin(what)
     try:
@@ -114,9 +114,9 @@ def waiting(owner: Owner, what: str) -> Iterator[None]:
 
 
 def tell_all(owner: Owner, what: str, name: str, mine: object) -> list[Any]:
-    """Return the JSON-serializable values of all ranks, in rank order.  Collective.
+    """Return the JSON-serializable values of all ranks, in rank order. Collective.
 
-    ``what`` is the collective's name for the watchdog.
+    ``what`` is the collective's name in reports of the watchdog.
     """
     with waiting(owner, what):
         return Gatherer(owner.collective, name, owner.limit_s).tell_all(mine)

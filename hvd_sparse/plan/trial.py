@@ -1,4 +1,4 @@
-"""Trial of the ways to average gradients, in the first steps of a run.
+"""Trial of the ways to average gradients (sparse, dense, fp16), in the first steps of a run.
 
 Each way in turn has warm-up steps, one step that shows whether it can win at all, and measured
 steps.  The time of a step is that of its exchange, from the first gradient to the last result.  The
