@@ -53,7 +53,7 @@ CROWDED = 10
 
 
 def vectors_added(call: Call, store: Store) -> Added:
-    """Return the function that makes the vector to add at an index, and ``store``s moments."""
+    """Return the function that makes the vector to add at an index; ``store`` writes moments."""
     (gradient,) = call.pointers(0)
     members = call.members(DIRECTION)
     if len(members) == MOMENTUM:

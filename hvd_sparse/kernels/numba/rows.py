@@ -24,8 +24,7 @@ CHECKED_WORDS = 6
 
 
 def _crc_tables() -> np.ndarray:
-    """Return uint32 [8, 256]: table i has the effect of a byte on a CRC-32 i bytes before the
-    end."""
+    """Return uint32 [8, 256]: table i is the effect on a CRC-32 of a byte that i bytes follow."""
     tables = np.zeros((8, 256), np.uint32)
     tables[0] = np.arange(256)
     for _ in range(8):
@@ -109,7 +108,7 @@ def _number(row, place, like):  # type: ignore[no-untyped-def]
 
 @njit
 def _pass_of(row, new, indices, values, totals):  # type: ignore[no-untyped-def]
-    """Run the row's pass, and return the number of taken entries, or -1 if it is too large."""
+    """Run the row's pass, and return the number of taken entries; -1 for too many."""
     numel, capacity = row["numel"], row["capacity"]
     cut = max(1, pattern_of(values.dtype.type(row["aim"]))[0])
     gradient, old = _vector(row, 0, values), _vector(row, 1, values)
