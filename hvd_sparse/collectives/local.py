@@ -160,6 +160,8 @@ class LocalCollective:
         finish: Callable[[list[Part]], np.ndarray],
         passing: Callable[[list[Part]], tuple[float, float]],
     ) -> _LocalPending:
+        """Start a collective; ``finish`` computes its result from all operands, and ``passing`` the
+        bytes that go out and in through this rank's network."""
         world, rank = self._world, self.rank
         world.sent[rank] += sent
 
