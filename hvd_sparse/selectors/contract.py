@@ -137,7 +137,7 @@ class Selector:
     has_shared_indices : all ranks select the same indices
     sums_statistics : selects by statistics that may be summed over the ranks first (``measure``,
         ``find_by``), so that all ranks select alike
-    sends_votes : sends +1 and -1, of which a memory may count the majority
+    sends_votes : sends +1 and -1, whose majority a memory may count
     changes_values : sends other values than the accumulated ones; memories keep the difference
     asks_kernels : ``find`` uses the vector only through kernels, besides its size and dtype, so
         that a list of its largest entries can replace it (``kernels.listed``)
