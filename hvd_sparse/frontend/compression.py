@@ -57,15 +57,17 @@ class AutoMethod(Builder[Value]):
     ) -> Value:
         """The fastest of LDTE-BS, dense float32 and float16, as measured in the first steps.
 
-        density : 0.001, or the one that ``steps`` gives ways : the candidates: "sparse", "dense",
-        "fp16" (as ``hvd.Compression.fp16``) trial_steps : measured steps for each candidate, after
-        two to warm up review_every : steps between reviews of the choice; 0 for never optimizer,
-        steps, scheduler : as for every method.  With an optimizer, dense steps go through the
-        memory, which sends everything it holds: for SGD that is SGD itself, for Adam and Muon their
-        memories at density 1.  "fp16" is then no candidate options : the common ones; the codec is
-        "block16" by default
+        density : fraction of the entries to send; by default 0.001, or derived from ``steps``
+        ways : the candidates: "sparse", "dense", "fp16" (as ``hvd.Compression.fp16``)
+        trial_steps : measured steps for each candidate, after two warm-up steps
+        review_every : steps between reviews of the choice; 0 for no reviews
+        optimizer, steps, scheduler : as for every method. With an optimizer, dense steps send
+            everything that the memory holds: for SGD that equals plain SGD, for Adam and Muon their
+            memories at density 1; "fp16" is then no candidate
+        options : the common options; the codec is "block16" by default
 
-        Rank 0 logs the result with its reason; ``compressor.verdict`` has it too.
+        Rank 0 logs the result with its reason; ``compressor.verdict`` returns the result on every
+        rank.
         """
         if steps is None:
             options.setdefault("codec", "block16")
@@ -104,8 +106,8 @@ class SendNothing:
     """Base of the compressors that return every rank's own gradient.
 
     Horovod reduces one number for each tensor, because it must reduce something. No compressor of
-    this package can be faster, because selection costs time. Ranks diverge, so the result is a time
-    and not a model.
+    this package can be faster, because selection costs time. Ranks diverge, so use it for timing
+    only.
     """
 
     def __init__(self) -> None:

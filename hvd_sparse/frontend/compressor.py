@@ -1,4 +1,4 @@
-"""The compressor that all frontends build on."""
+"""The base of all frontends' compressors: handshake, reports, checkpoints and elastic restarts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ logger = logging.getLogger("hvd_sparse")
 HANDSHAKE = "the handshake before the first step"
 SAVE = "the states that save() gathers from all ranks"
 PATIENCE_IN_SAVE = 1.25
-"""Times the limit.  Ranks that go on training instead reach theirs first, and say so, too."""
+"""Factor on the time limit. Ranks that continue training reach their own limit first and report."""
 
 
 class Compressor:
@@ -63,7 +63,7 @@ class Compressor:
     Attributes
     ----------
     collective : of the process set, with a time limit
-    messenger : the collective that messages travel by; all others are the host's
+    messenger : the collective for messages; all other collectives use the host
     handshake_name : of the last handshake's collectives
     """
 
@@ -73,13 +73,14 @@ class Compressor:
     messenger: Collective
     handshake_name = ""
     has_device_wire = False
-    """Its framework gives Horovod tensors of an accelerator."""
+    """Whether Horovod accepts this framework's tensors on an accelerator."""
     is_called_alone = False
-    """The framework calls a compressor in a world of one rank, too."""
+    """Whether the framework also calls a compressor in a world of one rank."""
     clips_all_gradients = False
-    """It has all gradients of a step before it sends the first, if it is to clip them."""
+    """Whether all gradients of a step are known before the first is sent, so that they can be
+    clipped."""
     is_forewarned = False
-    """Nothing needs to be said of the optimizer's effect on accuracy."""
+    """Whether to omit the warning about the optimizer's effect on accuracy."""
 
     def __init__(
         self,
@@ -115,8 +116,8 @@ class Compressor:
     def _start(self, rank: int, process_rank: Callable[[], int]) -> None:
         """Start watchdog, timeline and telemetry; log the bytes before they are allocated.
 
-        rank : in the process set; -1 outside
-        process_rank : returns that among all processes
+        rank : rank in the process set; -1 outside
+        process_rank : function that returns the rank among all processes
         """
         logger.info(
             "compressor %s will keep %d bytes on every rank",
@@ -130,7 +131,7 @@ class Compressor:
         self._record()
 
     def _record(self) -> None:
-        """Open the writers that this rank is to have."""
+        """Open this rank's telemetry writers."""
         configuration = self.configuration
         self._writes_as = rank = self.watchdog.rank
         if not isinstance(configuration.telemetry, tuple) or rank < 0:
@@ -163,12 +164,12 @@ class Compressor:
         return self.configuration.timeout_s
 
     def _place_in_world(self) -> tuple[int, int]:
-        """Rank and size as of the last handshake: an elastic restart changes Horovod's world before
-        the state."""
+        """Rank and size as of the last handshake, because an elastic restart changes Horovod's
+        world before this state."""
         return self._world or (self.collective.rank, self.collective.world_size)
 
     def _size_of_world(self) -> int:
-        """Ranks in the process set, even where this one is not in it."""
+        """Return the number of ranks in the process set, also on a rank outside the set."""
         return self._world[1] if self._world else self.collective.world_size
 
     def _meeting_place(self) -> str:
@@ -201,13 +202,13 @@ class Compressor:
         return {**described, **self._policy.describe()}
 
     def explain(self, error: ExchangeTimeout) -> ExchangeTimeout:
-        """Return a timeout that says which ranks are behind it."""
+        """Return a timeout error that names the ranks that are behind."""
         if not self.watchdog.ledger.pending():
             return ExchangeTimeout(str(error))
         return ExchangeTimeout(f"{error}; {self.watchdog.give_up()}")
 
     def settle_densities(self, densities: Mapping[str, float]) -> None:
-        """Take densities that the run has measured, where a step begins; policies call it."""
+        """Apply densities that the run has measured; policies call it when a step begins."""
         self.configuration = self.configuration.with_measured(self.step.specs, densities)
         self.step.reconfigure(self.configuration)
 
@@ -310,11 +311,12 @@ class Compressor:
     def state_dict(self) -> Report:
         """Return this rank's state of every tensor, as plain values and copies of arrays.
 
-        version, library : of this layout, and of hvd_sparse config, model : parts and options;
-        shape and dtype of every tensor rank, world_size, reduction : owner, number of ranks, and
-        whether gradients were averaged or summed tensors : by name, for tensors that had a step:
-        completed steps, threshold, the selector's memo and the vector it selected from, the
-        memory's arrays and numbers; the density, if it was measured
+        version, library : version of this layout, and of hvd_sparse
+        config, model : parts and options; shape and dtype of every tensor
+        rank, world_size, reduction : the state's rank, the number of ranks, and "average" or "sum"
+        tensors : by name, for tensors that had a step: completed steps, threshold, the selector's
+            memo and the vector it selected from, the memory's arrays and numbers, and the density
+            if it was measured
         """
         return saved_state(self.step, *self._place_in_world())
 
@@ -401,7 +403,8 @@ class Compressor:
         self._commits.commit(self.state_dict())
 
     def go_back(self) -> None:
-        """Return to the last commit, after an error of Horovod's ended everything in progress."""
+        """Return to the last commit, after an error of Horovod's that ended everything in
+        progress."""
         reached = self.state_dict()
         self._forget_world()
         state = self._commits.go_back(reached)
@@ -409,11 +412,10 @@ class Compressor:
         self.load_state_dict(state)
 
     def rejoin(self) -> None:
-        """Go on in a new world of ranks.  Collective; elastic states call it when they are
-        synchronized.
+        """Continue in a new world of ranks. Collective; elastic states call it in ``sync``.
 
-        Residuals belong to their rank, and are redistributed where workers came or went:
-        ``state.commits``.  The new rank 0 writes records.
+        Residuals are redistributed if workers joined or left: see ``state.commits``. The new rank 0
+        writes records.
         """
         self._forget_world()
         self._meet()
@@ -425,7 +427,7 @@ class Compressor:
 
     @property
     def is_in_another_world(self) -> bool:
-        """Tell whether Horovod was started anew since the handshake, with another rank or size."""
+        """Return whether Horovod was restarted since the handshake, with another rank or size."""
         now = self.collective.rank, self.collective.world_size
         return self._world is not None and self._world != now
 
@@ -448,7 +450,7 @@ class Compressor:
         if self._recorder is not None:
             self._recorder.close()
         self._naming.release()
-        if hasattr(self, "watchdog"):  # TensorFlow's is there when the variables are
+        if hasattr(self, "watchdog"):  # TensorFlow creates the watchdog once the variables exist
             self.watchdog.close()
         if self._trace_file is not None:
             self._trace_file.flush()
@@ -464,7 +466,7 @@ class Compressor:
         return f"{type(self).__name__}({self.configuration}, collectives={self.name!r})"
 
 
-@lru_cache(maxsize=1)  # once a process
+@lru_cache(maxsize=1)  # once per process
 def say_alone() -> None:
     """Warn that a single process compresses nothing."""
     logger.warning(

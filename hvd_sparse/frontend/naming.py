@@ -1,4 +1,4 @@
-"""The names of compressors' collectives, and the places where compressors meet."""
+"""Names of compressors' collectives, equal on all ranks, and of the handshakes between them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hvd_sparse.types import TensorSpec
 
 _LIVE: weakref.WeakValueDictionary[str, Naming] = weakref.WeakValueDictionary()
 _MET: dict[str, list[object]] = {}
-"""The compressors that have met in this world, by place and in that order."""
+"""Compressors that completed a handshake in this world, by place, in that order."""
 _NUMBERS: dict[str, dict[int, object]] = {}
-"""The numbers of the compressors that were not closed, by place, and their owners' claims."""
+"""Numbers of the compressors that are not closed, by place, with their owners."""
 
 
 class Naming:
@@ -37,13 +37,13 @@ class Naming:
     def take(self, specs: Sequence[TensorSpec]) -> str:
         """Settle and return the name; InvalidOption if another live compressor has it.
 
-        A default name has the number of the compressor in it, by the order in which they are made:
-        the same on all ranks. It becomes free when the compressor is closed, and only then, as
-        ranks do not collect garbage at the same time.
+        A default name contains the compressor's number in order of creation, which is the same on
+        all ranks. A name becomes free only when the compressor is closed, because ranks do not
+        collect garbage at the same time.
         """
         self.name = self._given or f"{_digest(specs)}{self._suffix()}"
         if _LIVE.get(self.name) not in (None, self):
-            gc.collect()  # one that nothing refers to any more may still be there
+            gc.collect()  # an unreferenced compressor may still be registered
         if _LIVE.get(self.name) not in (None, self):
             raise InvalidOption(
                 f"two compressors have the name {self.name!r}, which would mix up their "
@@ -54,19 +54,20 @@ class Naming:
         return self.name
 
     def _suffix(self) -> str:
-        """Distinguishes equal models; empty for the first of the global process set."""
+        """Return a suffix that distinguishes equal models; "" for the first of the global process
+        set."""
         process_set = self.place.partition(".")[2]
         of_set = "" if process_set in ("", "0") else f".set{process_set}"
         return of_set + (f".{self._number}" if self._number else "")
 
     def meeting_place(self) -> str:
-        """Return the name of a handshake that begins now: its number in this world, the same on
-        every rank.
+        """Return the name of a new handshake: its number in this world, the same on every rank.
 
-        It is numbered by the order of first gradients. It does not use names, because they depend
-        on the model, whose differences the handshake must find; nor the order of creation, because
-        other ranks would wait for a compressor that only one rank made. A second handshake means
-        another world of an elastic run, where some ranks are new, so counting begins again.
+        Handshakes are numbered by the order of first gradients. Compressors' names cannot be used,
+        because they depend on the model, whose differences the handshake must find; nor can the
+        order of creation, because ranks would wait for a compressor that only one rank made. A
+        second handshake of a compressor means that an elastic restart made a new world with new
+        ranks, so the numbers start again.
         """
         met = _MET.setdefault(self.place, [])
         if self._claim in met:
@@ -75,7 +76,7 @@ class Naming:
         return f"hvd_sparse.handshake.{self.place}.{len(met) - 1}"
 
     def release(self) -> None:
-        """Let other compressors have the name and the number."""
+        """Make the name and the number available to other compressors."""
         if _LIVE.get(self.name) is self:
             del _LIVE[self.name]
         if _NUMBERS[self.place].get(self._number) is self._claim:

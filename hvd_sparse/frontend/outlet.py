@@ -1,4 +1,5 @@
-"""Hands records to the writers in a thread of its own, so that none holds training up."""
+"""The outlet passes records to the telemetry writers in a separate thread, so training never
+waits."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from hvd_sparse.untyped import Report
 MOST_WAITING = 1000
 """Records that may wait for their writers; further ones are dropped."""
 LAST_S = 10.0
-"""Seconds that a program waits at its end for what is not written yet."""
+"""Seconds for which a program waits at its end for pending records."""
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -26,7 +27,7 @@ Target = Union[Sink, Function]
 class Outlet:
     """The open writers of one rank.
 
-    One that fails is named in one warning, with the remedy, and gets nothing more.
+    A writer that fails is closed, with one warning that names the writer and the remedy.
 
     Parameters
     ----------
@@ -57,11 +58,11 @@ class Outlet:
 
     @property
     def is_open(self) -> bool:
-        """Somebody is written to."""
+        """Return whether any writer is open."""
         return bool(self._targets) and not self._is_over
 
     def put(self, record: Report) -> None:
-        """Hand a record to all writers, soon; never waits."""
+        """Queue a record for all writers, without waiting."""
         with self._lock:
             if not self.is_open:
                 return
@@ -87,7 +88,7 @@ class Outlet:
             for name, (write, remedy) in list(self._targets.items()):
                 try:
                     write(record)
-                # Whatever a writer raises, and be it of a user's making: training goes on.
+                # Any exception, also of a user's writer, because training must go on.
                 except Exception as error:
                     self._drop(name, error, remedy)
         for name, sink in list(self._sinks.items()):
@@ -107,7 +108,7 @@ class Outlet:
         )
         sink = self._sinks.pop(name, None)
         if sink is not None:
-            with contextlib.suppress(Exception):  # it has failed, and that was said
+            with contextlib.suppress(Exception):  # the writer's error was logged already
                 sink.close()
 
     def close(self) -> None:
@@ -120,7 +121,7 @@ class Outlet:
             return
         if thread is None:
             for sink in self._sinks.values():
-                with contextlib.suppress(Exception):  # nothing was written
+                with contextlib.suppress(Exception):  # no record was written
                     sink.close()
             return
         with contextlib.suppress(queue.Full):
@@ -141,7 +142,7 @@ def _opened(writer: Writer, place: Place) -> Sink:
         return writer.open(place)
     except SparseError:
         raise
-    except Exception as error:  # of the package that it writes with
+    except Exception as error:  # an error of the writer's own package
         raise InvalidOption(
             f"telemetry writer {writer.id!r} cannot begin: {type(error).__name__}: {error}; "
             f"{writer.remedy}, or leave it out"

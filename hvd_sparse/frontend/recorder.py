@@ -35,10 +35,10 @@ class Recorder:
 
     Parameters
     ----------
-    step : the tensors
-    every : steps from one record to the next; the first step has one too
+    step : the compressor's tensors and their steps
+    every : steps between records; the first step has a record too
     outlet : the writers
-    find_lagging : returns the ranks that are behind this one; called in a thread of its own
+    find_lagging : function that returns the ranks behind this one; called in a separate thread
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class Recorder:
     # -- called by the step -----------------------------------------------------------------------
 
     def begin(self, run: StepRun) -> None:
-        """Note that a step begins, so that the last one is over; under the step's lock."""
+        """Note that a step begins, so that the last step is over; called under the step's lock."""
         try:
             if self._run is not None:
                 self._finish(self._run)
-        except Exception as error:  # whatever is wrong here: it must not end the training
+        except Exception as error:  # telemetry must not end the training
             self._step.transactions.on_begin = None
             logger.warning(
                 "telemetry: a record could not be made, so recording stops; training continues: "
@@ -89,7 +89,7 @@ class Recorder:
         self._spans.append((what, whose, start_s, end_s))
 
     def submitted(self, run: StepRun) -> None:
-        """Look for ranks that are behind: this one has submitted all tensors of a step."""
+        """Look for ranks that are behind, because this rank has submitted all tensors of a step."""
         if run is not self._run or self._has_asked or self._find_lagging is None:
             return
         self._has_asked, find = True, self._find_lagging
@@ -111,7 +111,7 @@ class Recorder:
         self._outlet.put(stamped("run", self.steps(), self._began_s, content))
 
     def steps(self) -> int:
-        """Return the completed steps of the tensor that has most."""
+        """Return the largest number of completed steps of any tensor."""
         return self._step.transactions.most_steps()
 
     def close(self) -> None:
@@ -119,7 +119,7 @@ class Recorder:
         with self._step.transactions.lock:
             self._step.transactions.on_begin = None
             run = self._run
-            # Dense tensors come back without a word: those of buckets tell.
+            # Dense tensors end without a notification, so check only the buckets'.
             if run is not None and all(
                 run.completed >= bucket.entered for bucket in run.buckets.values()
             ):
@@ -177,7 +177,8 @@ class Recorder:
 def _of_tensor(
     counted: Mapping[str, int], ticket: TensorStep | None, steps: int, *, has_frames: bool
 ) -> Report:
-    """Return a record's values of one tensor, without times; ``ticket`` is None on a dense step."""
+    """Return a record's values of one tensor, without times; ``ticket``, the tensor's step, is None
+    if the step was dense."""
     entries = counted.get("entries_total", 0)
     values: Report = {name: counted.get(name, 0) for name in COUNTS}
     values["density_asked"] = None
@@ -220,7 +221,7 @@ def _of_all(
     total = sums["entries_total"]
     return {
         **{name: sums[name] for name in COUNTS},
-        # Where each tensor has a density of its own, theirs tell.
+        # One number only if all tensors have the same density; else see each tensor's.
         "density_asked": asked[0] if len(set(asked)) == 1 else None,
         "density_achieved": sums["entries_sent"] / total if total else None,
         "threshold": None,
@@ -244,7 +245,8 @@ def _finite(value: float) -> float | None:
 
 
 def _seconds_of(spans: Iterable[Span]) -> dict[str, dict[str, float]]:
-    """Return the seconds of each kind of span, by tensor; those of a message are its members'."""
+    """Return the seconds of each kind of span, by tensor; a message's seconds count for each
+    member."""
     found: dict[str, dict[str, float]] = {kind: defaultdict(float) for kind in SPANS}
     for kind, whose, start_s, end_s in list(spans):
         # "hvd_sparse.NAME.INDEX: KEY, KEY"
@@ -255,7 +257,7 @@ def _seconds_of(spans: Iterable[Span]) -> dict[str, dict[str, float]]:
 
 
 def union(spans: Iterable[Span]) -> float | None:
-    """Return the seconds in which at least one exchange was under way."""
+    """Return the seconds in which at least one exchange was in progress."""
     under_way = sorted((start, end) for kind, _, start, end in spans if kind == "exchange")
     if not under_way:
         return None

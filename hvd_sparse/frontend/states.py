@@ -1,4 +1,4 @@
-"""The states of a compressor's tensors: their bytes, and how they are saved and loaded."""
+"""Saving, loading and size of a compressor's state."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from hvd_sparse.version import __version__
 from hvd_sparse.wire.message import overhead_bytes
 
 SAMPLE = 64
-"""Entries of the small state whose size tells that of a large one."""
+"""Entries of a small state, from whose size the size of a large one is computed."""
 
 
 def footprint(configuration: Configuration, specs: Sequence[TensorSpec], world_size: int) -> Report:
     """Return the bytes of state and messages, from shapes alone, JSON-able.
 
-    state_bytes : residuals, velocities and their second buffers, on every rank, after every tensor
-    had a step gathered_bytes : bytes that every rank receives in a step at the density asked for,
-    all ranks' messages for all tensors; None if the method chooses its own density
+    state_bytes : residuals, velocities and their second buffers on every rank, after every tensor
+        had a step
+    gathered_bytes : bytes of all ranks' messages for all tensors, which every rank receives in a
+        step at the requested density; None if the method chooses its own density
     """
     sent = [s for s in specs if configuration.is_sparse(s.shape, s.numel)]
     kept = specs if configuration.memory.finishes else sent
@@ -53,7 +54,7 @@ def _state_bytes(configuration: Configuration, spec: TensorSpec) -> int:
         TensorSpec(spec.key, (1,) * (len(spec.shape) - 1) + (SAMPLE,), spec.dtype),
         rollback=configuration.rollback,
     )
-    if isinstance(small, DirectionState):  # whose velocity is made where it is needed
+    if isinstance(small, DirectionState):  # creates its velocity only when needed
         is_sparse = configuration.is_sparse(spec.shape, spec.numel)
         small.density = configuration.density(0, spec) if is_sparse else 1.0
         small.compensate(np.zeros(SAMPLE, spec.accumulator), reference)
@@ -99,7 +100,7 @@ def saved_state(step: Step, rank: int, world_size: int) -> Report:
 def load_state(step: Step, place: tuple[int, int], state: State, *, strict: bool) -> None:
     """Load a ``saved_state``; RankMismatch, with all differences, if it belongs elsewhere.
 
-    place : rank and size
+    place : this rank and the world size
     """
     kept = {spec.key: step.transactions.kept_of(spec) for spec in step.specs}
     differences = differences_of(state, step.configuration, step.specs, place, kept, strict=strict)

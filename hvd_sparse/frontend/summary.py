@@ -29,15 +29,15 @@ RANK_HEADINGS = (
     "non-finite",
 )
 MOST_ROWS = 40
-"""Rows of single tensors; those that send least share one."""
+"""Rows of single tensors; the tensors that send least share one row."""
 UNKNOWN = "-"
 
 
 def summary_of(stats: Report, entries: dict[str, int], frame_bytes: dict[str, int]) -> str:
     """Return one rank's table.
 
-    stats : of ``Compressor.stats``
-    entries, frame_bytes : by tensor
+    stats : result of ``Compressor.stats``
+    entries, frame_bytes : counts by tensor
     """
     steps = max(1, stats["steps"])
     told = sorted(stats["tensors"].items(), key=lambda item: -frame_bytes[item[0]])
@@ -47,7 +47,7 @@ def summary_of(stats: Report, entries: dict[str, int], frame_bytes: dict[str, in
         nbytes = sum(frame_bytes[key] for key in left)
         many = sum(entries[key] for key in left)
         rows.append(_row(f"and {len(left)} more", {}, many, nbytes))
-    # A tensor that is never compressed has no counters of its own, and is not among them.
+    # Tensors that are never compressed have no counters, so they are not included.
     together = sum(entries[key] for key, _ in told), sum(frame_bytes.values())
     rows.append(_row("total", stats, *together))
     title = (
