@@ -1,1 +1,2 @@
-"""The watchdog: who keeps a step waiting, and how the process ends then."""
+"""The watchdog: finds the ranks that keep a step waiting, and ends a process that waits too
+long."""

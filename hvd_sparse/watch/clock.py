@@ -1,9 +1,9 @@
 """A clock that counts the seconds in which this process ran.
 
-The system's clocks go on while a process is suspended (Ctrl-Z, a scheduler's freeze), and while one
-thread holds Python's lock and no other gets on.  No other rank is to blame for such a wait, so time
-limits count this clock's seconds.  A thread reads the system's clock every ``TURN_S`` seconds, and
-of the time between two readings at most ``MOST_S`` seconds count.
+The system's clocks continue while a process is suspended (Ctrl-Z, a scheduler's freeze), and while
+one thread holds Python's lock. Such a wait is no other rank's fault, so time limits count the
+seconds of this clock. A thread reads the system's clock every ``TURN_S`` seconds, and at most
+``MOST_S`` seconds count between two readings.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 import time
 
 TURN_S = 0.25
-"""Seconds between two readings: what the clock may be late."""
+"""Seconds between two readings: the most by which this clock is behind."""
 MOST_S = 1.0
 """Seconds that count at most between two readings."""
 
@@ -31,7 +31,7 @@ class RunningClock:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the clock, unless it runs; a forked child has to start its own."""
+        """Start the clock, unless it runs; a forked child must start its own clock."""
         with self._lock:
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(

@@ -1,7 +1,7 @@
-"""The end of a process that waits for ever, or whose program ended by an error.
+"""Ends a process that waits forever, or whose program ended with an error.
 
-Horovod shuts itself down at the interpreter's exit, and waits there for the other ranks.  Under MPI
-that wait may never end if an error left one of them in an exchange; ``prepare_end`` bounds it.
+Horovod shuts down at the interpreter's exit, and waits there for the other ranks. Under MPI that
+wait may never end if an error left a rank in an exchange, so ``prepare_end`` limits it.
 """
 
 from __future__ import annotations
@@ -24,29 +24,30 @@ JOIN_REASON = (
     "by DistributedSampler(drop_last=True), or dataset.repeat() with steps_per_epoch"
 )
 EXIT_CODE = 124
-"""Exit status of an ended process: that of timeout(1)."""
+"""Exit status of an ended process, the same as that of timeout(1)."""
 END_S = 10
 """Seconds that Horovod's shutdown may take after an error of this package."""
 LAST_ANSWERS_S = 1.0
-"""Seconds for which a process that is about to end still answers.  Other ranks' limits end at about
-the same time, and should not find this rank gone."""
+"""Seconds for which a process that is about to end still answers, because other ranks' limits end
+at about the same time and must not find this rank gone."""
 
 
 def say_and_exit(words: str) -> None:
-    """Write the words to standard error and end the process, whatever its other threads do."""
-    # Past Python's files and handlers: another thread may hold their locks for ever.
+    """Write text to standard error and end the process, whatever its other threads do."""
+    # Not through Python's files and handlers, because another thread may hold their locks forever.
     os.write(2, (words + "\n").encode())
     time.sleep(LAST_ANSWERS_S)
     os._exit(EXIT_CODE)
 
 
-# once a process; after hvd.init, as functions registered last run first: before Horovod's shutdown
+# Once per process, after hvd.init: functions registered last run first, so before Horovod's
+# shutdown.
 @lru_cache(maxsize=1)
 def prepare_end() -> None:
     """Prepare the interpreter's exit after an error.
 
-    Horovod's shutdown gets ``END_S`` seconds after an error of this package, and after a failed
-    ``hvd.join()`` the reason is printed, which Horovod's error does not name.
+    Horovod's shutdown gets ``END_S`` seconds after an error of this package. After a failed
+    ``hvd.join()`` the reason is printed, because Horovod's error does not contain it.
     """
     atexit.register(_at_exit)
 
@@ -58,7 +59,7 @@ def _at_exit() -> None:
     elif not isinstance(getattr(sys, "last_value", None), SparseError):
         return
     if threading.current_thread() is threading.main_thread():
-        # an alarm is the one timer that needs neither a thread nor Python's lock
+        # An alarm is the only timer that needs neither a thread nor Python's lock.
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(END_S)
 

@@ -1,4 +1,4 @@
-"""The ledger of the tensors that this rank has submitted and not got back."""
+"""The ledger counts the tensors that this rank has submitted and that have not returned."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hvd_sparse.watch.clock import clock
 
 
 class Ledger:
-    """Counts of submissions by name, and the time of each that is pending.
+    """Counts of submissions by name, and the start time of each pending tensor.
 
-    Safe to call from many threads.  Ranks compare how often each has submitted a name, as names and
-    their order are the same on all of them.  Ages are seconds of ``watch.clock``.
+    Thread-safe. Ranks compare how often each has submitted a name, because names and their order
+    are the same on all ranks. Ages are in seconds of ``watch.clock``.
 
     Attributes
     ----------
@@ -44,13 +44,13 @@ class Ledger:
             self._last_change = clock.now_s
 
     def clear(self) -> None:
-        """Forget the pending tensors, as the step has failed; the counts stay."""
+        """Remove the pending tensors, because the step has failed; keep the counts."""
         with self._lock:
             self._since.clear()
             self._last_change = clock.now_s
 
     def restart(self) -> None:
-        """Forget everything, as before the first submission, for a new world."""
+        """Reset everything for a new world."""
         self.clear()
         with self._lock:
             self._counts.clear()
@@ -66,12 +66,12 @@ class Ledger:
             self.end_wait()
 
     def begin_wait(self) -> None:
-        """Begin such a wait, without the cost of a context."""
+        """Begin a wait as in ``waiting``, without the cost of a context."""
         with self._lock:
             self._waits += 1
 
     def end_wait(self, name: str | None = None) -> None:
-        """End such a wait; the result of tensor ``name`` has arrived, if one is given."""
+        """End a wait; if ``name`` is given, the result of that tensor has arrived."""
         with self._lock:
             self._waits -= 1
             if name is not None:
@@ -85,12 +85,12 @@ class Ledger:
 
     @property
     def is_waiting(self) -> bool:
-        """Tell whether some thread is inside ``waiting``."""
+        """Return whether some thread is inside ``waiting``."""
         return self._waits > 0
 
     @property
     def idle_s(self) -> float:
-        """Return the seconds since a tensor was submitted or came back."""
+        """Return the seconds since a tensor was last submitted or returned."""
         return clock.now_s - self._last_change
 
     def pending(self) -> dict[str, int]:

@@ -1,11 +1,11 @@
-"""Questions to the other ranks about what they are doing, for when Horovod does not answer.
+"""Questions to the other ranks about their progress, for times when Horovod does not answer.
 
-A thread of every rank answers at a UDP port, whatever Horovod waits for.  The ranks exchange their
-addresses in one allgather while Horovod still works.  A question is one datagram, and so is an
-answer; a rank that has ended, is paused, or whose code holds Python's lock gives none.
+A thread of every rank answers at a UDP port, even while Horovod waits. The ranks exchange their
+addresses in one allgather while Horovod still works. A question is one datagram, and so is an
+answer; a rank that has ended, is paused or holds Python's lock does not answer.
 
-A question begins with the secret of the rank that it asks, which is drawn anew in every process and
-known to the other ranks alone.  Without it nothing is parsed, and nothing is answered.
+A question begins with the secret of the asked rank, which is drawn in every process and known to
+the other ranks only. A question without the secret is neither parsed nor answered.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from hvd_sparse.collectives.contract import AllGather
 PATIENCE_S = 10.0
 """Seconds in which an answer must arrive."""
 AGAIN_S = 0.5
-"""Seconds after which a question is sent again, as datagrams may be lost."""
+"""Seconds after which a question is repeated, because datagrams may be lost."""
 PAUSE_S = 0.1
-"""Seconds between a question that could not be answered and the next one."""
+"""Seconds between a failed answer and the next question."""
 LONGEST_LIST = 8
-"""Tensors that a question asks about at most, and ranks or tensors that a message names."""
+"""Largest number of tensors in a question, and of ranks or tensors in an error."""
 TOKEN_BYTES = 32
 LONGEST_BYTES = 1 << 16
 
@@ -42,8 +42,8 @@ logger = logging.getLogger("hvd_sparse")
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The place at which a rank answers: IPv4 addresses of its host, of which some may not be
-    reachable from other hosts, a UDP port, and the secret that begins a question."""
+    """The address at which a rank answers: its host's IPv4 addresses (some may be unreachable from
+    other hosts), a UDP port, and the secret that begins a question."""
 
     rank: int
     addresses: tuple[str, ...]
@@ -60,7 +60,7 @@ class Answer:
     rank : the rank that was asked
     submissions : tensors that it has submitted
     behind : names among those asked about that it has submitted less often than the asking rank
-    place : what its main thread is doing
+    place : the lines that the main thread is executing
     """
 
     rank: int
@@ -102,7 +102,7 @@ class Port:
                     if hmac.compare_digest(said[:TOKEN_BYTES], self.token.encode()):
                         answer = json.dumps(astuple(self._answer(json.loads(question))))
                         self._socket.sendto(mark + answer.encode(), caller)
-                except Exception:  # whatever a caller has sent: this thread must go on
+                except Exception:  # this thread must survive any datagram
                     logger.warning("another rank's question was not answered", exc_info=True)
                     time.sleep(PAUSE_S)
 
@@ -135,8 +135,8 @@ def ask_all(
 
     Parameters
     ----------
-    endpoints : the ranks to ask
-    submitted : this rank's submissions by tensor, oldest first; it asks about ``LONGEST_LIST``
+    endpoints : addresses of the ranks to ask
+    submitted : this rank's submissions by tensor, oldest first; the first ``LONGEST_LIST`` are sent
     patience_s : seconds to wait for answers
     """
     mark = secrets.token_hex(TOKEN_BYTES // 2).encode()
@@ -160,6 +160,6 @@ def ask_all(
 
 
 def names(keys: Sequence[str]) -> str:
-    """Return the first names of tensors, and the number of the rest."""
+    """Return the first names of tensors, and the number of the others, as text."""
     hidden = len(keys) - LONGEST_LIST
     return ", ".join(keys[:LONGEST_LIST]) + (f" and {hidden} more tensors" if hidden > 0 else "")

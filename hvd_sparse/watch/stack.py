@@ -1,4 +1,4 @@
-"""The stack of this process's main thread, read by another thread."""
+"""The stack of this process's main thread, read by another thread to see where it waits."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ LIBRARIES = (
     str(Path(__file__).resolve().parents[1]),
     "<",
 )
-"""Beginnings of the file names that are not the user's own."""
+"""Prefixes of file names of libraries, which are not the user's code."""
 _LINE = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 
 class Line(NamedTuple):
-    """A line of a program that a thread is at, or has called from."""
+    """A line in a thread's stack."""
 
     file: str
     number: int
@@ -33,12 +33,12 @@ class Line(NamedTuple):
 def lines_of_main_thread() -> list[Line]:
     """Return the lines of the main thread's stack, innermost first.
 
-    They are read by faulthandler, which makes no objects, because frame objects of a running thread
-    are not safe: CPython 3.11 may collect garbage while it makes one for ``f_back``, and if a
-    finalizer lets the thread run on, its frame is gone: a segmentation fault.
+    faulthandler reads them, because frame objects of a running thread are unsafe: CPython 3.11 may
+    collect garbage while it creates a frame's ``f_back``, and if a finalizer lets the thread
+    continue, the frame is gone and the process crashes.
 
-    The list is empty if the process has no file descriptor left, or more than 100 threads, the most
-    that faulthandler reads.
+    The list is empty if the process has no free file descriptor, or more than 100 threads, which is
+    faulthandler's limit.
     """
     try:
         with _memory_file() as file:

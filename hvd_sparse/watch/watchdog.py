@@ -1,11 +1,12 @@
-"""The watchdog: a thread that ends a process which waits too long, and names the rank it waits for.
+"""The watchdog: a thread that ends a process that waits too long, and names the ranks it waits for.
 
-Horovod's own wait has no limit, and releases Python's lock.  So a thread looks at the tensors that
-this rank has submitted and not got back.  When the oldest is older than ``timeout_s`` the thread
-asks the other ranks, says which of them have not submitted which tensors, and ends the process; the
-launcher then ends the others.  A wait of this package raises ``ExchangeTimeout`` first.
+Horovod's own wait has no limit, and releases Python's lock. So a thread checks the tensors that
+this rank has submitted and that have not returned. When the oldest is older than ``timeout_s``, the
+thread asks the other ranks, reports which of them have not submitted which tensors, and ends the
+process; the launcher then ends the other processes. A wait of this package raises
+``ExchangeTimeout`` first.
 
-In both, only the seconds in which this process ran count, and where a rank is silent the limit is
+Only the seconds in which this process ran count. If a rank does not answer, the limit is
 ``TIMES_IN_DOUBT`` times as long.
 """
 
@@ -37,9 +38,9 @@ from hvd_sparse.watch.stack import is_in_join, lines_of_main_thread, place_of
 GRACE_S = 30.0
 """Seconds that a program has to handle ``ExchangeTimeout`` before the process is ended."""
 TIMES_IN_DOUBT = 2
-"""Factor of the time limit where a rank is silent, or none is late."""
+"""Factor of the time limit if a rank does not answer, or if none is behind."""
 IDLE_S = 1.0
-"""Seconds without a tensor after which the main thread may be in ``hvd.join()``."""
+"""Seconds without a submission after which the main thread may be in ``hvd.join()``."""
 REMEDY = (
     "This process ends now, as nothing else ends its wait; see that rank's output, or raise "
     "timeout_s"
@@ -83,12 +84,12 @@ class Watchdog:
             ).start()
 
     def endpoint(self, rank: int) -> Endpoint:
-        """Return the address at which this process answers, under the rank that it has now."""
+        """Return the address at which this process answers, with its current rank."""
         self.rank = rank
         return Endpoint(rank, addresses(), self._port.number, self._port.token)
 
     def meet(self, endpoints: Sequence[Endpoint]) -> None:
-        """Start over with the endpoints of all ranks, this one's included."""
+        """Restart with the endpoints of all ranks, including this one."""
         self.ledger.restart()
         self._peers = [endpoint for endpoint in endpoints if endpoint.token != self._port.token]
 
@@ -99,14 +100,14 @@ class Watchdog:
         self.ledger.restart()
 
     def has_silent_rank(self) -> bool:
-        """Return whether some rank does not answer; asks them."""
+        """Ask all ranks, and return whether some rank does not answer."""
         return len(self._ask(self.ledger.pending())) < len(self._peers)
 
     def give_up(self) -> str:
-        """Return the pending tensors and the ranks that have not submitted them, in words.
+        """Return a text of the pending tensors and the ranks that have not submitted them.
 
-        The caller raises an error with these words.  If the program then submits nothing more, as
-        it waits for Horovod while it handles the error or at its exit, the watchdog ends it after
+        The caller raises an error with this text. If the program then submits nothing more, because
+        it waits for Horovod in its error handling or at its exit, the watchdog ends it after
         ``GRACE_S``.
         """
         pending = self.ledger.pending()
@@ -116,7 +117,7 @@ class Watchdog:
         return why
 
     def lagging(self) -> list[int]:
-        """Return the ranks that have submitted fewer tensors than this one; asks them."""
+        """Ask all ranks, and return those that have submitted fewer tensors than this one."""
         submissions = self.ledger.submissions
         answers = self._ask({}).values()
         return sorted(answer.rank for answer in answers if answer.submissions < submissions)
@@ -130,7 +131,7 @@ class Watchdog:
         return Answer(self.rank, self.ledger.submissions, self.ledger.behind(submitted), place)
 
     def _run(self, limit_s: float) -> None:
-        # So a limit is noticed at most a tenth late.
+        # At most a tenth of the limit passes before it is noticed.
         while not self._is_over.wait(min(1.0, limit_s / 10)):
             oldest = self.ledger.oldest()
             if self._given_up is not None and self._given_up[1] == self.ledger.begun:
@@ -144,8 +145,9 @@ class Watchdog:
     def _judge(self, limit_s: float, name: str, count: int, age_s: float) -> None:
         """End the process if a tensor is overdue.
 
-        It is after the limit if a rank is late; after ``TIMES_IN_DOUBT`` limits if one is silent,
-        which may hold Python's lock and go on, or if all have submitted the tensor.
+        The limit is ``timeout_s`` if a rank is behind. It is ``TIMES_IN_DOUBT`` times as long if a
+        rank does not answer, because it may hold Python's lock and continue, or if all ranks have
+        submitted the tensor.
         """
         is_last = age_s > TIMES_IN_DOUBT * limit_s
         if age_s <= limit_s or (self._spared == (name, count) and not is_last):
@@ -158,15 +160,16 @@ class Watchdog:
             return
         why = self._describe(pending, answers)
         if self.ledger.is_waiting:
-            # That wait has the same limits and raises: the program has time to handle its error.
+            # A wait of this package has the same limits and raises, so the program can handle the
+            # error.
             logger.error("%s; the process ends in %.0f s", why, GRACE_S)
             self._is_over.wait(GRACE_S)
-        if self.ledger.pending().get(name) == count:  # it may have come since
+        if self.ledger.pending().get(name) == count:  # the result may have arrived meanwhile
             self._end(why)
 
     def _look_for_join(self) -> None:
-        """End a process in ``hvd.join()`` once another rank has submitted more than it."""
-        # Looked at only where nothing is exchanged, as Python stands still while a stack is read.
+        """End a process in ``hvd.join()`` once another rank has submitted more tensors."""
+        # Only while nothing is exchanged, because reading a stack stops Python.
         submissions = self.ledger.submissions
         if is_in_join(lines_of_main_thread()) and any(
             answer.submissions > submissions for answer in self._ask({}).values()
@@ -178,7 +181,8 @@ class Watchdog:
         return ask_all(self._peers, submitted, patience_s)
 
     def _describe(self, pending: dict[str, int], answers: Mapping[int, Answer]) -> str:
-        """Return the tensors that this rank waits for, and the ranks that keep it waiting."""
+        """Return a text of the tensors that this rank waits for, and of the ranks that are
+        behind."""
         oldest = self.ledger.oldest()
         since_s = 0.0 if oldest is None else oldest[2]
         words = [f"rank {self.rank} waits for {names(list(pending))} since {since_s:.0f} s"]
@@ -202,14 +206,14 @@ class Watchdog:
 
 
 class PatientPending:
-    """A started collective, whose wait continues while the time that passed does not count."""
+    """A started collective, whose time limit counts only seconds in which this process ran."""
 
     def __init__(self, pending: Pending, watchdog: Watchdog) -> None:
         self._pending, self._watchdog = pending, watchdog
-        self.is_done = pending.is_done  # without a second call, because it is polled
+        self.is_done = pending.is_done  # the method itself, because it is polled
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
-        """Return the result within ``timeout_s`` seconds that count."""
+        """Return the result within ``timeout_s`` seconds of the watchdog's clock."""
         if timeout_s is None:
             return self._pending.wait(None)
         began_s, left_s, is_extended = clock.now_s, timeout_s, False
@@ -227,10 +231,7 @@ class PatientPending:
 
 
 class PatientCollective:
-    """A collective whose waits follow the watchdog's rules.
-
-    Implements ``collectives.contract.Collective``.
-    """
+    """A ``collectives.contract.Collective`` whose waits follow the watchdog's rules."""
 
     def __init__(self, collective: Collective, watchdog: Watchdog) -> None:
         self._collective = collective
