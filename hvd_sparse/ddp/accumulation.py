@@ -50,7 +50,7 @@ class Accumulation:
             self.used.add(position)
 
     def holds_result(self, position: int, gradient: torch.Tensor) -> bool:
-        """Tell whether a bucket's gradient wrongly holds an earlier result."""
+        """Return whether a bucket's gradient wrongly holds an earlier result."""
         # A parameter that no pass has used gives the bucket whatever its gradient holds.
         is_left = position in self._untouched and bool(gradient.any())
         return is_left or position in self._kept

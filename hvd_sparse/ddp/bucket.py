@@ -18,7 +18,7 @@ from hvd_sparse.step.records import Ticket
 
 @dataclass(eq=False)
 class SentBucket:
-    """A bucket between its own call of the hook and the last one of the backward pass.
+    """A bucket of DDP, from its call of the hook to the last call in the backward pass.
 
     bucket, buffer, gradients : DDP's, its flat memory of all gradients, and its parts by tensor
     future : DDP waits for it

@@ -49,8 +49,8 @@ class Given:
 
 
 class Changes:
-    """The gradients of a step, up to its first result: all are compared then, as results are
-    written from there on, and some gradients share their memory."""
+    """The gradients of a step, up to its first result. All are compared then, because results are
+    written from then on, and some gradients share memory."""
 
     def __init__(self) -> None:
         self.given: dict[int, Given] = {}
@@ -117,7 +117,7 @@ def in_words(keys: list[str]) -> str:
 
 
 def _memory_of(values: torch.Tensor) -> np.ndarray:
-    """Return the entries as they lie in memory: a view of them."""
+    """Return a view of the entries in the order of their memory."""
     if not values.is_cpu:
         return np.empty(0)  # comparing entries would wait for the device: its version must do
     plain = values.detach()

@@ -104,13 +104,13 @@ class TorchCompressor(ParameterCompressor):
         self._index = ParameterIndex(named)
         self._changes = Changes()
         self._wait = LastGradientWait()
-        # As many gradients are expected of a step as the last one had: some parameters are frozen.
+        # Expect as many gradients as in the last step, because some parameters are frozen.
         self._run = StepRun(entered={i for i, (_, p) in enumerate(named) if p.requires_grad})
         self._expected = 0
         self._is_elastic = is_elastic()
         self._clips_alone: Any = None
         self._start(rank_in(self.process_set), hvd.rank)
-        # Everything else, as handshakes and checkpoints, takes the host's way.
+        # Everything else, for example handshakes and checkpoints, uses the host.
         count, padding = self.step.stats.count_padding, None
         if device is None:
             padding = Padding(count)
@@ -182,7 +182,7 @@ class TorchCompressor(ParameterCompressor):
         carrier, ticket = self._driver.compress(
             position, flat, scale, everything=everything, late=late, stays=stays
         )
-        # The result goes where the gradient was read, if it can lie there.
+        # Write the result where the gradient was read, if possible.
         ticket.out, ticket.extra = memory, (tensor, memory)
         self._changes.give(position, spec.key, self._parameters[position], ticket.run, watched)
         device = self._carrier_device
@@ -206,8 +206,8 @@ class TorchCompressor(ParameterCompressor):
             self._wait.take(self._driver.has_arrived, run.began_s)
 
     def decompress(self, tensor: torch.Tensor, ctx: Context) -> torch.Tensor:
-        """Return the reduced gradient, in the dtype and memory layout of the one that ``compress``
-        was given."""
+        """Return the reduced gradient, in the dtype and memory layout of ``compress``'s
+        argument."""
         if ctx is None:
             return tensor  # a sparse gradient, which Horovod exchanged by itself
         policy, ledger, came = self._policy, self.watchdog.ledger, None
@@ -251,8 +251,8 @@ class TorchCompressor(ParameterCompressor):
         return unflatten(flat, gradient)
 
     def _refuse_changes(self, tensor: torch.Tensor, ctx: Context) -> None:
-        """Raise ChangedGradient at a step's first result if the program changed what this result
-        would overwrite."""
+        """Raise ChangedGradient at a step's first result if the program changed a gradient that
+        Horovod's result would overwrite."""
         keys, run = self._changes.take()
         if not keys:
             return
@@ -265,7 +265,7 @@ class TorchCompressor(ParameterCompressor):
             self._driver.abandon(run, error, carried)
 
     def _poison(self, error: SparseError, gradient: torch.Tensor) -> tuple[torch.Tensor, Context]:
-        """Submit what the other ranks expect for such a tensor, marked as failed."""
+        """Submit the arrays that the other ranks expect for this tensor, marked as failed."""
         key = f"of shape {list(gradient.shape)}"
         wire, ticket = self._driver.poison(error, key, np.float64)
         ticket.extra = gradient, None
@@ -362,12 +362,11 @@ class TorchCompressor(ParameterCompressor):
         self._judge(caller)
 
     def regroup(self, groups: Option) -> None:
-        """Let other tensors travel together from the next step on.  Collective: between steps, on
-        all ranks alike.
+        """Change the tensors that share a message, from the next step on. Collective: between
+        steps, with the same groups on all ranks.
 
-        Nothing that is kept back is lost.  Gradients stay the same bits, but with
-        select_over="group", where groups that are not as they were start their search for a
-        threshold anew.
+        No residual is lost. Gradients stay bit-identical, except with select_over="group", where
+        changed groups restart their threshold search.
 
         Parameters
         ----------
@@ -376,8 +375,8 @@ class TorchCompressor(ParameterCompressor):
 
         Raises
         ------
-        RankMismatch : ranks give different ones
-        InvalidOption : in the middle of a step, or for groups that cannot be
+        RankMismatch : ranks give different groups
+        InvalidOption : a step is in progress, or the groups are invalid
         """
         if PLANNED == groups != self.configuration.groups:
             raise InvalidOption(

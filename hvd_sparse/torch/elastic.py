@@ -1,6 +1,6 @@
 """Compressors in ``hvd.elastic.TorchState(model=..., optimizer=..., compressor=compressor)``.
 
-Horovod would pickle an object that it has no handler for, and give rank 0's to all.
+Without a handler, Horovod would pickle the compressor and give rank 0's to all ranks.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from hvd_sparse.torch.compressor import TorchCompressor
 
 
 class CompressorStateHandler(StateHandler):  # type: ignore[misc]
-    """Commits and restores this rank's state; brings the ranks' states together when the world has
-    changed."""
+    """Commits and restores this rank's state, and redistributes it when the world has changed."""
 
     def __init__(self, compressor: TorchCompressor) -> None:
         super().__init__(compressor)

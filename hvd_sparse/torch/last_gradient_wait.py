@@ -1,8 +1,8 @@
-"""Waiting asleep for the other ranks, once a step's last gradient has come.
+"""Sleeps at a step's last gradient until the other ranks have sent theirs, to leave the core free.
 
-Horovod's own wait, in which a step ends, asks again and again and only yields the core between: it
-takes the time of whoever shares the core, of other ranks or of processes that load data.  So the
-compressor waits for its exchanges before it hands over the last gradient, asleep.
+Horovod's own wait at the end of a step polls, and takes time from other processes on the core, for
+example other ranks or data loaders. So the compressor sleeps until its exchanges are done before it
+submits the last gradient.
 
 That must not hold up a rank for which others wait: one that is to take part in some other
 collective before its optimizer's step, say, while they still lack a gradient.  So a rest is short,
