@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 class SparseError(Exception):
     """Root of all errors of hvd_sparse."""
 
-    # TensorFlow's AutoGraph hands an error of tracing on as it is only if its constructor is that
-    # of Exception; the
-    # classes below would inherit another from their second base and reach the user as a
+    # AutoGraph passes on an error of tracing unchanged only if its constructor is Exception's. The
+    # classes below would inherit another from their second base, and reach the user as a
     # StagingError.
     if not TYPE_CHECKING:
         __init__ = Exception.__init__

@@ -12,10 +12,10 @@ ProcessSet = Any
 """One of Horovod's process sets."""
 
 GradScaler = Any
-"""What multiplies the loss: a scaler of the framework's, or a callable that returns the scale."""
+"""The loss scaler: the framework's, or a callable that returns the scale."""
 
 Params = Any
-"""The tensors to compress, as the frontend takes them."""
+"""The tensors to compress, in the form that the frontend accepts."""
 
 Optimizer = Any
 """An optimizer of the framework's, or Horovod's around it."""
@@ -34,7 +34,7 @@ Value = Any
 the graph is given."""
 
 Context = Any
-"""What ``compress`` gives Horovod to hand to ``decompress``."""
+"""The context that ``compress`` gives Horovod for ``decompress``."""
 
 State = Mapping[str, Any]
 """A saved state or one of its tensors, before ``state_check.check_form`` validates it."""

@@ -13,7 +13,7 @@ from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.untyped import Value
 
 Metrics: TypeAlias = "Mapping[str, Value] | None"
-"""What Keras tells of the training so far, by name."""
+"""Metrics by name, as Keras passes them to callbacks."""
 
 
 class CompressorState(tf.train.experimental.PythonState):  # type: ignore[misc]

@@ -147,7 +147,7 @@ class TensorflowCompressor(Compressor):
 
     @property
     def plans_groups(self) -> bool:
-        """Tell whether groups are planned in the run."""
+        """Return whether groups are planned in the run."""
         return self.configuration.groups == PLANNED
 
     @property
@@ -293,8 +293,7 @@ class TensorflowCompressor(Compressor):
 
     @tf.autograph.experimental.do_not_convert
     def decompress(self, tensor: tf.Tensor, ctx: Context) -> tf.Tensor:
-        """Return the reduced gradient, in the dtype and shape of the one that ``compress`` was
-        given."""
+        """Return the reduced gradient, in the dtype and shape of ``compress``'s argument."""
         if ctx is None:
             return tensor
         if isinstance(ctx, DenseContext):

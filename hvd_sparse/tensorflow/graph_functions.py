@@ -99,7 +99,7 @@ class GraphFunctions:
         self._under_way: dict[int, BucketUnderWay] = {}
         self._dense_bytes: dict[str, int] = {}
         self.dense_bytes = 0
-        """Of the tensors that Horovod reduces dense, in a step."""
+        """Bytes per step of the tensors that Horovod reduces dense."""
         self._traced: set[str] = set()
         self._counted: StepRun | None = None
         self.follower: Follower | None = None
@@ -121,7 +121,7 @@ class GraphFunctions:
         return self._tokens.get(token if type(token) is bytes else _as_bytes(token))
 
     def forget(self) -> None:
-        """Drop everything under way: Horovod was restarted, and none of it will end."""
+        """Drop everything in progress, because Horovod was restarted and no exchange will end."""
         self._tickets.clear()
         self._under_way.clear()
         self._place = None

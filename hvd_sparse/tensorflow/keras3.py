@@ -45,7 +45,7 @@ def values_of(variables: Iterable[Value]) -> list[Value]:
 
 
 def is_keras_3() -> bool:
-    """Tell whether ``tf.keras`` is Keras 3 in this process."""
+    """Return whether ``tf.keras`` is Keras 3 in this process."""
     version = getattr(tf.keras, "__version__", "2")
     return int(str(version).split(".")[0]) >= 3
 

@@ -135,7 +135,7 @@ class LocalSteps:
             variable.assign(anchor)
 
     def _direction(self, position: int, gradient: Value) -> Value:
-        """Return where the outer optimizer goes, as torch's SGD does."""
+        """Return the direction of the outer step, as torch's SGD computes it."""
         if not self._velocities:
             return gradient
         velocity = self._velocities[position]

@@ -54,7 +54,7 @@ NAMES: dict[type, dict[str, str]] = {
         for kind in OF_MUON
     },
 }
-"""What Keras calls the hyper-parameters of a memory."""
+"""Keras's names of a memory's hyper-parameters."""
 OVERWRITTEN = 1e-30
 """Momentum for a step without any in Keras 2, whose velocity is the gradient then.  Memories, as
 torch and Keras 3, leave the velocity as it is at a momentum of 0."""
@@ -137,11 +137,11 @@ class Applying(_Handed):
 
 
 class ApplyingLegacy(_Handed):
-    """The same, of the legacy optimizers."""
+    """``Applying`` for the legacy optimizers."""
 
     @property
     def weights(self) -> Value:
-        """Return what ``variables`` does."""
+        """Return the same as ``variables``."""
         return self.variables()
 
     def variables(self) -> Value:  # type: ignore[override]
@@ -157,7 +157,7 @@ class ApplyingLegacy(_Handed):
 
 
 class ApplyingOfKeras3(Showing):
-    """The same, of the optimizers of Keras 3, which stay the objects that they are."""
+    """``Applying`` for the optimizers of Keras 3, which stay the same objects."""
 
     def update_step(self, gradient: Value, variable: Value, learning_rate: Value) -> None:
         """Apply the compressor's result."""

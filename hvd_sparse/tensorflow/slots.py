@@ -1,4 +1,5 @@
-"""The moments of a Keras optimizer that was handed over, in its own variables.
+"""A handed-over Keras optimizer's moments, copied between its variables and the compressor's
+memory.
 
 The memory does the optimizer's work, so the variables are idle while it trains.  They are filled
 with the memory's moments where a program asks for them, above all to save them: plain Keras can go

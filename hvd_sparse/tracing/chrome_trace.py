@@ -209,7 +209,7 @@ def follow(spans: Spans, rank: Callable[[], int]) -> TraceFile | None:
         return None
     with _LOCK:
         if setting not in _OPEN:
-            # asked for here and not before: without a timeline nobody waits for Horovod's start
+            # not before, because only a timeline needs Horovod to be started here
             number = rank()
             _OPEN[setting] = TraceFile(path_of(setting, number), number)
         spans.add(_OPEN[setting].listen)

@@ -41,7 +41,7 @@ class Spans:
         self.is_heard = bool(self._listeners)
 
     def now(self) -> float:
-        """Return the time for ``tell`` at which a span begins; 0 while there is no listener."""
+        """Return the start time of a span for ``tell``; 0 while there is no listener."""
         return self.clock() if self._listeners else 0.0
 
     def tell(self, what: str, whose: str, start_s: float) -> None:
