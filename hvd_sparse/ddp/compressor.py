@@ -284,7 +284,7 @@ class DdpCompressor(ParameterCompressor):
             self._judge(optimizer)
 
     def close(self) -> None:
-        """Give the name free and stop watching.  DDP keeps the hook: the model cannot train on."""
+        """Release the name and stop watching. DDP keeps the hook, so the model cannot train on."""
         super().close()
         self._accumulation.close()
         if self._optimizer_hook is not None:

@@ -182,8 +182,8 @@ class _Reducing(_Distributed):
 
 
 class _ReducingScaled(_Distributed):
-    """A ``LossScaleOptimizer`` that reduces first, and looks at the result: NaN and Inf are seen at
-    the same batches on all ranks."""
+    """A ``LossScaleOptimizer`` that reduces gradients first, so that all ranks see NaN and Inf at
+    the same batches."""
 
     def apply(self, grads: Sequence[Value], trainable_variables: Value = None) -> None:
         """Reduce the scaled gradients, and apply them if all are finite."""

@@ -108,7 +108,7 @@ class Branched(Unbranched):
             return tf.cast(summed, flat.dtype)
 
         def noted() -> tf.Tensor:
-            # On all ways alike, so that none looks slower for it.
+            # On all branches, so that the measurement delays all alike.
             end = call_numpy(self.note_end, [result[:1]], tf.int32, name="hvd_sparse_end")
             with tf.control_dependencies([end]):
                 return tf.identity(result)

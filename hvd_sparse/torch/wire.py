@@ -1,4 +1,4 @@
-"""The tensors that Horovod is given: from which memory messages travel, and dense gradients."""
+"""The tensors for Horovod's allreduce: the memory of messages, and dense gradients."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from hvd_sparse.torch.changes import Changes
 
 @dataclass(eq=False)
 class DenseTicket:
-    """A tensor that Horovod's allreduce takes as it is.
+    """A tensor that Horovod's allreduce reduces as it is.
 
-    ticket : of the step; None on a dense way, which keeps nothing
+    ticket : the tensor's step; None if all tensors are dense and no state is kept
     """
 
     gradient: torch.Tensor
