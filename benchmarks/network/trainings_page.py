@@ -180,7 +180,7 @@ def advised_ms(line: Line, lines: Sequence[Line]) -> float | None:
     backward_s = computing_s * 2 / 3
     setting = Setting(
         Model(task.parameters, task.matrices, backward_s), backward_s, computing_s / 3, run.hosts,
-        bits_per_second(run.wire), LATENCY_S,
+        bits_per_second(run.wire), LATENCY_S, signs=True,
     )  # fmt: skip
     step = setting.step("sparse", density_for(run.steps)) if is_ours else setting.step(run.method)
     return 1e3 * step.step_s

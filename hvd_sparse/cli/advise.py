@@ -5,7 +5,8 @@ The prediction is arithmetic.  Messages overlap with the backward pass, which se
     step   = forward + max(backward + selecting + start, start + bytes * 8 / bandwidth) + settling
     start  = a cycle of Horovod's + hops of a ring * latency
     dense  = 2 (N - 1) / N * 4 bytes a parameter, fp16 half of it, over 2 (N - 1) hops
-    sparse = (N - 1) * density * 8 bytes a parameter, over N - 1 hops
+    sparse = (N - 1) * density * 8 bytes a parameter, over N - 1 hops; with --steps about 1.3 bytes
+             in place of 8, the gap and the sign that "sign_mean" sends of an entry
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from hvd_sparse.checks import check_density, is_number
+from hvd_sparse.codecs.sign_mean import SignMean
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.summary import table
 from hvd_sparse.methods.builder import density_for, too_few
@@ -54,6 +56,7 @@ DENSE_S, RECEIVED_S = 0.37e-9, 7e-9
 making it dense again, each of its entries and each that arrives: ``ldte_bs`` with ``index_value``
 by the compiled engine, one thread of an Intel Xeon with AVX-512 (docs/results/selecting.md)."""
 ENTRY_BYTES = 8
+"""Bytes that "index_value" sends of an entry."""
 MARGIN = 1.05
 """Factor by which compression must be quicker to be advised, as dense gradients need no trust."""
 AS_GOOD = 1.02
@@ -112,7 +115,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Setting:
-    """A model on a number of ranks, and the network between them."""
+    """A model on a number of ranks, the network between them, and whether sparse steps send signs
+    with one mean magnitude, the default with ``steps=``, instead of indices and values."""
 
     model: Model
     backward_s: float
@@ -120,6 +124,7 @@ class Setting:
     world_size: int
     bandwidth_bit_s: float
     latency_s: float
+    signs: bool = False
 
     def step(self, way: str, density: float | None = None) -> Step:
         """Return the expected step; ``density`` is for "sparse" alone."""
@@ -130,7 +135,7 @@ class Setting:
             hops = 2 * others
         else:
             sent, hops = density * numel, others
-            nbytes = others * sent * ENTRY_BYTES
+            nbytes = others * self._payload_bytes(sent)
             works_s = TENSOR_S * self.model.tensors + ENTRY_S * numel + SENT_S * sent
             settles_s = DENSE_S * numel + RECEIVED_S * others * sent
         start_s = CALL_S + hops * self.latency_s
@@ -138,6 +143,11 @@ class Setting:
         ends_s = start_s + max(computes_s, nbytes * 8 / self.bandwidth_bit_s)
         step_s = self.forward_s + ends_s + settles_s
         return Step(way, density, step_s, ends_s - computes_s, nbytes)
+
+    def _payload_bytes(self, sent: float) -> float:
+        if self.signs:
+            return SignMean().signs_bytes(max(1, round(sent)), self.model.numel)
+        return sent * ENTRY_BYTES
 
     def steps(self, densities: Sequence[float]) -> list[Step]:
         """Return dense, fp16, and sparse at every density."""
@@ -269,7 +279,10 @@ def _described(options: argparse.Namespace) -> tuple[Setting, list[str]]:
     told = [words for name, words in assumed.items() if getattr(options, name) is None]
     told.append("one core of a server's processor computes the gradients and selects from them")
     told.append(f"a collective starts after {1e3 * CALL_S:g} ms, and fp16 costs no computing")
-    return Setting(model, backward_s, forward_s, options.world_size, speed, latency_s), told
+    signs, ranks = options.steps is not None, options.world_size
+    payload = "signs and their mean magnitude (steps=)" if signs else "indices and float32 values"
+    told.append(f"sparse steps send {payload}")
+    return Setting(model, backward_s, forward_s, ranks, speed, latency_s, signs), told
 
 
 def _accuracy(steps: int, wanted: float, densities: Sequence[float]) -> str:

@@ -53,6 +53,9 @@ def test_steps_are_as_worked_out_by_hand():
     assert sparse.received_bytes == 3 * 10_000 * 8
     works_s, settles_s = 0.66e-3 + 0.2e-3, 0.37e-3 + 0.21e-3
     assert sparse.step_s == pytest.approx(0.05 + CALL_S + 3e-3 + 0.1 + works_s + settles_s)
+    signs = Setting(setting.model, 0.1, 0.05, 4, 1e9, 1e-3, signs=True).step("sparse", 0.01)
+    entropy = (-math.log2(0.01) * 0.01 - math.log2(0.99) * 0.99) / 0.01 + 1  # bits an entry
+    assert signs.received_bytes == pytest.approx(3 * 10_000 * entropy / 8, rel=0.02)
     slow = Setting(setting.model, 0.1, 0.05, 4, 1e8, 1e-3).step("dense")
     assert slow.step_s == pytest.approx(0.05 + CALL_S + 6e-3 + 0.48)
 
@@ -84,6 +87,8 @@ def test_the_steps_of_a_training_say_which_density_it_wants(capsys):
     found = advised(capsys, *RESNET, "--steps", "1200", "--density", "0.001", "0.01")
     assert "Density 0.001 sends an entry about 1.2 times" in found["sentence"]
     assert "0.0042 would do" in found["sentence"] and "Density 0.01 sends" not in found["sentence"]
+    alone = advised(capsys, *RESNET, "--density", "0.01")
+    assert found["steps"][3]["received_bytes"] < alone["steps"][2]["received_bytes"] / 6  # signs
     assert advised(capsys, *RESNET)["density_wanted"] is None
 
 
