@@ -4,7 +4,8 @@ The prediction is arithmetic.  Messages overlap with the backward pass, which se
 
     step   = forward + max(backward + selecting + start, start + bytes * 8 / bandwidth) + settling
     start  = a cycle of Horovod's + hops of a ring * latency
-    dense  = 2 (N - 1) / N * 4 bytes a parameter, fp16 half of it, over 2 (N - 1) hops
+    dense  = 2 (N - 1) / N * 4 bytes a parameter, fp16 half of it, over 2 (N - 1) hops; under Gloo,
+             which sums float16 in software, settling fp16 takes (N - 1) / N * 18 ns a parameter
     sparse = (N - 1) * density * 8 bytes a parameter, over N - 1 hops; with --steps about 1.3 bytes
              in place of 8, the gap and the sign that "sign_mean" sends of an entry
 """
@@ -57,6 +58,9 @@ making it dense again, each of its entries and each that arrives: ``ldte_bs`` wi
 by the compiled engine, one thread of an Intel Xeon with AVX-512 (docs/results/selecting.md)."""
 ENTRY_BYTES = 8
 """Bytes that "index_value" sends of an entry."""
+HALF_SUM_S = {"gloo": 18e-9, "mpi": 0.0, "nccl": 0.0}
+"""Seconds that casting and summing one entry as float16 takes more than as float32, by the library
+that sums (docs/results/trainings.md)."""
 MARGIN = 1.05
 """Factor by which compression must be quicker to be advised, as dense gradients need no trust."""
 AS_GOOD = 1.02
@@ -115,8 +119,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Setting:
-    """A model on a number of ranks, the network between them, and whether sparse steps send signs
-    with one mean magnitude, the default with ``steps=``, instead of indices and values."""
+    """A model on a number of ranks, and the network between them.
+
+    signs : sparse steps send signs with one mean magnitude, the default with ``steps=``, instead of
+        indices and values
+    operations : the library with which Horovod sums: "gloo", "mpi" or "nccl"
+    """
 
     model: Model
     backward_s: float
@@ -125,6 +133,7 @@ class Setting:
     bandwidth_bit_s: float
     latency_s: float
     signs: bool = False
+    operations: str = "gloo"
 
     def step(self, way: str, density: float | None = None) -> Step:
         """Return the expected step; ``density`` is for "sparse" alone."""
@@ -133,6 +142,8 @@ class Setting:
         if density is None:
             nbytes = 2 * others / self.world_size * numel * (4 if way == "dense" else 2)
             hops = 2 * others
+            if way == "fp16":
+                settles_s = HALF_SUM_S[self.operations] * others / self.world_size * numel
         else:
             sent, hops = density * numel, others
             nbytes = others * self._payload_bytes(sent)
@@ -206,6 +217,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--steps", type=count, metavar="N", help="of the training: says which density it wants"
     )
+    parser.add_argument(
+        "--operations", choices=HALF_SUM_S, help="the library with which Horovod sums (gloo)"
+    )
     parser.add_argument("--json", action="store_true", help="everything, as JSON")
 
 
@@ -274,15 +288,17 @@ def _described(options: argparse.Namespace) -> tuple[Setting, list[str]]:
         "forward": f"the rest of a step takes {1e3 * forward_s:.1f} ms, half of the backward pass "
         "(--forward)",
         "bandwidth": f"a rank's link has {speed / 1e9:g} Gbit/s (--bandwidth)",
+        "operations": "Horovod sums with Gloo, which needs 18 ns to sum a float16 (--operations)",
         "latency": f"a message between ranks takes {1e6 * latency_s:g} us (--latency)",
     }
     told = [words for name, words in assumed.items() if getattr(options, name) is None]
     told.append("one core of a server's processor computes the gradients and selects from them")
-    told.append(f"a collective starts after {1e3 * CALL_S:g} ms, and fp16 costs no computing")
+    told.append(f"a collective starts after {1e3 * CALL_S:g} ms")
     signs, ranks = options.steps is not None, options.world_size
     payload = "signs and their mean magnitude (steps=)" if signs else "indices and float32 values"
     told.append(f"sparse steps send {payload}")
-    return Setting(model, backward_s, forward_s, ranks, speed, latency_s, signs), told
+    operations = options.operations or "gloo"
+    return Setting(model, backward_s, forward_s, ranks, speed, latency_s, signs, operations), told
 
 
 def _accuracy(steps: int, wanted: float, densities: Sequence[float]) -> str:

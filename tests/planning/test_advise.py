@@ -56,6 +56,9 @@ def test_steps_are_as_worked_out_by_hand():
     signs = Setting(setting.model, 0.1, 0.05, 4, 1e9, 1e-3, signs=True).step("sparse", 0.01)
     entropy = (-math.log2(0.01) * 0.01 - math.log2(0.99) * 0.99) / 0.01 + 1  # bits an entry
     assert signs.received_bytes == pytest.approx(3 * 10_000 * entropy / 8, rel=0.02)
+    assert fp16.step_s == pytest.approx(dense.step_s + 3 / 4 * 18e-3)  # Gloo's sums of float16
+    nccl = Setting(setting.model, 0.1, 0.05, 4, 1e9, 1e-3, operations="nccl").step("fp16")
+    assert nccl.step_s == pytest.approx(dense.step_s)
     slow = Setting(setting.model, 0.1, 0.05, 4, 1e8, 1e-3).step("dense")
     assert slow.step_s == pytest.approx(0.05 + CALL_S + 6e-3 + 0.48)
 
