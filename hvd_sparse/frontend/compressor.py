@@ -19,8 +19,7 @@ from hvd_sparse.frontend.states import footprint, load_state, saved_state
 from hvd_sparse.frontend.summary import summary_of, summary_of_ranks
 from hvd_sparse.plan.group_plan import GroupPlan
 from hvd_sparse.plan.hiding import HiddenDensities
-from hvd_sparse.plan.policy import Policy
-from hvd_sparse.plan.trial import Verdict
+from hvd_sparse.plan.policy import Policy, Verdict
 from hvd_sparse.registry import configuration as describe_part
 from hvd_sparse.state.checkpoint_file import read
 from hvd_sparse.state.commits import Commits

@@ -9,8 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.checks import count_from_density
-from hvd_sparse.plan.costs import Costs, restricted
-from hvd_sparse.plan.lines import Line
+from hvd_sparse.plan.costs import Costs, Line, restricted
 from hvd_sparse.plan.measurements import Told
 
 STEPS = 48

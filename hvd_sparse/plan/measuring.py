@@ -30,8 +30,7 @@ from hvd_sparse.plan.measurements import (
     StepStarts,
     Told,
 )
-from hvd_sparse.plan.policy import Owner, Policy, tell_all, waiting
-from hvd_sparse.plan.trial import SPARSE
+from hvd_sparse.plan.policy import SPARSE, Owner, Policy, tell_all, waiting
 from hvd_sparse.schedules.contract import LONG_RUN
 from hvd_sparse.state.gathering import Gatherer
 from hvd_sparse.step.records import StepRun, TensorStep, Ticket

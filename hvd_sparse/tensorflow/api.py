@@ -8,8 +8,8 @@ from hvd_sparse.configuration import Configuration
 from hvd_sparse.frontend.compression import AutoMethod, SendNothing
 from hvd_sparse.methods import Methods
 from hvd_sparse.optimizer_memory import Handover, Rates
+from hvd_sparse.plan.fallback import Trial
 from hvd_sparse.plan.policy import Policy
-from hvd_sparse.plan.trial import Trial
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.tensorflow.fallback import GraphFallback
 from hvd_sparse.tensorflow.optimizer import foresee, read_optimizer

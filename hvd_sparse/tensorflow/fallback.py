@@ -13,9 +13,8 @@ import tensorflow as tf
 
 from hvd_sparse.collectives.horovod_tensorflow import graph_reduce
 from hvd_sparse.errors import UnsupportedInput
-from hvd_sparse.plan.fallback import Fallback
+from hvd_sparse.plan.fallback import Fallback, Trial
 from hvd_sparse.plan.policy import Owner
-from hvd_sparse.plan.trial import Trial
 from hvd_sparse.tensorflow.graph_functions import (
     DENSE,
     EVERYTHING,

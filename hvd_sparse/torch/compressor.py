@@ -36,8 +36,7 @@ from hvd_sparse.frontend.torch.clipping import clip_alone, hold_back
 from hvd_sparse.frontend.torch.compressor import ParameterCompressor
 from hvd_sparse.kernels.torch.vector import upload
 from hvd_sparse.plan.measuring import HidingPolicy, PlannedGroups
-from hvd_sparse.plan.policy import EVERYTHING, Policy
-from hvd_sparse.plan.trial import SPARSE
+from hvd_sparse.plan.policy import EVERYTHING, SPARSE, Policy
 from hvd_sparse.state.gathering import Gatherer
 from hvd_sparse.step.buckets import grouped
 from hvd_sparse.step.driver import NOTHING, Driver

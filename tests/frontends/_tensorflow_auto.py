@@ -22,7 +22,8 @@ from _tensorflow_cases import (
 )
 from _tensorflow_laws import student, teacher_data, train_by_keras, train_by_tape
 
-from hvd_sparse.plan.trial import WAYS, Trial
+from hvd_sparse.plan.fallback import Trial
+from hvd_sparse.plan.policy import WAYS
 
 SHAPES = ((16, 40), (60, 5), (30,))
 SPOILED_STEP = 3

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from hvd_sparse.collectives.topology import in_nodes_of
 from hvd_sparse.errors import PeerFailure
 from hvd_sparse.kernels import reference
-from hvd_sparse.plan.costs import REPETITIONS, SIZES, Costs, Route, sizes_of
-from hvd_sparse.plan.group_plan import GroupPlan
-from hvd_sparse.plan.lines import Line
+from hvd_sparse.plan.costs import REPETITIONS, SIZES, Costs, Line, Route, sizes_of
+from hvd_sparse.plan.group_plan import GroupPlan, Instance, end_s, groups, partition_end_s
 from hvd_sparse.plan.measurements import (
     REVIEW_EVERY,
     SETTLING,
@@ -25,7 +24,6 @@ from hvd_sparse.plan.measurements import (
     StepStarts,
 )
 from hvd_sparse.plan.measuring import FirstSteps
-from hvd_sparse.plan.planner import Instance, end_s, groups, partition_end_s
 from hvd_sparse.step.buckets import grouped, one_per_tensor
 from hvd_sparse.step.group_selection import name_of
 from hvd_sparse.step.step import Step

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.plan.trial import RECENT, WARMUP, WAYS, Trial
+from hvd_sparse.plan.fallback import RECENT, WARMUP, Trial
+from hvd_sparse.plan.policy import WAYS
 
 
 def run(seconds, steps, ranks=3, **options):
