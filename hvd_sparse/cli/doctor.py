@@ -159,7 +159,7 @@ def _wire() -> str:
     """Return the memory that PyTorch's messages travel from by default, and why."""
     torch = importlib.import_module("torch")
     staging = importlib.import_module("hvd_sparse.frontend.torch.staging")
-    wire = importlib.import_module("hvd_sparse.collectives.horovod_device")
+    wire = importlib.import_module("hvd_sparse.collectives.horovod_torch")
     device = staging.accelerator()
     reason = (
         "torch finds no accelerator" if device is None else wire.why_not_on(torch.device(device))

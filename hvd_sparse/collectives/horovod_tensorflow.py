@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_sparse.collectives._polling import unfinished
-from hvd_sparse.collectives._process_set import ProcessSet, ProcessSetRanks
+from hvd_sparse.collectives.topology import ProcessSet, ProcessSetRanks
 from hvd_sparse.errors import InvalidOption
 
 try:

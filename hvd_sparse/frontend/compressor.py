@@ -21,10 +21,8 @@ from hvd_sparse.plan.group_plan import GroupPlan
 from hvd_sparse.plan.hiding import HiddenDensities
 from hvd_sparse.plan.policy import Policy, Verdict
 from hvd_sparse.registry import configuration as describe_part
-from hvd_sparse.state.checkpoint_file import read
-from hvd_sparse.state.commits import Commits
-from hvd_sparse.state.gathering import Gatherer, gather_into_file
-from hvd_sparse.state.redistribution import redistribute
+from hvd_sparse.state.checkpoint_file import Gatherer, gather_into_file, read
+from hvd_sparse.state.redistribution import Commits, redistribute
 from hvd_sparse.state.state_check import IncompatibleKeys, incompatible_keys, named_as
 from hvd_sparse.step.driver import Conversation
 from hvd_sparse.step.handshake import describe_rank, handshake
@@ -413,8 +411,8 @@ class Compressor:
     def rejoin(self) -> None:
         """Continue in a new world of ranks. Collective; elastic states call it in ``sync``.
 
-        Residuals are redistributed if workers joined or left: see ``state.commits``. The new rank 0
-        writes records.
+        Residuals are redistributed if workers joined or left: see ``state.redistribution``. The
+        new rank 0 writes records.
         """
         self._forget_world()
         self._meet()

@@ -32,7 +32,7 @@ from hvd_sparse.plan.measurements import (
 )
 from hvd_sparse.plan.policy import SPARSE, Owner, Policy, tell_all, waiting
 from hvd_sparse.schedules.contract import LONG_RUN
-from hvd_sparse.state.gathering import Gatherer
+from hvd_sparse.state.checkpoint_file import Gatherer
 from hvd_sparse.step.records import StepRun, TensorStep, Ticket
 from hvd_sparse.step.step import Step
 from hvd_sparse.untyped import Report, Value

@@ -12,7 +12,7 @@ from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import ExchangeTimeout
 from hvd_sparse.plan.group_plan import GroupPlan
 from hvd_sparse.plan.hiding import HiddenDensities
-from hvd_sparse.state.gathering import Gatherer
+from hvd_sparse.state.checkpoint_file import Gatherer
 from hvd_sparse.step.records import Ticket
 from hvd_sparse.step.step import Step
 from hvd_sparse.watch.watchdog import Watchdog

@@ -9,10 +9,12 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from hvd_sparse.collectives._process_set import rank_in
-from hvd_sparse.collectives.horovod_device import HorovodDeviceCollective
-from hvd_sparse.collectives.horovod_torch import HorovodTorchCollective, hvd
-from hvd_sparse.collectives.topology import is_elastic
+from hvd_sparse.collectives.horovod_torch import (
+    HorovodDeviceCollective,
+    HorovodTorchCollective,
+    hvd,
+)
+from hvd_sparse.collectives.topology import is_elastic, rank_in
 from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.configuration import DEVICE_WIRE, HOST_WIRE, Configuration
 from hvd_sparse.errors import (
@@ -37,7 +39,7 @@ from hvd_sparse.frontend.torch.compressor import ParameterCompressor
 from hvd_sparse.kernels.torch.vector import upload
 from hvd_sparse.plan.measuring import HidingPolicy, PlannedGroups
 from hvd_sparse.plan.policy import EVERYTHING, SPARSE, Policy
-from hvd_sparse.state.gathering import Gatherer
+from hvd_sparse.state.checkpoint_file import Gatherer
 from hvd_sparse.step.buckets import grouped
 from hvd_sparse.step.driver import NOTHING, Driver
 from hvd_sparse.step.records import StepRun, Ticket

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from hvd_sparse.collectives.horovod_device import catch_up, why_not_on
+from hvd_sparse.collectives.horovod_torch import catch_up, why_not_on
 from hvd_sparse.configuration import DEVICE_WIRE, HOST_WIRE
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.torch.arrays import flatten, like, unflatten

@@ -16,7 +16,7 @@ import pytest
 from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.errors import CorruptCheckpoint, ExchangeTimeout, PeerFailure, RankMismatch
 from hvd_sparse.state import checkpoint_file as checkpoint
-from hvd_sparse.state.gathering import gather_into_file
+from hvd_sparse.state.checkpoint_file import gather_into_file
 from hvd_sparse.state.redistribution import redistribute
 
 ROWS, MODEL = 40, {"a": "[8, 5] float32", "b": "[3] float64"}

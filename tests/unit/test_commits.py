@@ -10,7 +10,7 @@ import pytest
 import worlds
 
 from hvd_sparse.errors import RankMismatch
-from hvd_sparse.state.commits import Commits
+from hvd_sparse.state.redistribution import Commits
 
 EXCHANGES = 4
 """Of a rejoining with two tensors: the roll call, a sum of each, and that all have joined."""

@@ -7,7 +7,7 @@ import pytest
 import worlds
 
 from hvd_sparse.errors import RankMismatch
-from hvd_sparse.state.commits import Commits
+from hvd_sparse.state.redistribution import Commits
 
 MODEL = {"a": "[5, 4] float32", "b": "[3] float32"}
 NUMEL = {"a": 20, "b": 3}

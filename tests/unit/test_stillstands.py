@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 from harness import slow
 
-from hvd_sparse.watch import clock as clocks
-from hvd_sparse.watch.ending import EXIT_CODE
+from hvd_sparse.watch import ledger as clocks
+from hvd_sparse.watch.watchdog import EXIT_CODE
 
 LIMIT_S = slow(3.0)
 
