@@ -16,7 +16,7 @@ from installed import browser
 from worlds import configure, normals, tensors
 
 from hvd_sparse.cli import main
-from hvd_sparse.cli._runs import read_run, read_runs
+from hvd_sparse.cli.report import read_run, read_runs
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.outlet import Outlet
 from hvd_sparse.frontend.recorder import Recorder
