@@ -50,9 +50,6 @@ class Collective(Protocol):
     def allreduce(self, array: np.ndarray, name: str) -> Pending:
         """Sum arrays of equal shape over all ranks."""
 
-    def broadcast(self, array: np.ndarray, root: int, name: str) -> Pending:
-        """Send the array of rank ``root`` to all ranks, whose arrays have the same shape."""
-
     def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> Pending:
         """Send ``splits[r]`` entries of a 1-D array to each rank r, in order.
 
@@ -81,17 +78,6 @@ class AllReduce:
 
 
 @dataclass(frozen=True)
-class Broadcast:
-    """A request for a broadcast from rank ``root``; other ranks give an array of the same shape."""
-
-    array: np.ndarray
-    root: int
-
-    def start(self, collective: Collective, name: str) -> Pending:
-        return collective.broadcast(self.array, self.root, name)
-
-
-@dataclass(frozen=True)
 class AllToAll:
     """A request for an alltoall of a 1-D array, with ``splits[r]`` entries for rank r.
 
@@ -105,4 +91,4 @@ class AllToAll:
         return collective.alltoall(self.array, self.splits, name)
 
 
-Request = Union[AllGather, AllReduce, Broadcast, AllToAll]
+Request = Union[AllGather, AllReduce, AllToAll]

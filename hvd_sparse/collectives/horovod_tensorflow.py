@@ -78,9 +78,6 @@ class HorovodTensorflowCollective(ProcessSetRanks):
     def allreduce(self, array: np.ndarray, name: str) -> _ThreadPending:
         return self._start(hvd.allreduce, array, name, op=hvd.Sum)
 
-    def broadcast(self, array: np.ndarray, root: int, name: str) -> _ThreadPending:
-        return self._start(hvd.broadcast, array, name, root_rank=self.global_rank(root))
-
     def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> _ThreadPending:
         return self._start(hvd.alltoall, array, name, splits=splits)
 

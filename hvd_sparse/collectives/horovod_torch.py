@@ -75,9 +75,6 @@ class HorovodTorchCollective(ProcessSetRanks):
     def allreduce(self, array: np.ndarray, name: str) -> _HorovodPending:
         return self._start(hvd.allreduce_async, array, name, op=hvd.Sum)
 
-    def broadcast(self, array: np.ndarray, root: int, name: str) -> _HorovodPending:
-        return self._start(hvd.broadcast_async, array, name, root_rank=self.global_rank(root))
-
     def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> _HorovodPending:
         lengths = torch.tensor(splits, dtype=torch.int32)
         return self._start(hvd.alltoall_async, array, name, splits=lengths)

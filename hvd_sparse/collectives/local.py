@@ -19,10 +19,9 @@ Part = TypeVar("Part")
 class _Meeting:
     """One running collective: the operands submitted so far, by rank."""
 
-    def __init__(self, world_size: int) -> None:
+    def __init__(self) -> None:
         self.brought: dict[int, object] = {}
         self.is_complete = threading.Event()
-        self.left = world_size
 
 
 class LocalWorld:
@@ -39,9 +38,9 @@ class LocalWorld:
 
     Attributes
     ----------
-    sent, received : bytes by rank: the operand that the rank submits and the result that it gets
-    wire_sent, wire_received : bytes through the network of each rank, by the collective's name:
-        allgather and allreduce in a ring, broadcast along a chain of ranks, alltoall directly
+    sent : bytes that each rank has submitted
+    wire_received : bytes that each rank has received through the network, by the collective's name:
+        allgather and allreduce in a ring, alltoall directly
     """
 
     def __init__(self, world_size: int, timeout_s: float = 60.0, ranks_per_node: int = 1) -> None:
@@ -49,8 +48,6 @@ class LocalWorld:
         self.nodes = tuple(rank // ranks_per_node for rank in range(world_size))
         self.timeout_s = timeout_s
         self.sent = [0] * world_size
-        self.received = [0] * world_size
-        self.wire_sent: list[Counter[str]] = [Counter() for _ in range(world_size)]
         self.wire_received: list[Counter[str]] = [Counter() for _ in range(world_size)]
         self._meetings: dict[str, _Meeting] = {}
         self._lock = threading.Lock()
@@ -95,7 +92,7 @@ class LocalWorld:
     def meet(self, rank: int, name: str, brought: object) -> _Meeting:
         """Submit a rank's operand to a collective, and return the collective."""
         with self._lock:
-            meeting = self._meetings.setdefault(name, _Meeting(self.world_size))
+            meeting = self._meetings.setdefault(name, _Meeting())
             if rank in meeting.brought:
                 raise RankMismatch(
                     f"rank {rank} submits {name!r} twice before it is done: wait for its result "
@@ -158,35 +155,31 @@ class LocalCollective:
         brought: Part,
         sent: int,
         finish: Callable[[list[Part]], np.ndarray],
-        passing: Callable[[list[Part]], tuple[float, float]],
-    ) -> _LocalPending:
-        """Start a collective; ``finish`` computes its result from all operands, and ``passing`` the
-        bytes that go out and in through this rank's network."""
+        received: Callable[[list[Part]], float],
+    ) -> _LocalPending[Part]:
+        """Start a collective; ``finish`` computes its result from all operands, and ``received``
+        the bytes that come in through this rank's network."""
         world, rank = self._world, self.rank
         world.sent[rank] += sent
 
         def counted(everything: list[Part]) -> np.ndarray:
-            result = finish(everything)
-            world.received[rank] += result.nbytes
-            out, into = passing(everything)
-            world.wire_sent[rank][name] += round(out)
-            world.wire_received[rank][name] += round(into)
-            return result
+            world.wire_received[rank][name] += round(received(everything))
+            return finish(everything)
 
-        return _LocalPending(self._world, self._world.meet(self.rank, name, brought), name, counted)
+        # The operand is a copy, because this rank may overwrite its own before another fetches the
+        # result.
+        return _LocalPending(world, world.meet(rank, name, brought), name, counted)
 
-    def allgather(self, array: np.ndarray, name: str) -> _LocalPending:
-        def passing(arrays: list[np.ndarray]) -> tuple[float, float]:
-            # In a ring a rank forwards all parts except that of the next rank.
-            total, following = sum(a.nbytes for a in arrays), arrays[(self.rank + 1) % len(arrays)]
-            return total - following.nbytes, total - array.nbytes
-
-        # Copy, because this rank may overwrite its array before another fetches the result.
+    def allgather(self, array: np.ndarray, name: str) -> _LocalPending[np.ndarray]:
         return self._submit(
-            f"allgather.{name}", array.copy(), array.nbytes, np.concatenate, passing
+            f"allgather.{name}",
+            array.copy(),
+            array.nbytes,
+            np.concatenate,
+            lambda arrays: sum(each.nbytes for each in arrays) - array.nbytes,
         )
 
-    def allreduce(self, array: np.ndarray, name: str) -> _LocalPending:
+    def allreduce(self, array: np.ndarray, name: str) -> _LocalPending[np.ndarray]:
         def in_rank_order(arrays: list[np.ndarray]) -> np.ndarray:
             # Add in rank order on every rank, so that all get the same bits.
             total = arrays[0].copy()
@@ -202,35 +195,18 @@ class LocalCollective:
 
         ring = 2 * (self.world_size - 1) / self.world_size * array.nbytes
         return self._submit(
-            f"allreduce.{name}", array.copy(), array.nbytes, in_rank_order, lambda _: (ring, ring)
+            f"allreduce.{name}", array.copy(), array.nbytes, in_rank_order, lambda _: ring
         )
 
-    def broadcast(self, array: np.ndarray, root: int, name: str) -> _LocalPending:
-        sent = array.nbytes if self.rank == root else 0
-        is_last = (self.rank + 1) % self.world_size == root
-        passed = 0 if is_last else array.nbytes, 0 if self.rank == root else array.nbytes
-        return self._submit(
-            f"broadcast.{name}",
-            array.copy(),
-            sent,
-            lambda arrays: arrays[root].copy(),
-            lambda _: passed,
-        )
-
-    def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> _LocalPending:
-        parts = np.split(array.copy(), np.cumsum(splits)[:-1])
-        rank = self.rank
-
-        def passing(everything: list[list[np.ndarray]]) -> tuple[float, float]:
-            into = sum(
-                others[rank].nbytes for other, others in enumerate(everything) if other != rank
-            )
-            return array.nbytes - parts[rank].nbytes, into
-
+    def alltoall(
+        self, array: np.ndarray, splits: np.ndarray, name: str
+    ) -> _LocalPending[list[np.ndarray]]:
+        parts, rank = np.split(array.copy(), np.cumsum(splits)[:-1]), self.rank
         return self._submit(
             f"alltoall.{name}",
             parts,
             array.nbytes,
-            lambda everything: np.concatenate([parts[rank] for parts in everything]),
-            passing,
+            lambda everything: np.concatenate([theirs[rank] for theirs in everything]),
+            lambda everything: sum(theirs[rank].nbytes for theirs in everything)
+            - parts[rank].nbytes,
         )

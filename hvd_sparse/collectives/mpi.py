@@ -70,14 +70,6 @@ class MpiCollective:
 
         return _LazyPending(call)
 
-    def broadcast(self, array: np.ndarray, root: int, name: str) -> _LazyPending:
-        def call() -> np.ndarray:
-            received = array.copy()
-            self._comm.Bcast(received, root)
-            return received
-
-        return _LazyPending(call)
-
     def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> _LazyPending:
         def call() -> np.ndarray:
             arriving = np.array(self._comm.alltoall(splits.tolist()))

@@ -92,11 +92,6 @@ class ProcessSetRanks:
         ranks = self.process_set.ranks
         return tuple(nodes if ranks is None else [nodes[rank] for rank in ranks])
 
-    def global_rank(self, rank: int) -> int:
-        """Return a rank's number among all processes, as Horovod needs for a broadcast's root."""
-        ranks = self.process_set.ranks
-        return rank if ranks is None else int(ranks[rank])
-
 
 def rank_in(process_set: ProcessSet) -> int:
     """Return this process's rank in a process set, or -1 if it is not a member."""

@@ -203,11 +203,6 @@ class TorchDistributedCollective:
         work = dist.all_reduce(total, group=self.group, async_op=True)
         return _Started(work, total, name)
 
-    def broadcast(self, array: np.ndarray, root: int, name: str) -> _Started:
-        received, source = self._there(array), dist.get_global_rank(self.group, root)
-        work = dist.broadcast(received, source, group=self.group, async_op=True)
-        return _Started(work, received, name)
-
     def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> _Alltoall:
         leaving = [int(count) * array.itemsize for count in splits]
         sizes = torch.empty(len(leaving), dtype=torch.int64)

@@ -317,8 +317,5 @@ class PatientCollective:
     def allreduce(self, array: np.ndarray, name: str) -> PatientPending:
         return PatientPending(self._collective.allreduce(array, name), self._watchdog)
 
-    def broadcast(self, array: np.ndarray, root: int, name: str) -> PatientPending:
-        return PatientPending(self._collective.broadcast(array, root, name), self._watchdog)
-
     def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> PatientPending:
         return PatientPending(self._collective.alltoall(array, splits, name), self._watchdog)

@@ -24,7 +24,6 @@ STEPS = 5
 REQUESTS = {
     "allgather": requests.AllGather,
     "allreduce": requests.AllReduce,
-    "broadcast": requests.Broadcast,
     "alltoall": requests.AllToAll,
 }
 

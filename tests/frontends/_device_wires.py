@@ -164,7 +164,6 @@ def given_to(wire: Any, name: str) -> list[bytes]:
             results += [
                 wire.allgather(array, f"{tag}.gather"),
                 wire.alltoall(array, splits, f"{tag}.exchange"),
-                wire.broadcast(same, size - 1, f"{tag}.spread"),
                 wire.allreduce(same, f"{tag}.sum"),
             ]
     return [each.wait(30).tobytes() for each in results]
