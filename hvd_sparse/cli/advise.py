@@ -197,8 +197,8 @@ def choose(steps: Sequence[Step]) -> Step:
     return dense if dense.step_s <= AS_GOOD * fp16.step_s else fp16
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the sub-command's arguments to its parser."""
+def set_up(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=run)
     parser.description = "Arithmetic on what it is told: nothing is measured and nothing sent."
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--model", choices=MODELS, help="one whose sizes are known")
@@ -224,7 +224,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the sub-command; return its exit code."""
     setting, assumed = _described(options)
     wanted = None if options.steps is None else density_for(options.steps)
     densities = options.density or (DENSITIES if wanted is None else (wanted,))

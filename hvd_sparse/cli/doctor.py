@@ -31,10 +31,7 @@ EXTRAS = {
     "triton": ("gpu", "no engine made for vectors on a GPU, which is experimental"),
     "greenlet": ("fast", "a wait for a GPU a tensor, where one would do for a bucket's"),
     "isal": ("fast", "checksums by zlib, which takes about ten times as long"),
-    "matplotlib": (
-        "plot",
-        "no hvd-sparse report, no pictures of the benches",
-    ),
+    "matplotlib": ("plot", "no hvd-sparse report, no pictures of the benches"),
     "rich": (
         "plot",
         "no benches and no examples/demo.py; every other command prints plain tables",
@@ -45,6 +42,10 @@ EXTRAS = {
 PACKAGES = ("numpy", *EXTRAS, "keras")
 TESTED = {"tensorflow": ("2.18", "2.21"), "torch": ("2.13",), "horovod": ("0.28",)}
 """Versions that the tests run with, of which the patch releases count as one."""
+
+
+def set_up(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -118,10 +119,12 @@ def _check_frontend(framework: str) -> bool:
             "    without Gloo: mpirun and horovodrun --mpi start it; horovodrun --gloo and "
             "elastic runs need another build"
         )
-    if framework == "tensorflow":
-        _tell_of_keras_3()
-    else:
-        print(f"    {_ways()}\n    {_wire()}")
+    if framework == "torch":
+        _print_torch()
+        return True
+    keras3 = importlib.import_module("hvd_sparse.tensorflow.keras3")
+    if keras3.is_keras_3():
+        print(f"    tf.keras is Keras 3. {keras3.WAY_OUT}")
     return True
 
 
@@ -141,35 +144,23 @@ def _check_ddp() -> bool:
     return True
 
 
-def _ways() -> str:
-    """Return the ways that gradients of PyTorch take here."""
-    staging = importlib.import_module("hvd_sparse.frontend.torch.staging")
-    ways = importlib.import_module("hvd_sparse.frontend.torch.ways")
-    device = staging.accelerator()
-    if device is None:
-        return f"gradients on the CPU: {ways.HOST}; torch finds no accelerator"
-    return (
-        f"gradients on the CPU: {ways.HOST}; on {device}, experimental: {ways.DEVICE} (what is "
-        f"selected travels) with {ways.in_words()}; {ways.STAGED} (copied to the host and back) "
-        "with all else"
-    )
-
-
-def _wire() -> str:
-    """Return the memory that PyTorch's messages travel from by default, and why."""
+def _print_torch() -> None:
+    """Print the ways of gradients, and the memory from which messages are sent by default."""
     torch = importlib.import_module("torch")
     staging = importlib.import_module("hvd_sparse.frontend.torch.staging")
-    wire = importlib.import_module("hvd_sparse.collectives.horovod_torch")
-    device = staging.accelerator()
-    reason = (
-        "torch finds no accelerator" if device is None else wire.why_not_on(torch.device(device))
-    )
+    ways = importlib.import_module("hvd_sparse.frontend.torch.ways")
+    horovod = importlib.import_module("hvd_sparse.collectives.horovod_torch")
+    device, host = staging.accelerator(), f"    gradients on the CPU: {ways.HOST}; "
+    if device is None:
+        print(f"{host}torch finds no accelerator")
+        reason = "torch finds no accelerator"
+    else:
+        print(
+            f"{host}on {device}, experimental: {ways.DEVICE} (what is selected travels) with "
+            f"{ways.in_words()}; {ways.STAGED} (copied to the host and back) with all else"
+        )
+        reason = horovod.why_not_on(torch.device(device))
     if reason is not None:
-        return f"wire of messages: host; {reason}"
-    return f"wire of messages: device, by Horovod's operations on {device}, experimental"
-
-
-def _tell_of_keras_3() -> None:
-    keras3 = importlib.import_module("hvd_sparse.tensorflow.keras3")
-    if keras3.is_keras_3():
-        print(f"    tf.keras is Keras 3. {keras3.WAY_OUT}")
+        print(f"    wire of messages: host; {reason}")
+    else:
+        print(f"    wire of messages: device, by Horovod's operations on {device}, experimental")

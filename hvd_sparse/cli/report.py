@@ -45,8 +45,8 @@ figure svg { display: block; width: 100%; height: auto; }
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the sub-command's arguments to its parser."""
+def set_up(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=run)
     parser.add_argument(
         "runs",
         nargs="+",
@@ -60,7 +60,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the sub-command; return its exit code."""
     runs = read_runs(options.runs)
     try:
         pictures = pictures_of(runs)

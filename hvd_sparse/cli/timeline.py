@@ -20,8 +20,8 @@ Event = Report
 """One event of Chrome's trace format."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the sub-command's arguments to its parser."""
+def set_up(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=run)
     parser.add_argument(
         "files", nargs="+", metavar="FILE", help="of any ranks, ours and Horovod's, in any order"
     )
@@ -31,7 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the sub-command; return its exit code."""
     events = merge_traces({name: read_trace(name) for name in options.files})
     try:
         options.output.write_text(

@@ -11,8 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_sparse.collectives._polling import unfinished
-from hvd_sparse.collectives.topology import ProcessSet, ProcessSetRanks
+from hvd_sparse.collectives.topology import ProcessSetRanks
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.untyped import ProcessSet
 
 try:
     import horovod.tensorflow as hvd

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from types import ModuleType
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar
 
 
 def is_elastic() -> bool:
@@ -47,25 +47,13 @@ def in_nodes_of(ranks_per_node: int, rank: int, world_size: int) -> Placement:
     return Placement(rank, tuple(other // ranks_per_node for other in range(world_size)))
 
 
-class ProcessSet(Protocol):
-    """The part of Horovod's process set that collectives use."""
-
-    ranks: list[int] | None
-
-    def rank(self) -> int:
-        """Return this process's rank in the set; raise ValueError if it is not a member."""
-
-    def size(self) -> int:
-        """Return the number of ranks in the set."""
-
-
 class ProcessSetRanks:
     """Base class of collectives over a Horovod process set: rank, size, nodes and root."""
 
     horovod: ClassVar[ModuleType]
     """Horovod's module for the framework."""
 
-    def __init__(self, process_set: ProcessSet) -> None:
+    def __init__(self, process_set: Any) -> None:
         self.process_set = process_set
 
     @property
@@ -93,7 +81,7 @@ class ProcessSetRanks:
         return tuple(nodes if ranks is None else [nodes[rank] for rank in ranks])
 
 
-def rank_in(process_set: ProcessSet) -> int:
+def rank_in(process_set: Any) -> int:
     """Return this process's rank in a process set, or -1 if it is not a member."""
     try:
         return int(process_set.rank())

@@ -175,6 +175,6 @@ def planned_by_members(name: str, process_sets: dict[str, Any]) -> dict[str, Any
         if step % 2:
             optimizer.step()
             optimizer.zero_grad()
-    plan, nbytes = compressor.plan, compressor._policy._planning.measurements.to_dict()["nbytes"]
+    plan, nbytes = compressor.plan, compressor._policy.measurements.to_dict()["nbytes"]
     compressor.close()
     return {"plan": plan and plan.to_dict(), "is_member": True, "nbytes": nbytes}

@@ -18,7 +18,7 @@ from hvd_sparse.plan import hiding
 from hvd_sparse.plan.costs import REPETITIONS, Costs, Route
 from hvd_sparse.plan.hiding import HiddenDensities
 from hvd_sparse.plan.measurements import STEPS, WARMUP
-from hvd_sparse.plan.measuring import FirstSteps
+from hvd_sparse.plan.measuring import HidingPolicy
 from hvd_sparse.step.buckets import grouped, one_per_tensor
 from hvd_sparse.step.session import Session
 from hvd_sparse.step.step import Step
@@ -179,7 +179,7 @@ def measured(steps, rank):
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_all_ranks_adopt_the_same_densities_at_one_step(ranks):
     def script(collective):
-        steps = FirstSteps(Step(CONFIGURATION, SPECS, BUCKETS, reference), "test", HiddenDensities)
+        steps = HidingPolicy(Step(CONFIGURATION, SPECS, BUCKETS, reference), "test")
         good = False
         for number in range(20):
             found = steps.next(collective, worlds.TIMEOUT_S, was_good=good)

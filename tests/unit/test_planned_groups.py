@@ -23,7 +23,7 @@ from hvd_sparse.plan.measurements import (
     Measurements,
     StepStarts,
 )
-from hvd_sparse.plan.measuring import FirstSteps
+from hvd_sparse.plan.measuring import PlannedGroups
 from hvd_sparse.step.buckets import grouped, one_per_tensor
 from hvd_sparse.step.group_selection import name_of
 from hvd_sparse.step.step import Step
@@ -273,7 +273,7 @@ def run_steps(world_size, outcomes):
     """For every rank, the number of the step that adopted a plan, and the plan."""
 
     def script(collective):
-        planning = FirstSteps(Step(CONFIGURATION, SPECS, DEFAULT, reference), "test", GroupPlan)
+        planning = PlannedGroups(Step(CONFIGURATION, SPECS, DEFAULT, reference), "test")
         good, adopted = False, []
         for step, is_good in enumerate(outcomes):
             plan = planning.next(collective, worlds.TIMEOUT_S, was_good=good)
@@ -303,7 +303,7 @@ def test_where_steps_fail_ranks_measure_on():
 def test_what_goes_wrong_on_rank_0_is_told_to_all_ranks():
     def script(collective):
         planning, good = (
-            FirstSteps(Step(CONFIGURATION, SPECS, DEFAULT, reference), "test", GroupPlan),
+            PlannedGroups(Step(CONFIGURATION, SPECS, DEFAULT, reference), "test"),
             False,
         )
         while not planning.is_due:
