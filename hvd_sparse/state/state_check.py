@@ -210,27 +210,24 @@ def _check_numbers(tensors: State, specs: Sequence[TensorSpec]) -> None:
 
 def check_form(state: State) -> None:
     """Raise CorruptCheckpoint unless a state has all fields with values of the right types."""
-    missing, wrong = [field for field in FIELDS if field not in state], ""
-    if not missing:
-        wrong = ", ".join(f"{field} is {_short(state[field])}" for field in _wrong_fields(state))
-    if not missing and not wrong:
-        told = state["tensors"].items()
-        missing = [
-            f"{field} of {key!r}"
-            for key, tensor in told
-            for field in TENSOR_FIELDS
-            if field not in tensor
-        ]
-        if not missing:
-            wrong = "; ".join(words for key, tensor in told for words in _wrong_with(key, tensor))
+    missing = [field for field in FIELDS if field not in state]
+    wrong = [] if missing else [f"{name} is {_short(state[name])}" for name in _wrong_fields(state)]
+    tensors = {} if missing or wrong else state["tensors"]
+    missing += [
+        f"{field} of {key!r}"
+        for key, tensor in tensors.items()
+        for field in TENSOR_FIELDS
+        if field not in tensor
+    ]
     if missing:
         raise CorruptCheckpoint(
             f"this is not a state of a compressor: it lacks {', '.join(missing)}; give the result "
             "of state_dict()"
         )
+    wrong += [words for key, tensor in tensors.items() for words in _wrong_with(key, tensor)]
     if wrong:
         raise CorruptCheckpoint(
-            f"this is not a valid state of a compressor: {wrong}; use an older one"
+            f"this is not a valid state of a compressor: {'; '.join(wrong)}; use an older one"
         )
 
 
