@@ -32,7 +32,7 @@ COMMANDS = {
 
 
 def add_commands(parser: argparse.ArgumentParser) -> argparse._SubParsersAction[Any]:
-    """Add the sub-commands to a parser; each sets ``run``, a function that returns an exit code."""
+    """Add the sub-commands to a parser; each sets ``run``, a function of the parsed options."""
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (set_up, words) in COMMANDS.items():
         set_up(commands.add_parser(name, help=words))

@@ -70,7 +70,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _engine() -> str:
-    """Return the default engine, from ``kernels.engines.resolve_engine``."""
     if not is_fast_installed():
         return "numpy, as numba is not installed"
     try:
@@ -88,7 +87,7 @@ def _version_of(package: str) -> str | None:
 
 
 def _untested() -> dict[str, str]:
-    """Return the versions that are installed and are none of ``TESTED``, by package."""
+    """Return the installed versions that are none of ``TESTED``, by package."""
     installed = {package: _version_of(package) for package in TESTED}
     return {
         package: version

@@ -91,15 +91,13 @@ class Run:
     metrics: list[Report] = field(default_factory=list)
 
     def metric(self, name: str, over: str) -> Curve:
-        """Return the curve of a metric, over "step" or "seconds"."""
         return _curve([(each[over], each.get(name)) for each in self.metrics])
 
     def total(self, name: str, over: str) -> Curve:
-        """Return the curve of a field of the total, over "step" or "seconds"."""
         return _curve([(each[over], each["total"].get(name)) for each in self.records])
 
     def bytes_sent(self, over: str) -> Curve:
-        """Return the curve of all bytes sent so far, over "step" or "seconds"."""
+        """Return the curve of all bytes sent so far."""
         places, values, so_far, last = [], [], 0.0, 0
         told = self.records or [each for each in self.metrics if each.get(SENT) is not None]
         for each in told:
@@ -112,22 +110,20 @@ class Run:
 
     @property
     def bytes_a_step(self) -> float | None:
-        """Return the average bytes sent in a step, or None without a record of them."""
         places, values = self.bytes_sent("step")
         return values[-1] / places[-1] if places and places[-1] else None
 
     def tensors(self) -> dict[str, Report]:
-        """Return the last record's fields by tensor; empty where there is none."""
+        """Return the last record's fields by tensor."""
         return self.records[-1]["tensors"] if self.records else {}
 
     @property
     def steps(self) -> int:
-        """Return the step of the last record or metric."""
         return max((each["step"] for each in (*self.records, *self.metrics)), default=0)
 
     @property
     def step_s(self) -> float | None:
-        """Return the seconds of a step on average, from the first record to the last."""
+        """The average seconds of a step, from the first record to the last."""
         told = sorted((*self.records, *self.metrics), key=lambda each: each["step"])
         if len(told) < 2 or told[-1]["step"] == told[0]["step"]:
             return None
@@ -137,7 +133,6 @@ class Run:
 
 
 def _metrics_of(runs: Sequence[Run]) -> list[str]:
-    """Return the names of the program's own metrics, without the bytes sent."""
     names = [name for run in runs for each in run.metrics for name in each]
     return [name for name in dict.fromkeys(names) if name not in (*STAMPS, SENT)]
 
@@ -148,12 +143,7 @@ def _curve(points: Sequence[tuple[float, float | None]]) -> Curve:
 
 
 def read_runs(given: Sequence[str]) -> list[Run]:
-    """Return the runs of files, of ``NAME=FILE``, and of all ``.jsonl`` files of folders.
-
-    Raises
-    ------
-    InvalidOption : a file cannot be read, has another format, or holds no records
-    """
+    """Return the runs of files, of ``NAME=FILE``, and of all ``.jsonl`` files of folders."""
     found: dict[str, Path] = {}
     for each in given:
         name, _, path = each.rpartition("=") if not Path(each).exists() else ("", "", each)
@@ -171,12 +161,9 @@ def read_runs(given: Sequence[str]) -> list[Run]:
 
 
 def read_run(name: str, path: Path) -> Run:
-    """Return the run of one file.  If a restart repeated steps, the later record counts, and the
-    records in between are dropped.
+    """Return the run of one file; raise InvalidOption if it cannot be read or holds no records.
 
-    Raises
-    ------
-    InvalidOption : the file cannot be read, has another format, or holds no records
+    If a restart repeated steps, the later record counts, and the records in between are dropped.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -213,7 +200,6 @@ def read_run(name: str, path: Path) -> Run:
 
 
 def _record_of(line: str) -> Report:
-    """Return the record of a line; raise an error of Python's where it is none."""
     record: Report = json.loads(line)
     measured = {"seconds": record["seconds"], "step": record["step"]}
     if record["event"] == "run":
@@ -234,7 +220,6 @@ def _record_of(line: str) -> Report:
 
 
 def in_bytes(value: float, _: int = 0) -> str:
-    """Return bytes with their unit, for matplotlib."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if abs(value) < 1000 or unit == "TB":
             break
@@ -243,7 +228,6 @@ def in_bytes(value: float, _: int = 0) -> str:
 
 
 def in_time(value: float, _: int = 0) -> str:
-    """Return seconds with their unit, for matplotlib."""
     if value >= 3600:
         return f"{value / 3600:.3g} h"
     if value >= 120:
@@ -371,7 +355,6 @@ def page_of(title: str, runs: Sequence[Run], pictures: Sequence[str]) -> str:
 
 
 def table_of(runs: Sequence[Run]) -> list[list[str]]:
-    """Return the rows of the table, headings first."""
     names = _metrics_of(runs)
     rows = [["run", "method", "ranks", "steps", *(name.replace("_", " ") for name in names)]]
     rows[0] += ["density", "bytes a step", "times smaller", "a step"]

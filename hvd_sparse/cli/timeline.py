@@ -48,12 +48,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def read_trace(path: str | os.PathLike[str]) -> list[Event]:
-    """Return the events of a timeline, without the last if it is incomplete.
-
-    Raises
-    ------
-    InvalidOption : the file cannot be read, or holds no events, or one that is invalid
-    """
+    """Return the events of a timeline, without the last if it is incomplete."""
     name = os.fspath(path)
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
@@ -102,14 +97,6 @@ def merge_traces(traces: Mapping[str, Sequence[Event]]) -> list[Event]:
 
     No two files share a process in it: Horovod's timeline has a process for every tensor, ours has
     one for every rank.  Ours come first.  The clocks of different hosts are not corrected.
-
-    Parameters
-    ----------
-    traces : events by the name of their file
-
-    Raises
-    ------
-    InvalidOption : a timeline lacks its start
     """
     starts = {name: _start_of(name, events) for name, events in traces.items()}
     earliest = min(starts.values())

@@ -11,13 +11,7 @@ SHORTEST_SLEEP_S, LONGEST_SLEEP_S = 2e-5, 5e-4
 
 
 def sleep_until(is_done: Callable[[], bool], limit_s: float | None) -> bool:
-    """Poll ``is_done`` until it returns True; return False if the time limit passes first.
-
-    Parameters
-    ----------
-    is_done : function to poll
-    limit_s : time limit in seconds; None for no limit
-    """
+    """Poll ``is_done`` until it returns True; return False if the time limit passes first."""
     deadline = None if limit_s is None else time.monotonic() + limit_s
     sleep_s = SHORTEST_SLEEP_S
     while not is_done():
@@ -30,7 +24,6 @@ def sleep_until(is_done: Callable[[], bool], limit_s: float | None) -> bool:
 
 
 def unfinished(library: str, name: str, timeout_s: float | None) -> ExchangeTimeout:
-    """Return the error for a collective of a library that did not finish in time."""
     return ExchangeTimeout(
         f"{library}'s {name!r} did not finish in {timeout_s} s: some rank has not submitted it or "
         "has stopped; look at the ranks' output, or raise timeout_s"

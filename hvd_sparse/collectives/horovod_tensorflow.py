@@ -60,7 +60,6 @@ NAME = re.compile(r"[A-Za-z0-9_./-]*")
 
 
 def check_name(name: str | None) -> None:
-    """Raise InvalidOption for a name that is not valid in TensorFlow operations."""
     if name is not None and not NAME.fullmatch(name):
         raise InvalidOption(
             f"name is {name!r}: TensorFlow's operations get this name, so use only letters, digits "
@@ -69,8 +68,6 @@ def check_name(name: str | None) -> None:
 
 
 class HorovodTensorflowCollective(ProcessSetRanks):
-    """Eager collectives over a process set.  Implements ``collectives.contract.Collective``."""
-
     horovod = hvd
 
     def allgather(self, array: np.ndarray, name: str) -> _ThreadPending:
@@ -104,16 +101,7 @@ class HorovodTensorflowCollective(ProcessSetRanks):
 def graph_reduce(
     array: tf.Tensor, op: object, scales: tuple[float, float], name: str, process_set: ProcessSet
 ) -> tf.Tensor:
-    """Add a Horovod allreduce to the graph, and return its result.
-
-    Parameters
-    ----------
-    array : this rank's tensor
-    op : Horovod's constant for the reduction, for example ``hvd.Average``
-    scales : Horovod's prescale and postscale factors
-    name : name of the collective
-    process_set : the participating ranks
-    """
+    """Add a Horovod allreduce, with prescale and postscale factors, to the graph."""
     return hvd.allreduce(
         array,
         op=op,

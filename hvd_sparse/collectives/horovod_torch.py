@@ -63,10 +63,8 @@ class _HorovodPending:
 
 
 class HorovodTorchCollective(ProcessSetRanks):
-    """Asynchronous collectives over a process set.
-
-    Implements ``collectives.contract.Collective``. HorovodInternalError propagates from ``wait``.
-    """
+    """Asynchronous collectives over a process set; HorovodInternalError propagates from
+    ``wait``."""
 
     horovod = mpi_ops
 
@@ -95,16 +93,10 @@ def _array_of(result: Synchronized) -> np.ndarray:
 
 
 class HorovodDeviceCollective(HorovodTorchCollective):
-    """Asynchronous collectives over a process set, through the memory of a device.
+    """Asynchronous collectives of arrays on the host, through the memory of a device.
 
-    Implements ``collectives.contract.Collective`` for arrays on the host.  Gathered arrays and the
-    parts of an alltoall are sent as blocks (see ``padding``).
-
-    Parameters
-    ----------
-    process_set : Horovod's process set
-    device : device on which Horovod receives its tensors
-    count : called with the bytes that padding adds
+    Gathered arrays and the parts of an alltoall are sent as blocks (see ``wire.padding``).
+    ``count`` is called with the bytes that padding adds.
     """
 
     def __init__(self, process_set: ProcessSet, device: torch.device, count: Count) -> None:
@@ -150,10 +142,8 @@ class HorovodDeviceCollective(HorovodTorchCollective):
         return pending
 
     def _fetch(self, result: Synchronized, sent: torch.Tensor) -> np.ndarray:
-        """Copy Horovod's result to the host.
-
-        sent : the operand, kept alive because Horovod may read it until the result is ready
-        """
+        """Copy Horovod's result to the host; ``sent`` is kept alive, because Horovod may still
+        read it."""
         with self._on_stream():
             catch_up(self.device)
             array = fetch(result if isinstance(result, torch.Tensor) else result[0])

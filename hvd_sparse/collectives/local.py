@@ -132,10 +132,7 @@ class _LocalPending(Generic[Part]):
 
 
 class LocalCollective:
-    """The collectives of one rank of a ``LocalWorld``.
-
-    Implements ``collectives.contract.Collective``.
-    """
+    """The collectives of one rank of a ``LocalWorld``."""
 
     def __init__(self, world: LocalWorld, rank: int) -> None:
         self._world = world

@@ -26,14 +26,10 @@ class _LazyPending:
 
 
 class MpiCollective:
-    """Blocking collectives over an mpi4py communicator.
+    """Blocking collectives over an mpi4py communicator, by default MPI.COMM_WORLD.
 
-    Implements ``collectives.contract.Collective``. The time limit of ``wait`` is ignored: run the
-    program under one of its own, for example ``timeout``.
-
-    Parameters
-    ----------
-    comm : an mpi4py communicator; None for MPI.COMM_WORLD
+    The time limit of ``wait`` is ignored: run the program under one of its own, for example
+    ``timeout``.
     """
 
     def __init__(self, comm: MPI.Comm | None = None) -> None:

@@ -48,7 +48,7 @@ def in_nodes_of(ranks_per_node: int, rank: int, world_size: int) -> Placement:
 
 
 class ProcessSetRanks:
-    """Base class of collectives over a Horovod process set: rank, size, nodes and root."""
+    """Base class of collectives over a Horovod process set: rank, size and nodes."""
 
     horovod: ClassVar[ModuleType]
     """Horovod's module for the framework."""

@@ -32,8 +32,6 @@ because most of it would be padding."""
 
 
 class _Started:
-    """A collective of torch.distributed that has been started, into the tensor ``output``."""
-
     def __init__(self, work: dist.Work, output: torch.Tensor, name: str) -> None:
         self._work, self._output, self._name = work, output, name
 
@@ -58,10 +56,10 @@ class _Started:
 class _Gathering:
     """An allgather of messages of unequal lengths.
 
-    The first collective gathers the beginning of every message, up to a fixed length, the room,
-    computed from the last allgathers of this name.  It runs in the background.  If a message is
-    longer, ``wait`` gathers the remainders in a second collective; all ranks know the lengths from
-    the first.
+    The first collective gathers, in the background, the beginning of every message up to a fixed
+    length, the room, computed from the last allgathers of this name. If a message is longer,
+    ``wait`` gathers the remainders in a second collective; all ranks know the lengths from the
+    first.
     """
 
     def __init__(
@@ -158,12 +156,7 @@ class _Alltoall:
 class TorchDistributedCollective:
     """Asynchronous collectives over a process group.
 
-    Implements ``collectives.contract.Collective``.
-
-    Parameters
-    ----------
-    group : process group of torch.distributed that includes this process
-    device : device for the tensors of backends without CPU support, for example NCCL
+    ``device`` is for the tensors of backends without CPU support, for example NCCL.
     """
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
@@ -221,5 +214,4 @@ class TorchDistributedCollective:
         return _Alltoall(np.ascontiguousarray(array), leaving, told, start)
 
     def _there(self, array: np.ndarray) -> torch.Tensor:
-        """Copy an array to a tensor on the backend's device."""
         return upload(array.copy(), self._device)

@@ -54,17 +54,13 @@ deviations."""
 class Line:
     """The time of a message or a computation: ``start_s + byte_s * size`` seconds.
 
-    Attributes
-    ----------
-    start_s : start-up time in seconds, at size 0
-    byte_s : seconds per byte that a node receives; for a computation, seconds per entry
+    The size is in bytes that a node receives, or in entries of a computation.
     """
 
     start_s: float
     byte_s: float
 
     def __call__(self, size: Numbers) -> Numbers:
-        """Return the time of a size in seconds, or the times of an array of sizes."""
         return self.start_s + self.byte_s * size
 
 
@@ -113,10 +109,7 @@ class Route:
 def expected_bytes(
     configuration: Configuration, numel: int, spec: TensorSpec | None = None
 ) -> float:
-    """Return the bytes that a rank sends for a tensor of ``numel`` entries after warm-up.
-
-    It replaces a measurement if no measured step sent the tensor sparse.
-    """
+    """Return the bytes that a rank sends for a tensor after warm-up, for lack of a measurement."""
     density = configuration.density(LONG_RUN, spec) or UNKNOWN_DENSITY
     return float(
         count_from_density(numel, density) * configuration.codec.entry_bytes(numel, density)
@@ -186,16 +179,14 @@ class Costs:
 
     Parameters
     ----------
-    route : the collectives of a message
-    specs : the registered tensors
     told : ``Measurements.to_dict`` of every rank; rank 0 has measured at least one step
     samples : times of the route's collectives on every rank
     buckets : the messages of the measured steps, by the positions of their tensors
 
     Attributes
     ----------
-    wire : time of a message's first collective, as a line in the bytes that a rank receives
-    late : time of the collectives after the first
+    wire, late : times of a message's first collective and of those after it, as lines in the bytes
+        that a rank receives
     work : time to select from one vector and encode it, as a line in its entries
     encode_s : additional time per tensor, in seconds
     decode : time of decoding, as a line in the entries of a tensor
@@ -223,10 +214,8 @@ class Costs:
         self.ready_s, self.nbytes = self._slowest("ready"), self._slowest("nbytes")
 
     def families(self) -> list[list[str]]:
-        """Return the sets of tensors that had gradients in the same steps.
-
-        Sets without a compressed tensor are left out.
-        """
+        """Return the sets of tensors, some of them compressed, that had gradients in the same
+        steps."""
         families: dict[object, list[str]] = defaultdict(list)
         configuration = self.route.configuration
         dtypes = {spec.key: spec.accumulator for spec in self.specs}
@@ -240,7 +229,6 @@ class Costs:
         return [keys for keys in families.values() if compressed.intersection(keys)]
 
     def whole_s(self, key: str) -> float:
-        """Return the median time of a tensor's steps, in seconds."""
         steps = [str(step) for step in self._told[0]["seen"][key]]
         return max(
             float(np.median([each["whole"].get(step, 0.0) for step in steps]))
@@ -270,7 +258,6 @@ class Costs:
 
 
 def restricted(buckets: Buckets, positions: Iterable[int]) -> Buckets:
-    """Return the buckets restricted to the tensors at ``positions``."""
     wanted = set(positions)
     parts = [tuple(position for position in bucket if position in wanted) for bucket in buckets]
     return [part for part in parts if part]
@@ -309,14 +296,10 @@ def one_after_another(lines: Sequence[Line]) -> Line:
 def fit_line(samples: Iterable[tuple[float, float]]) -> Line:
     """Fit a line, of coefficients of 0 or more, to timed messages, robust to a few slow ones.
 
-    The fit is a weighted Theil-Sen estimate, after outliers of every size are dropped.  The slope
-    is the median of the slopes between all pairs of sizes, weighted by their distance, because
-    differences between small messages are mostly noise.  The start is the median of the remainders,
-    weighted towards short times.
-
-    Parameters
-    ----------
-    samples : pairs of (bytes received, seconds) of at least two sizes, in any order
+    The fit is a weighted Theil-Sen estimate, after outliers of every size are dropped. The slope is
+    the median of the slopes between all pairs of sizes, weighted by their distance, because
+    differences between small messages are mostly noise. The start is the median of the remainders,
+    weighted towards short times. ``samples`` are (bytes received, seconds) of at least two sizes.
     """
     by_size: dict[float, list[float]] = {}
     for nbytes, seconds in samples:

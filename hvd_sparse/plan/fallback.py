@@ -57,7 +57,6 @@ class Trial:
         self.restart()
 
     def restart(self) -> None:
-        """Discard all measurements and start a new trial."""
         self.verdict: Verdict | None = None
         self._medians: dict[str, float] = {}
         # Keep only as many durations as a turn or a review needs.
@@ -67,7 +66,6 @@ class Trial:
         """Number of steps in this turn, or since the verdict."""
 
     def describe(self) -> Report:
-        """Return the options, which must be equal on all ranks, JSON-serializable."""
         return {
             "ways": list(self.ways),
             "trial_steps": self._steps,
@@ -85,10 +83,10 @@ class Trial:
         return self.verdict is None or left <= RECENT
 
     def next(self, last_s: float | None, agree: Agree) -> str:
-        """Return the way of the step that begins.
+        """Return the way of the step that begins; ``agree`` is called at the same steps on all
+        ranks.
 
-        All ranks must call it at every step, because it calls ``agree`` at some of them.  The last
-        step took ``last_s`` seconds; None if there was none, or if it failed.
+        The last step took ``last_s`` seconds; None if there was none, or if it failed.
         """
         if last_s is not None:
             self._durations.append(last_s)
@@ -135,7 +133,6 @@ class Trial:
             self.restart()
 
     def _slowest(self, agree: Agree, durations: list[float]) -> float:
-        """Return the slowest rank's median, in seconds.  Collective."""
         return float(agree(np.array([np.median(durations)])).max())
 
 
@@ -189,13 +186,8 @@ class Fallback(Policy):
     """Policy that follows the verdict of a trial.
 
     On a dense way Horovod reduces the gradients as without a compressor, and nothing is copied.
-    Before that, one step of every tensor sends its residual.
-
-    Parameters
-    ----------
-    trial : the ways and their measured times
-    sends_all : whether every dense step sends all state, because the memory does an optimizer's
-        work
+    Before that, one step of every tensor sends its residual; if the memory does an optimizer's work
+    (``sends_all``), every dense step sends all state.
     """
 
     def __init__(self, trial: Trial, *, sends_all: bool = False) -> None:

@@ -33,12 +33,10 @@ class GroupPlan:
     groups : names of the tensors of each group, which share a message
     predicted_s : predicted seconds from a step's first gradient to its last result, by grouping:
         "none" (one tensor per message), "all" (one message), "default" (the groups that were
-        measured) and "planned".  A constant is added to the model's times so that "default" agrees
-        with the measured steps; it stands for costs outside the model, for example Horovod's own
-        work and dense tensors.  With several optimizers the sum over one step of each
-    wire : time of a message's first collective, as a line in the bytes that a rank receives
-    late : time of the collectives after the first, which start after the last gradient; 0 if a
-        message is one allgather
+        measured) and "planned", plus a constant by which "default" agrees with the measured steps.
+        With several optimizers the sum over one step of each
+    wire, late : time of a message's first collective, and of those after it, which start after the
+        last gradient, as lines in the bytes that a rank receives
     work : time of selecting and encoding, as a line in the entries of a tensor, or of a group's
         vector with ``select_over="group"``
     decode : time of decoding, as a line in the entries of a tensor
@@ -78,19 +76,16 @@ class GroupPlan:
         return cls(named, predicted_s, costs.wire, costs.late, costs.work, costs.decode)
 
     def to_dict(self) -> dict[str, object]:
-        """Return the plan as a JSON-serializable dict, for ``GroupPlan.from_dict``."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, told: Told) -> GroupPlan:
-        """Return the plan of a dict from ``to_dict``."""
         lines = {name: Line(**told[name]) for name in ("wire", "late", "work", "decode")}
         return cls(
             tuple(tuple(names) for names in told["groups"]), dict(told["predicted_s"]), **lines
         )
 
     def buckets(self, specs: Sequence[TensorSpec]) -> Buckets:
-        """Return the positions of each group's tensors, in the form of ``step.buckets``."""
         positions = {spec.key: position for position, spec in enumerate(specs)}
         return [tuple(sorted(positions[name] for name in names)) for names in self.groups]
 
@@ -150,10 +145,11 @@ def _layers_of(
     specs: Sequence[TensorSpec],
     configuration: Configuration,
 ) -> tuple[list[int], np.ndarray]:
-    """Return the compressed tensors in backward order, and the backward pass's time before each.
+    """Return the positions of the compressed tensors in backward order, and the seconds of the
+    backward pass before each, float64 [tensors].
 
-    The tensors are given by position, the times in seconds, float64 [tensors].  Time before a dense
-    tensor is added to the next compressed tensor, or at the end to the last one.
+    Time before a dense tensor is added to the next compressed tensor, or at the end to the last
+    one.
     """
     wanted = set(keys)
     unknown = sorted(wanted - {spec.key for spec in specs})
@@ -192,7 +188,7 @@ class Instance:
     A group is selected after its last gradient, and then sent:
 
         compute end of group [i, j) = compute end of the group before + backward of i..j-1 +
-        compute_s(i, j)
+        select_s(i, j)
         wire end of group [i, j)    = max(wire end of the group before, compute end) + wire_s(i, j)
         end of the step             = wire end of the last group + late_s of all groups
 
@@ -200,13 +196,12 @@ class Instance:
     ----------
     backward_s : float64 [layers], seconds of the backward pass from the last gradient to each
     numel : float64 [layers], entries
-    nbytes : float64 [layers], bytes that a node receives in the exchange's first collective
-    wire : cost of the first collective, as a line in these bytes
+    nbytes, late_nbytes : float64 [layers], bytes that a node receives in the exchange's first
+        collective, and in those after it, which start after the backward pass
+    wire, late : costs of these collectives, as lines in these bytes
     select : cost of selecting and encoding, as a line in the entries of one selection
     per_tensor : whether each tensor of a group is selected when it is ready; if False, the group is
         selected as one vector
-    late : cost of the collectives after the first, which start after the backward pass
-    late_nbytes : float64 [layers], bytes that a node receives in these
     """
 
     backward_s: np.ndarray
@@ -226,14 +221,10 @@ class Instance:
 
     @property
     def size(self) -> int:
-        """The number of layers."""
         return int(self.backward_s.size)
 
     def select_s(self, start: Numbers, stop: Numbers) -> Numbers:
-        """Return the seconds of selecting and encoding the group [start, stop).
-
-        Here and in the methods below, both may be int arrays [groups].
-        """
+        """Return the seconds of selecting and encoding [start, stop); arguments may be arrays."""
         entries_s = self.select.byte_s * self._between("_numel", start, stop)
         return entries_s + self.select.start_s * ((stop - start) if self.per_tensor else 1)
 
@@ -242,11 +233,9 @@ class Instance:
         return self._between("_backward_s", start, stop) + self.select_s(start, stop)
 
     def wire_s(self, start: Numbers, stop: Numbers) -> Numbers:
-        """Return the seconds of a group's first collective."""
         return self.wire(self._between("_nbytes", start, stop))
 
     def late_s(self, start: Numbers, stop: Numbers) -> Numbers:
-        """Return the seconds of a group's collectives after the first."""
         return self.late(self._between("_late_nbytes", start, stop))
 
     def _between(self, name: str, start: Numbers, stop: Numbers) -> Numbers:
@@ -255,15 +244,11 @@ class Instance:
 
 
 def groups(plan: Plan) -> list[tuple[int, int]]:
-    """Return the range [start, stop) of every group's layers."""
     return list(zip((0, *plan[:-1]), plan))
 
 
 def end_s(instance: Instance, plan: Sequence[int]) -> float:
-    """Return the time at which the last message of a plan ends, in seconds.
-
-    The model of the compute stream and the wire is that of shi2020mgs; late collectives are added.
-    """
+    """Return the seconds until the last message of a plan ends, by the model of shi2020mgs."""
     stops = np.array(plan)
     starts = np.concatenate([[0], stops[:-1]])
     ready_s = np.cumsum(instance.compute_s(starts, stops))
@@ -290,7 +275,7 @@ def simplified(instance: Instance, plan: Sequence[int]) -> Plan:
 
 
 def partition_end_s(instance: Instance, parts: Sequence[Sequence[int]]) -> float:
-    """Return the time at which the last message ends for any partition into groups, in seconds.
+    """Return the seconds until the last message of any partition into groups ends.
 
     Messages are sent in the order in which they become ready.  All messages that are ready when the
     wire is free are sent as one, like Horovod's fusion.  Late collectives start when all messages
@@ -361,10 +346,8 @@ def best_plan(instance: Instance, *, most_groups: int | None = None) -> Plan:
 
 
 def simple_plans(instance: Instance) -> list[Plan]:
-    """Return plans of one layer per group, of one group, and of groups of about equal bytes.
-
-    The last have groups of 1 / 2, 1 / 4, ..., 1 / 2**23 of all bytes.
-    """
+    """Return plans of one layer per group, of one group, and of groups of 1/2, 1/4, ... of all
+    bytes."""
     sizes = (instance.nbytes + instance.late_nbytes).tolist()
     plans: list[Plan] = [tuple(range(1, instance.size + 1)), (instance.size,)]
     for power in range(1, 24):

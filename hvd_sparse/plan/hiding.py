@@ -25,8 +25,7 @@ class HiddenDensities:
     ----------
     c_max : largest compression ratio; no density is below 1 / c_max
     densities : density of every compressed tensor with a gradient in a measured step, by name
-    hidden : number of messages that end before the next message is ready
-    messages : number of all messages
+    hidden, messages : number of messages that end before the next is ready, and of all
     backward_s : seconds from the first gradient to the last, including selection
     exposed_s : predicted seconds from the last gradient to the end of the last message
     wire : time of a message, as a line in the bytes that a rank receives
@@ -81,12 +80,10 @@ class HiddenDensities:
         return cls(rule.c_max, densities, hidden, messages, backward_s, exposed_s, costs.wire)
 
     def to_dict(self) -> dict[str, object]:
-        """Return the densities as a JSON-serializable dict, for ``from_dict``."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, told: Told) -> HiddenDensities:
-        """Return the densities of a dict from ``to_dict``."""
         return cls(**{**told, "wire": Line(**told["wire"])})
 
     def __str__(self) -> str:
@@ -108,8 +105,8 @@ def largest_hidden(ready_s: np.ndarray, takes_s: np.ndarray) -> tuple[list[int],
 
         available time = ready(next) - max(ready(this), end(previous))
 
-    A message that does not hide at any size gets the least size, and delays the next one. The last
-    message gets the least size too, because no computation follows it.
+    A message that does not hide at any size gets the least size, and delays the next one. So does
+    the last message, because no computation follows it.
 
     Parameters
     ----------
@@ -128,7 +125,6 @@ def largest_hidden(ready_s: np.ndarray, takes_s: np.ndarray) -> tuple[list[int],
 
 
 def _encoded_s(keys: Sequence[str], costs: Costs) -> dict[str, float]:
-    """Return the times at which the compressed tensors are encoded."""
     by_key = {spec.key: spec for spec in costs.specs}
     ends_s, own_s = {}, 0.0
     for key in sorted(keys, key=costs.ready_s.__getitem__):

@@ -34,12 +34,8 @@ Told = Mapping[str, Any]
 class StepStarts:
     """Detection of the first gradient of a step.
 
-    A step starts with the first gradient after a result was requested, or with a second gradient of
-    the same tensor.
-
-    Attributes
-    ----------
-    is_between : whether a result was requested, and no gradient has arrived since
+    A step starts with the first gradient after a result was requested (``is_between``), or with a
+    second gradient of the same tensor.
     """
 
     def __init__(self) -> None:
@@ -47,10 +43,7 @@ class StepStarts:
         self.is_between = True
 
     def begins(self, position: int | None) -> bool:
-        """Record a gradient, and return whether it is the first of its step.
-
-        ``position`` is that of its tensor; None for a tensor that is not registered.
-        """
+        """Record a gradient, and return whether it is the first of its step."""
         is_first = self.is_between or position in self._in_step
         if is_first:
             self._in_step.clear()
@@ -60,7 +53,6 @@ class StepStarts:
         return is_first
 
     def end(self) -> None:
-        """Record that a result was requested, so that the next gradient begins a step."""
         self.is_between = True
 
 
@@ -78,8 +70,7 @@ class StepClock:
     def begin(self) -> float | None:
         """Begin a step, and return the time of the last one in seconds.
 
-        If ``end`` was not called, the last step ends now. None if there was no last step, or if it
-        failed, which is the same on all ranks.
+        None if there was no last step, or if it failed, which is the same on all ranks.
         """
         now = time.perf_counter()
         last_s = None
@@ -112,7 +103,6 @@ class Departure:
 
     @property
     def is_watching(self) -> bool:
-        """Whether the current step belongs to a window."""
         return self._left <= WINDOW
 
     @property
@@ -122,11 +112,9 @@ class Departure:
 
     @property
     def median_s(self) -> float:
-        """The median time of the window's steps in seconds; 0 if all of them failed."""
         return statistics.median(self._times) if self._times else 0.0
 
     def begin(self, last_s: float | None) -> None:
-        """Begin a step; the last one took ``last_s`` seconds, or failed."""
         if self.is_watching and last_s is not None:
             self._times.append(last_s)
         self._left -= 1
@@ -142,11 +130,7 @@ class Departure:
 
 
 class Measurements:
-    """A rank's measurements of its own steps.
-
-    The numbers of a step are counted only after it has succeeded: those of failed steps, and of
-    steps that were rolled back because of NaN, are dropped.
-    """
+    """A rank's measurements of its own steps; those of failed or rolled-back steps are dropped."""
 
     def __init__(self) -> None:
         self._seen: dict[str, list[int]] = defaultdict(list)
@@ -157,7 +141,6 @@ class Measurements:
         self._began_s = self._own_s = self._ended_s = self._told_s = 0.0
 
     def begin(self, now_s: float, *, was_good: bool) -> None:
-        """Begin a step; count the last step's numbers if ``was_good``."""
         if was_good:
             self._good += 1
             for kind, values in self._step.items():
@@ -193,7 +176,6 @@ class Measurements:
         return told_s
 
     def send(self, key: str, nbytes: float) -> None:
-        """Record the bytes that a tensor adds to its message."""
         self._step["nbytes"][key] = nbytes
 
     def listen(self, what: str, whose: str, start_s: float, end_s: float) -> None:
@@ -209,11 +191,10 @@ class Measurements:
     def to_dict(self) -> Report:
         """Return the measurements as a JSON-serializable dict.
 
-        Its entries are, by tensor, the medians of "ready", "work", "encode" (part of "work") and
-        "decode" in seconds and of "nbytes", and "seen", the numbers of the steps in which the
-        tensor had a gradient. If tensors are selected as one vector, "work" also has the vector's
-        name. "whole" has the seconds from the first gradient to the last result by step number,
-        and "steps" the number of counted steps.
+        It has, by tensor (or vector, if tensors are selected as one), the medians of "ready",
+        "work", "encode" (part of "work") and "decode" in seconds and of "nbytes", and "seen", the
+        numbers of the steps with a gradient; "whole", the seconds by step number; and "steps", how
+        many count.
         """
         medians = {
             kind: {key: statistics.median(values) for key, values in self._kept[kind].items()}

@@ -275,9 +275,9 @@ class PlannedGroups(MeasuringPolicy):
 class GraphPlannedGroups(PlannedGroups):
     """``groups="planned"`` for TensorFlow graphs, which receive their groups when traced.
 
-    The first steps have one message per gradient. A graph's gradients arrive in any thread, and
-    some results before other gradients, so the start of a step cannot be detected.  The program
-    therefore calls ``replan`` at the start of every step, outside its graphs.
+    The first steps have one message per gradient. The start of a step cannot be detected, because
+    gradients arrive in any thread and some results before other gradients. The program therefore
+    calls ``replan`` at the start of every step, outside its graphs.
     """
 
     def __init__(self, owner: Owner) -> None:
@@ -287,7 +287,6 @@ class GraphPlannedGroups(PlannedGroups):
 
     @property
     def groups(self) -> tuple[tuple[str, ...], ...] | None:
-        """Names of the tensors of each group; None before there is a plan."""
         return None if self.plan is None else self.plan.groups
 
     def replan(self) -> bool:
@@ -309,7 +308,6 @@ class GraphPlannedGroups(PlannedGroups):
             self.sent(owner, position, ticket)
 
     def returned(self) -> None:
-        """Record a result."""
         with self._lock:
             self.arrived(self._held())
 

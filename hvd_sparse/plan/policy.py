@@ -25,12 +25,8 @@ EVERYTHING = "everything"
 
 @dataclass(frozen=True)
 class Verdict:
-    """Result of a trial.
-
-    Attributes
-    ----------
-    way : the chosen way: "sparse", "dense" or "fp16"
-    seconds : the slowest rank's median step time by way, in seconds
+    """Result of a trial: the chosen way ("sparse", "dense" or "fp16"), and the slowest rank's
+    median seconds of a step by way.
     """
 
     way: str
@@ -47,10 +43,8 @@ class Verdict:
 
 
 class Owner(Protocol):
-    """The part of a compressor that policies use.
-
-    It is an argument of every call instead of an attribute, to avoid a reference cycle.
-    """
+    """The part of a compressor that policies use: an argument of every call, to avoid a
+    reference cycle."""
 
     name: str
     configuration: Configuration
@@ -94,12 +88,12 @@ class Policy:
     def begin(self, owner: Owner, position: int | None) -> str:
         """Return the way of a gradient's step: one of ``WAYS``, or "everything".
 
-        ``position`` is that of its tensor; None for a tensor that is not registered.
+        ``position`` is None for a tensor that is not registered.
         """
         return SPARSE
 
     def sent(self, owner: Owner, position: int, ticket: Ticket) -> None:
-        """Called after a tensor was compressed, with its position and ticket."""
+        """Called after a tensor was compressed."""
 
     def end(self, owner: Owner) -> None:
         """Called when a result is requested; the next gradient begins a step."""
@@ -139,9 +133,6 @@ def waiting(owner: Owner, what: str) -> Iterator[None]:
 
 
 def tell_all(owner: Owner, what: str, name: str, mine: object) -> list[Any]:
-    """Return the JSON-serializable values of all ranks, in rank order. Collective.
-
-    ``what`` is the collective's name in reports of the watchdog.
-    """
+    """Return the JSON-serializable values of all ranks, in rank order. Collective."""
     with waiting(owner, what):
         return Gatherer(owner.collective, name, owner.limit_s).tell_all(mine)

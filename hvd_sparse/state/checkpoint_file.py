@@ -116,7 +116,6 @@ def _create(target: Path) -> tuple[int, str]:
 
 
 def _sweep(target: Path) -> None:
-    """Remove the temporary files of killed writers of this target."""
     with os.scandir(target.parent) as entries:
         left = [entry.path for entry in entries if _is_partial(entry.name, target.name)]
     for partial in left:
@@ -136,19 +135,12 @@ def _is_partial(name: str, target: str) -> bool:
 
 
 def write(path: str | os.PathLike[str], states: Sequence[State]) -> None:
-    """Write the states of some or all ranks to one file; raise OSError if that fails.
-
-    Parameters
-    ----------
-    path : path of the file
-    states : ``Compressor.state_dict()`` of each rank
-    """
+    """Write the states of some or all ranks to one file; raise OSError if that fails."""
     with atomic(path) as stream:
         _write_states(stream, states)
 
 
 def to_bytes(state: State) -> bytes:
-    """Return one state as the bytes of a checkpoint file."""
     stream = io.BytesIO()
     _write_states(stream, [state])
     return stream.getvalue()
@@ -173,10 +165,8 @@ def with_arrays(state: State, change: Callable[..., object]) -> Report:
 def read(path: str | os.PathLike[str]) -> list[Report]:
     """Read the states in a file; their arrays are read-only views of the file.
 
-    Raises
-    ------
-    CorruptCheckpoint : the file is truncated, altered or not a checkpoint of hvd_sparse
-    OSError : the file cannot be read
+    Raises CorruptCheckpoint if it is truncated, altered or not a checkpoint of hvd_sparse, and
+    OSError if it cannot be read.
     """
     size = os.path.getsize(path)
     if size < SHORTEST:
@@ -242,10 +232,7 @@ def _take(content: np.ndarray, told: State) -> np.ndarray:
 
 
 class Gatherer:
-    """Allgathers of values and of states under one name, one after the other.
-
-    ``timeout_s`` is the time limit of each, in seconds.
-    """
+    """Allgathers of values and of states under one name, one after the other."""
 
     def __init__(self, collective: Collective, name: str, timeout_s: float | None) -> None:
         self._collective, self._name, self._timeout_s = collective, name, timeout_s
@@ -262,12 +249,8 @@ class Gatherer:
     def parts(self, mine: State, told: Sequence[State]) -> Parts:
         """Gather every array, by tensor and name.  Collective.
 
-        Every rank takes part in all allgathers, even for arrays that it does not have.
-
-        Parameters
-        ----------
-        mine : this rank's state
-        told : the states of all ranks, with every array replaced by [dtype, length]
+        Every rank takes part in all allgathers, even for arrays that it does not have. ``told`` are
+        the states of all ranks, with every array replaced by [dtype, length].
         """
         for key in mine["model"]:
             sizes = {
@@ -297,11 +280,8 @@ def gather_into_file(
 ) -> None:
     """Write the states of all ranks to one file, on rank 0.  Collective.
 
-    ``name`` and ``timeout_s``, in seconds, are those of every allgather.
-
-    Raises
-    ------
-    PeerFailure : on all ranks, with rank 0's error, if the file cannot be written
+    Arrays are gathered one by one, so that a rank holds at most one of all ranks at a time. If the
+    file cannot be written, PeerFailure is raised on all ranks, with rank 0's error.
     """
     gatherer = Gatherer(collective, name, timeout_s)
     mine = with_arrays(state, np.asarray)

@@ -64,11 +64,6 @@ def redistribute(states: Sequence[State], world_size: int) -> list[Report]:
     ------
     RankMismatch : the states are not those of all ranks of one world at one step
     CorruptCheckpoint : one of them is not a valid state
-
-    Examples
-    --------
-    >>> states = read("step-1000.ckpt")  # doctest: +SKIP
-    >>> redistribute(states, world_size=2)  # doctest: +SKIP
     """
     _check_one_world(states)
     ordered = sorted(states, key=lambda state: int(state["rank"]))
@@ -84,7 +79,6 @@ def redistribute(states: Sequence[State], world_size: int) -> list[Report]:
 
 
 def _check_one_world(states: Sequence[State]) -> None:
-    """Raise RankMismatch unless the states are those of all ranks of one world at one step."""
     if not states:
         raise RankMismatch("there are no states to redistribute: give those of all ranks")
     for state in states:
@@ -134,10 +128,8 @@ def _lengths(tensor: State) -> tuple[tuple[str, int], ...]:
 def _weight_of(
     name: str, tensor: State, reduction: str, holders: int, old_size: int, new_size: int
 ) -> float:
-    """Return the factor by which a new rank multiplies an array's sum over the old ranks.
-
-    ``holders`` is the number of ranks whose arrays are summed, at most ``old_size``.
-    """
+    """Return the factor by which a new rank multiplies an array's sum over ``holders`` old
+    ranks."""
     if name in REPLICATED or not tensor["is_sparse"]:
         return 1.0 / holders
     return 1.0 / (old_size if reduction == "average" else new_size)
@@ -253,15 +245,9 @@ class Commits:
     ) -> Report:
         """Return this rank's state in the new world.  Collective.
 
-        Parameters
-        ----------
-        state : this rank's present state; without tensors if the rank is new
-        collective, name, timeout_s : the new world's collectives, their name and time limit
-
-        Raises
-        ------
-        RankMismatch : on all ranks, if one of them lacks the state from which the others resume
-        ExchangeTimeout : a rank does not take part in time
+        ``state`` is this rank's present state, without tensors if the rank is new. Raises
+        RankMismatch on all ranks if one of them lacks the state from which the others resume, and
+        ExchangeTimeout if a rank does not take part in time.
         """
         self._is_rejoining = True
         live = Held(self._generation, with_arrays(state, np.asarray))
@@ -340,7 +326,6 @@ def _was_there(held: list[Point], point: Point) -> bool:
 
 
 def _difference(told: Sequence[State], leader: int, lacking: list[int]) -> str:
-    """Describe the first tensor whose steps differ."""
     steps = {rank: told[rank]["held"][0][1] for rank in (leader, *lacking)}
     for key in steps[leader]:
         made = sorted({each.get(key, 0) for each in steps.values()})

@@ -53,7 +53,6 @@ def named_as(state: State, specs: Sequence[TensorSpec]) -> State:
     """Rename a state's tensors to the compressor's names if only ``torch.compile`` prefixes differ.
 
     Any other state is returned unchanged.
-
     """
     if not isinstance(state, Mapping):
         return state
@@ -69,7 +68,6 @@ def named_as(state: State, specs: Sequence[TensorSpec]) -> State:
 
 
 def incompatible_keys(state: State, specs: Sequence[TensorSpec]) -> IncompatibleKeys:
-    """Return the names of tensors that only the compressor or only the state has."""
     ours, theirs = [spec.key for spec in specs], list(state["model"])
     return IncompatibleKeys(
         [key for key in ours if key not in theirs], [key for key in theirs if key not in ours]
@@ -89,17 +87,13 @@ def differences_of(
 
     Parameters
     ----------
-    state : a saved state, not yet validated
-    configuration : the compressor's configuration
-    specs : the compressor's tensors
     place : the current rank and world size
     kept : number of entries of every tensor whose residual this rank keeps
     strict : whether the state must have the same tensors as the compressor
 
     Raises
     ------
-    CorruptCheckpoint
-        If the state is not valid, or holds NaN or Inf.
+    CorruptCheckpoint : the state is not valid, or holds NaN or Inf
     """
     if not isinstance(state, Mapping) or state.get("version") != STATE_VERSION:
         version = state.get("version") if isinstance(state, Mapping) else None
@@ -244,7 +238,6 @@ def _wrong_fields(state: State) -> list[str]:
 
 
 def _wrong_with(key: str, tensor: State) -> list[str]:
-    """Return the reasons why a tensor's state is not valid."""
     fine = {
         "steps": _is_whole(tensor["steps"]),
         "threshold": tensor["threshold"] is None or _is_number(tensor["threshold"]),

@@ -1,7 +1,7 @@
 """Contract of the writers: destinations of a run's records.
 
-A writer is a description, comparable and JSON-able like the parts.  Its method ``open`` returns the
-sink that takes the records.  A record is a JSON-able mapping with one of three events:
+A writer is a description, comparable and JSON-able like the parts; ``open`` returns the sink that
+takes the records. A record is a JSON-able mapping with one of three events:
 
     run      the first: name, rank, world_size, exchange, config, shapes of the tensors
     step     fields of a compressor's step, as in ``frontend.recorder``
@@ -31,14 +31,13 @@ Function = Callable[[Report], object]
 
 @dataclass(frozen=True)
 class Place:
-    """The rank that opens a writer, and the number of ranks."""
-
     rank: int = 0
     world_size: int = 1
 
     def path(self, path: str) -> Path:
         """Return this rank's path: the rank replaces ``{rank}``, or comes before the suffix on
-        other ranks than 0."""
+        other ranks than 0.
+        """
         if "{rank}" in path:
             return Path(path.replace("{rank}", str(self.rank)))
         here = Path(path)
@@ -93,9 +92,7 @@ class Writer(ABC):
     def open(self, place: Place = Place()) -> Sink:  # noqa: B008 - frozen
         """Return the sink of this rank; by default that of a program with one rank.
 
-        Raises
-        ------
-        InvalidOption : a package is missing, or the destination cannot be written to
+        Raises InvalidOption if a package is missing, or the destination cannot be written to.
         """
 
 
@@ -104,19 +101,9 @@ Writers = Union[bool, tuple[Union[Writer, Function], ...]]
 
 
 def resolve_writers(given: Option) -> Writers:
-    """Return the writers that the option ``telemetry`` names.
+    """Return the writers that the option ``telemetry`` names: True or False; a writer as an id, a
+    mapping ``{"id": ..., option: value}`` or an object; a function of a record; or a list of these.
 
-    Parameters
-    ----------
-    given : True or False; a writer as an id, a mapping ``{"id": ..., option: value}`` or an object;
-        a function of a record; or several of these in a list
-
-    Raises
-    ------
-    InvalidOption : the value is none of these
-
-    Examples
-    --------
     >>> resolve_writers(["tensorboard", {"id": "jsonl", "path": "run.jsonl"}])[1]
     JsonLines(all_ranks=False, path='run.jsonl')
     """

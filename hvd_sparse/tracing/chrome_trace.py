@@ -129,13 +129,11 @@ class TraceFile:
                 os.close(file)
 
     def flush(self) -> None:
-        """Write all events so far to the file."""
         with self._lock:
             if self._file is not None:
                 self._put_out()
 
     def close(self) -> None:
-        """Write the last events and close the file."""
         with self._lock:
             if self._file is not None:
                 self._unwritten.append("\n]\n")
@@ -191,18 +189,10 @@ def path_of(setting: str, rank: int) -> Path:
 
 
 def follow(spans: Spans, rank: Callable[[], int]) -> TraceFile | None:
-    """Write a compressor's spans if ``HVD_SPARSE_TIMELINE`` is set, and return the file.
+    """Write a compressor's spans if ``HVD_SPARSE_TIMELINE`` is set, and return the file, which all
+    compressors of a process share; ``rank`` is only called if a file is opened.
 
-    All compressors of a process share one file.
-
-    Parameters
-    ----------
-    spans : the compressor's spans
-    rank : function that returns this process's rank; called if a file is opened
-
-    Raises
-    ------
-    InvalidOption : the file cannot be written
+    Raises InvalidOption if the file cannot be written.
     """
     setting = os.environ.get(SETTING)
     if not setting:

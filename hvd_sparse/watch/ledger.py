@@ -21,12 +21,7 @@ MOST_S = 1.0
 
 
 class RunningClock:
-    """A clock of this process.
-
-    Attributes
-    ----------
-    now_s : seconds counted so far
-    """
+    """A clock of this process; ``now_s`` are the seconds counted so far."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -57,11 +52,8 @@ class Ledger:
     """Counts of submissions by name, and the start time of each pending tensor.
 
     Thread-safe. Ranks compare how often each has submitted a name, because names and their order
-    are the same on all ranks. Ages are in seconds of ``clock``.
-
-    Attributes
-    ----------
-    begun : number of all submissions in this process
+    are the same on all ranks. Ages are in seconds of ``clock``; ``begun`` counts all submissions in
+    this process.
     """
 
     def __init__(self) -> None:
@@ -74,14 +66,12 @@ class Ledger:
         self.begun = self._begun_before = 0
 
     def begin(self, name: str) -> None:
-        """Record that this rank submits a tensor."""
         with self._lock:
             self._counts[name] += 1
             self.begun += 1
             self._since[name] = self._last_change = clock.now_s
 
     def end(self, name: str) -> None:
-        """Record that the result of a tensor has arrived."""
         with self._lock:
             self._since.pop(name, None)
             self._last_change = clock.now_s
@@ -123,17 +113,16 @@ class Ledger:
 
     @property
     def submissions(self) -> int:
-        """Return the number of submissions in this world."""
+        """The number of submissions in this world."""
         return self.begun - self._begun_before
 
     @property
     def is_waiting(self) -> bool:
-        """Return whether some thread is inside ``waiting``."""
         return self._waits > 0
 
     @property
     def idle_s(self) -> float:
-        """Return the seconds since a tensor was last submitted or returned."""
+        """The seconds since a tensor was last submitted or returned."""
         return clock.now_s - self._last_change
 
     def pending(self) -> dict[str, int]:

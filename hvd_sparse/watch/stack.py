@@ -23,8 +23,6 @@ _LINE = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 
 class Line(NamedTuple):
-    """A line in a thread's stack."""
-
     file: str
     number: int
     function: str
@@ -35,10 +33,8 @@ def lines_of_main_thread() -> list[Line]:
 
     faulthandler reads them, because frame objects of a running thread are unsafe: CPython 3.11 may
     collect garbage while it creates a frame's ``f_back``, and if a finalizer lets the thread
-    continue, the frame is gone and the process crashes.
-
-    The list is empty if the process has no free file descriptor, or more than 100 threads, which is
-    faulthandler's limit.
+    continue, the frame is gone and the process crashes. The list is empty if the process has no
+    free file descriptor, or more than 100 threads, which is faulthandler's limit.
     """
     try:
         with _memory_file() as file:
@@ -68,7 +64,6 @@ def place_of(lines: Sequence[Line]) -> str:
 
 
 def is_in_join(lines: Sequence[Line]) -> bool:
-    """Return whether a stack is inside ``hvd.join()``."""
     return any(is_join(line.file, line.function) for line in lines)
 
 

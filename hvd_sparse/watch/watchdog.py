@@ -79,11 +79,7 @@ logger = logging.getLogger("hvd_sparse")
 class Watchdog:
     """Watch one compressor's ledger, and answer the other ranks' questions about it.
 
-    Parameters
-    ----------
-    name : name of the compressor
-    rank : rank of this process in the compressor's process set
-    timeout_s : seconds that a submitted tensor may take; with None the watchdog only answers
+    A submitted tensor may take ``timeout_s`` seconds; with None the watchdog only answers.
     """
 
     def __init__(self, name: str, rank: int, timeout_s: float | None) -> None:
@@ -113,13 +109,11 @@ class Watchdog:
         self._peers = [endpoint for endpoint in endpoints if endpoint.token != self._port.token]
 
     def close(self) -> None:
-        """Stop watching and answering."""
         self._is_over.set()
         self._port.close()
         self.ledger.restart()
 
     def has_silent_rank(self) -> bool:
-        """Ask all ranks, and return whether some rank does not answer."""
         return len(self._ask(self.ledger.pending())) < len(self._peers)
 
     def give_up(self) -> str:
@@ -275,7 +269,6 @@ class PatientPending:
         self.is_done = pending.is_done  # the method itself, because it is polled
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
-        """Return the result within ``timeout_s`` seconds of the watchdog's clock."""
         if timeout_s is None:
             return self._pending.wait(None)
         began_s, left_s, is_extended = clock.now_s, timeout_s, False
