@@ -188,7 +188,7 @@ class Instance:
     A group is selected after its last gradient, and then sent:
 
         compute end of group [i, j) = compute end of the group before + backward of i..j-1 +
-        select_s(i, j)
+                                      selecting i..j-1
         wire end of group [i, j)    = max(wire end of the group before, compute end) + wire_s(i, j)
         end of the step             = wire end of the last group + late_s of all groups
 
@@ -223,14 +223,11 @@ class Instance:
     def size(self) -> int:
         return int(self.backward_s.size)
 
-    def select_s(self, start: Numbers, stop: Numbers) -> Numbers:
-        """Return the seconds of selecting and encoding [start, stop); arguments may be arrays."""
-        entries_s = self.select.byte_s * self._between("_numel", start, stop)
-        return entries_s + self.select.start_s * ((stop - start) if self.per_tensor else 1)
-
     def compute_s(self, start: Numbers, stop: Numbers) -> Numbers:
-        """Return the seconds of the backward pass and the selection of a group."""
-        return self._between("_backward_s", start, stop) + self.select_s(start, stop)
+        """Return the seconds of the backward pass, selecting and encoding of [start, stop)."""
+        calls_s = self.select.start_s * ((stop - start) if self.per_tensor else 1)
+        entries_s = self.select.byte_s * self._between("_numel", start, stop)
+        return self._between("_backward_s", start, stop) + calls_s + entries_s
 
     def wire_s(self, start: Numbers, stop: Numbers) -> Numbers:
         return self.wire(self._between("_nbytes", start, stop))
@@ -306,12 +303,11 @@ def partition_end_s(instance: Instance, parts: Sequence[Sequence[int]]) -> float
     return max(wire_s, compute_s) + late_s
 
 
-def best_plan(instance: Instance, *, most_groups: int | None = None) -> Plan:
+def best_plan(instance: Instance) -> Plan:
     """Return the plan whose step ends earliest, with as few groups as possible.
 
     Dynamic programming over the boundaries between groups, and over the number of groups where the
-    ends of computing or the late collectives depend on it. The plan is exact up to ``most_groups``
-    groups, by default as many as take about a second, and never slower than the simple plans.
+    ends of computing or the late collectives depend on it; ``EFFORT`` limits this number.
 
     Notes
     -----
@@ -321,16 +317,14 @@ def best_plan(instance: Instance, *, most_groups: int | None = None) -> Plan:
     size = instance.size
     call_s = 0.0 if instance.per_tensor else instance.select.start_s
     is_counted = call_s > 0.0 or instance.late.start_s > 0.0
-    most = min(size, most_groups or max(1, EFFORT // size**2)) if is_counted else 0
-    counts = np.arange(most + 1)
+    counts = np.arange(1 + (min(size, max(1, EFFORT // size**2)) if is_counted else 0))
     wire_s = np.full((size + 1, counts.size), np.inf)
     previous = np.zeros(wire_s.shape, np.int64)
     wire_s[0, 0] = 0.0
     for stop in range(1, size + 1):
-        starts = np.arange(stop)
         computed_s = instance.compute_s(0, stop) + call_s * (counts - 1)
         sends_s = np.maximum(np.roll(wire_s[:stop], int(is_counted), axis=1), computed_s)
-        ends_s = sends_s + instance.wire_s(starts, stop)[:, np.newaxis]
+        ends_s = sends_s + instance.wire_s(np.arange(stop), stop)[:, np.newaxis]
         if is_counted:
             ends_s[:, 0] = np.inf  # layers need at least one group
         previous[stop] = np.argmin(ends_s, axis=0)
@@ -340,22 +334,4 @@ def best_plan(instance: Instance, *, most_groups: int | None = None) -> Plan:
     while stop > 0:
         plan.insert(0, stop)
         stop, count = int(previous[stop, count]), count - is_counted
-    plans = [tuple(plan), *simple_plans(instance)]
-    quickest = min(plans, key=lambda plan: (round(end_s(instance, plan), 12), len(plan)))
-    return simplified(instance, quickest)
-
-
-def simple_plans(instance: Instance) -> list[Plan]:
-    """Return plans of one layer per group, of one group, and of groups of 1/2, 1/4, ... of all
-    bytes."""
-    sizes = (instance.nbytes + instance.late_nbytes).tolist()
-    plans: list[Plan] = [tuple(range(1, instance.size + 1)), (instance.size,)]
-    for power in range(1, 24):
-        ends, filled = [], 0.0
-        for stop, nbytes in enumerate(sizes, 1):
-            filled += nbytes
-            if filled >= sum(sizes) / 2**power or stop == instance.size:
-                ends.append(stop)
-                filled = 0.0
-        plans.append(tuple(ends))
-    return plans
+    return simplified(instance, plan)
