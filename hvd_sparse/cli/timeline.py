@@ -95,8 +95,7 @@ def _fault_of(event: Event) -> str | None:
 def merge_traces(traces: Mapping[str, Sequence[Event]]) -> list[Event]:
     """Return one list of events, in which times count from the earliest start.
 
-    No two files share a process in it: Horovod's timeline has a process for every tensor, ours has
-    one for every rank.  Ours come first.  The clocks of different hosts are not corrected.
+    No two files share a process in it, and ours come first. Clocks of hosts are not corrected.
     """
     starts = {name: _start_of(name, events) for name, events in traces.items()}
     earliest = min(starts.values())

@@ -1,8 +1,4 @@
-"""The contract of collectives, and the requests for collectives that exchanges yield.
-
-The other modules of ``hvd_sparse.collectives`` implement the contract over Horovod,
-torch.distributed, mpi4py and threads.
-"""
+"""The contract of collectives, and the requests for collectives that exchanges yield."""
 
 from __future__ import annotations
 
@@ -26,10 +22,9 @@ class Pending(Protocol):
 
 
 class Collective(Protocol):
-    """Asynchronous collectives.
+    """Asynchronous collectives: all ranks must make the same calls with the same names.
 
-    All ranks must make the same calls with the same names. Arrays must not be modified between the
-    call and its result.
+    Arrays must not be modified between the call and its result.
     """
 
     @property
@@ -79,10 +74,7 @@ class AllReduce:
 
 @dataclass(frozen=True)
 class AllToAll:
-    """A request for an alltoall of a 1-D array, with ``splits[r]`` entries for rank r.
-
-    ``splits`` is int32 [world_size].
-    """
+    """A request for an alltoall of a 1-D array, with ``splits[r]`` entries for rank r, int32."""
 
     array: np.ndarray
     splits: np.ndarray

@@ -1,16 +1,11 @@
 """Collectives over Horovod's PyTorch operations, from the host or a device (for example, NCCL).
 
-On a device, arrays are copied from and to pinned memory on a separate stream, the wire's stream, so
-that copies do not wait for the program's work on other streams.
-
-* Horovod waits for the submitting thread's current stream, which is the wire's stream during
-  submission, and thereby for the upload.
-* Normally Horovod's result is ready when its handle is done.  With
-  ``HOROVOD_ENABLE_ASYNC_COMPLETION`` the handle is done earlier, and only the device's default
-  stream waits for the result.  The wire's stream then waits for the default stream before it copies
-  the result, and the sent tensor is kept alive until then.
-* The result is allocated on the default stream.  It is freed after the host has received its
-  bytes, so the allocator needs no ``record_stream``.
+On a device, arrays are copied from and to pinned memory on a separate stream, the wire's stream,
+so that copies do not wait for the program's work on other streams. Horovod waits for the
+submitting thread's current stream, and thereby for the upload. With
+``HOROVOD_ENABLE_ASYNC_COMPLETION`` a handle is done before its result is ready, and only the
+device's default stream waits for it; the wire's stream then waits for the default stream. Results
+are freed after the host has received their bytes, so they need no ``record_stream``.
 """
 
 from __future__ import annotations
@@ -93,11 +88,8 @@ def _array_of(result: Synchronized) -> np.ndarray:
 
 
 class HorovodDeviceCollective(HorovodTorchCollective):
-    """Asynchronous collectives of arrays on the host, through the memory of a device.
-
-    Gathered arrays and the parts of an alltoall are sent as blocks (see ``wire.padding``).
-    ``count`` is called with the bytes that padding adds.
-    """
+    """Asynchronous collectives of arrays on the host, sent as blocks through the memory of a
+    device."""
 
     def __init__(self, process_set: ProcessSet, device: torch.device, count: Count) -> None:
         super().__init__(process_set)

@@ -39,8 +39,7 @@ class LocalWorld:
     Attributes
     ----------
     sent : bytes that each rank has submitted
-    wire_received : bytes that each rank has received through the network, by the collective's name:
-        allgather and allreduce in a ring, alltoall directly
+    wire_received : bytes by rank and collective that come in through a network, as in a ring
     """
 
     def __init__(self, world_size: int, timeout_s: float = 60.0, ranks_per_node: int = 1) -> None:

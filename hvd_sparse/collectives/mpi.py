@@ -10,10 +10,7 @@ from mpi4py.util.dtlib import from_numpy_dtype
 
 
 class _LazyPending:
-    """A collective that runs in ``wait``.
-
-    MPI matches collectives by order, and all ranks wait for exchanges in the same order.
-    """
+    """A collective that runs in ``wait``, because all ranks wait in the same order."""
 
     def __init__(self, call: Callable[[], np.ndarray]) -> None:
         self._call = call
@@ -26,11 +23,7 @@ class _LazyPending:
 
 
 class MpiCollective:
-    """Blocking collectives over an mpi4py communicator, by default MPI.COMM_WORLD.
-
-    The time limit of ``wait`` is ignored: run the program under one of its own, for example
-    ``timeout``.
-    """
+    """Blocking collectives over an mpi4py communicator; ``wait`` ignores its time limit."""
 
     def __init__(self, comm: MPI.Comm | None = None) -> None:
         self._comm = MPI.COMM_WORLD if comm is None else comm

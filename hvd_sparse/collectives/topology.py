@@ -33,10 +33,8 @@ class Placement:
         return [other for other, node in enumerate(self.nodes) if node == self.nodes[rank]]
 
     def part(self, rank: int, numel: int) -> slice:
-        """Return a rank's part of a vector that is divided evenly among the ranks of its node.
-
-        Lengths of parts differ by at most one entry.
-        """
+        """Return a rank's part of a vector, divided evenly (within one entry) among its node's
+        ranks."""
         mates = self.mates(rank)
         number, size = mates.index(rank), len(mates)
         return slice(numel * number // size, numel * (number + 1) // size)

@@ -1,8 +1,7 @@
 """Collectives over a process group of ``torch.distributed``: Gloo, MPI or NCCL, without Horovod.
 
-A process group matches collectives by the order of submission, so all ranks must submit the same
-collectives in the same order.  Allgathers check this: a message starts with its length and a
-checksum of the collective's name.
+A process group matches collectives by the order of submission. Allgathers check it: a message
+starts with its length and a checksum of the collective's name.
 """
 
 from __future__ import annotations
@@ -56,10 +55,8 @@ class _Started:
 class _Gathering:
     """An allgather of messages of unequal lengths.
 
-    The first collective gathers, in the background, the beginning of every message up to a fixed
-    length, the room, computed from the last allgathers of this name. If a message is longer,
-    ``wait`` gathers the remainders in a second collective; all ranks know the lengths from the
-    first.
+    The first collective gathers, in the background, every message up to a fixed length, the room.
+    If a message is longer, ``wait`` gathers the rest; all ranks know the lengths from the first.
     """
 
     def __init__(
@@ -154,10 +151,8 @@ class _Alltoall:
 
 
 class TorchDistributedCollective:
-    """Asynchronous collectives over a process group.
-
-    ``device`` is for the tensors of backends without CPU support, for example NCCL.
-    """
+    """Asynchronous collectives over a process group; ``device`` is for backends without CPU
+    support."""
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
         self.group = group

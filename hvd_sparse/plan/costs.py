@@ -52,10 +52,7 @@ deviations."""
 
 @dataclass(frozen=True)
 class Line:
-    """The time of a message or a computation: ``start_s + byte_s * size`` seconds.
-
-    The size is in bytes that a node receives, or in entries of a computation.
-    """
+    """The time of a message or a computation: ``start_s + byte_s * size`` seconds."""
 
     start_s: float
     byte_s: float
@@ -86,8 +83,7 @@ class Route:
     def received(self, numel: int, brought: float) -> tuple[float, float]:
         """Return the bytes that a rank receives for a tensor, in the first collective and later.
 
-        ``brought`` are the measured bytes that a rank sends of it, or 0 if unknown; they are used
-        for exchanges of one allgather, and the exchange's formula for others.
+        ``brought`` are the measured bytes that a rank sends of it, or 0 if unknown.
         """
         if self.exchange.is_one_allgather:
             each = brought or expected_bytes(self.configuration, numel)
@@ -117,10 +113,7 @@ def expected_bytes(
 
 
 def sizes_of(told: Sequence[Report]) -> list[int]:
-    """Return the message lengths to time, in bytes, ascending, the same on every rank.
-
-    They range from the bytes of the smallest tensor to those of all tensors together.
-    """
+    """Return the message lengths to time, in bytes: from the smallest tensor's to all tensors'."""
     shares = [nbytes for each in told for nbytes in each["nbytes"].values() if nbytes > 0]
     least = max(64.0, min(shares, default=64.0))
     most = max([least * LEAST_SPREAD, *(sum(each["nbytes"].values()) for each in told)])
@@ -132,8 +125,7 @@ def time_messages(
 ) -> Samples:
     """Time the route's collectives with messages of the given lengths in bytes.  Collective.
 
-    Lengths of repetitions differ slightly, like those of a run's messages, because Horovod
-    negotiates every new length.
+    Lengths of repetitions differ slightly, as in a run, because Horovod negotiates new lengths.
     """
     found: Samples = {}
     mates = route.placement.mates(route.placement.rank)
@@ -154,10 +146,8 @@ def time_messages(
 def _prepared(
     collective: Collective, kind: str, nbytes: int, mates: list[int]
 ) -> tuple[Callable[[str], Pending], float]:
-    """Return a function that starts a collective under a name, and the bytes that a rank receives.
-
-    Every rank submits about ``nbytes`` bytes. An allreduce in a ring moves everything twice.
-    """
+    """Return a function that starts a collective under a name, and the bytes that a rank
+    receives."""
     ranks = collective.world_size
     others = max(1, ranks - 1)  # a single rank counts as two
     if kind == "allgather":
@@ -176,12 +166,6 @@ def _prepared(
 
 class Costs:
     """Measured costs on the slowest rank, because all ranks wait for it.
-
-    Parameters
-    ----------
-    told : ``Measurements.to_dict`` of every rank; rank 0 has measured at least one step
-    samples : times of the route's collectives on every rank
-    buckets : the messages of the measured steps, by the positions of their tensors
 
     Attributes
     ----------
@@ -294,12 +278,11 @@ def one_after_another(lines: Sequence[Line]) -> Line:
 
 
 def fit_line(samples: Iterable[tuple[float, float]]) -> Line:
-    """Fit a line, of coefficients of 0 or more, to timed messages, robust to a few slow ones.
+    """Fit a line, of coefficients of 0 or more, to (bytes received, seconds) of at least two sizes.
 
-    The fit is a weighted Theil-Sen estimate, after outliers of every size are dropped. The slope is
-    the median of the slopes between all pairs of sizes, weighted by their distance, because
-    differences between small messages are mostly noise. The start is the median of the remainders,
-    weighted towards short times. ``samples`` are (bytes received, seconds) of at least two sizes.
+    A weighted Theil-Sen estimate: the slope is the median of the slopes between all pairs of sizes,
+    weighted by their distance, because differences between small messages are mostly noise. The
+    start is the median of the remainders, weighted towards short times.
     """
     by_size: dict[float, list[float]] = {}
     for nbytes, seconds in samples:

@@ -1,9 +1,8 @@
 """Policy of ``Compression.auto``: send dense gradients if a trial finds that faster.
 
-The trial times the ways (sparse, dense, fp16) in the first steps of a run. Each way in turn has
-warm-up steps, one step that shows whether it can win at all, and measured steps. The time of a step
-is that of its exchange, from the first gradient to the last result. The ways are compared by the
-slowest rank's median, found by a small allgather, so that all ranks decide alike at the same step.
+Each way (sparse, dense, fp16) in turn has warm-up steps, one step that shows whether it can win at
+all, and measured steps, from the first gradient to the last result. The slowest rank's medians
+decide, so that all ranks decide alike at the same step.
 """
 
 from __future__ import annotations
@@ -41,13 +40,10 @@ Agree = Callable[[np.ndarray], np.ndarray]
 
 
 class Trial:
-    """Choice of the fastest way by measurement.
+    """Choice of the fastest way by measurement: ``steps`` measured steps of each way, in this
+    order.
 
-    Parameters
-    ----------
-    ways : the ways to try, in this order; the first is always measured completely
-    steps : number of measured steps of each way
-    review_every : number of steps after which the choice is reviewed; 0 for never
+    The choice is reviewed after every ``review_every`` steps; 0 for never.
     """
 
     def __init__(self, ways: Sequence[str], steps: int, review_every: int) -> None:
@@ -83,11 +79,8 @@ class Trial:
         return self.verdict is None or left <= RECENT
 
     def next(self, last_s: float | None, agree: Agree) -> str:
-        """Return the way of the step that begins; ``agree`` is called at the same steps on all
-        ranks.
-
-        The last step took ``last_s`` seconds; None if there was none, or if it failed.
-        """
+        """Return the way of the step that begins, after one of ``last_s`` seconds (None if it
+        failed)."""
         if last_s is not None:
             self._durations.append(last_s)
             self._done += 1
@@ -146,10 +139,8 @@ def _check(ways: Sequence[str], steps: int, review_every: int) -> None:
 
 
 class Debts:
-    """The tensors that have residuals, and the steps that send the residuals.
-
-    Residuals must be sent before gradients are sent dense, or they would be lost.
-    """
+    """The tensors with residuals, which must be sent before dense gradients, and the steps that
+    send them."""
 
     def __init__(self) -> None:
         self._runs: dict[int, StepRun | None] = {}
@@ -185,9 +176,8 @@ class Debts:
 class Fallback(Policy):
     """Policy that follows the verdict of a trial.
 
-    On a dense way Horovod reduces the gradients as without a compressor, and nothing is copied.
-    Before that, one step of every tensor sends its residual; if the memory does an optimizer's work
-    (``sends_all``), every dense step sends all state.
+    On a dense way Horovod reduces the gradients as without a compressor. Before that, one step of
+    every tensor sends its residual; with ``sends_all`` every dense step sends all state.
     """
 
     def __init__(self, trial: Trial, *, sends_all: bool = False) -> None:

@@ -58,7 +58,6 @@ class GroupPlan:
         """Return the groups with the shortest predicted step, or the default if none is shorter.
 
         Tensors of different steps, for example of different optimizers, are never in one group.
-        Tensors without a gradient in the measured steps are grouped as by default.
         """
         specs, configuration = costs.specs, costs.route.configuration
         predicted_s = dict.fromkeys(WAYS, 0.0)
@@ -146,10 +145,7 @@ def _layers_of(
     configuration: Configuration,
 ) -> tuple[list[int], np.ndarray]:
     """Return the positions of the compressed tensors in backward order, and the seconds of the
-    backward pass before each, float64 [tensors].
-
-    Time before a dense tensor is added to the next compressed tensor, or at the end to the last
-    one.
+    backward pass before each, float64 [tensors], which include the time before dense tensors.
     """
     wanted = set(keys)
     unknown = sorted(wanted - {spec.key for spec in specs})
@@ -187,8 +183,7 @@ class Instance:
     Selecting and encoding interrupt the backward pass, and messages are sent one after the other.
     A group is selected after its last gradient, and then sent:
 
-        compute end of group [i, j) = compute end of the group before + backward of i..j-1 +
-                                      selecting i..j-1
+        compute end of group [i, j) = compute end of the group before + compute_s(i, j)
         wire end of group [i, j)    = max(wire end of the group before, compute end) + wire_s(i, j)
         end of the step             = wire end of the last group + late_s of all groups
 
@@ -198,10 +193,8 @@ class Instance:
     numel : float64 [layers], entries
     nbytes, late_nbytes : float64 [layers], bytes that a node receives in the exchange's first
         collective, and in those after it, which start after the backward pass
-    wire, late : costs of these collectives, as lines in these bytes
-    select : cost of selecting and encoding, as a line in the entries of one selection
-    per_tensor : whether each tensor of a group is selected when it is ready; if False, the group is
-        selected as one vector
+    wire, late, select : lines in these bytes, and in the entries of one selection
+    per_tensor : whether tensors are selected one by one; if False, a group is one vector
     """
 
     backward_s: np.ndarray
@@ -274,9 +267,8 @@ def simplified(instance: Instance, plan: Sequence[int]) -> Plan:
 def partition_end_s(instance: Instance, parts: Sequence[Sequence[int]]) -> float:
     """Return the seconds until the last message of any partition into groups ends.
 
-    Messages are sent in the order in which they become ready.  All messages that are ready when the
-    wire is free are sent as one, like Horovod's fusion.  Late collectives start when all messages
-    are ready.
+    All messages that are ready when the wire is free are sent as one, like Horovod's fusion. Late
+    collectives start when all messages are ready.
     """
     complete = {max(part): list(part) for part in parts}
     compute_s, messages = 0.0, []
@@ -307,12 +299,8 @@ def best_plan(instance: Instance) -> Plan:
     """Return the plan whose step ends earliest, with as few groups as possible.
 
     Dynamic programming over the boundaries between groups, and over the number of groups where the
-    ends of computing or the late collectives depend on it; ``EFFORT`` limits this number.
-
-    Notes
-    -----
-    Departs from shi2020mgs, whose greedy choice is not optimal (docs/adr/0019-planner.md).
-    Cost: layers^2 * groups / 2 additions.
+    ends of computing or the late collectives depend on it; ``EFFORT`` limits this number. Departs
+    from shi2020mgs, whose greedy choice is not optimal (docs/adr/0019-planner.md).
     """
     size = instance.size
     call_s = 0.0 if instance.per_tensor else instance.select.start_s

@@ -47,11 +47,6 @@ class HiddenDensities:
     def make(cls, costs: Costs) -> HiddenDensities:
         """Return the largest density of every message at which it hides; see ``largest_hidden``.
 
-        All tensors of a message have the same density. Tensors without a gradient in the measured
-        steps keep the least density.
-
-        Notes
-        -----
         Paper: shi2020lags, from its abstract. Derived: the rule by which a layer's exchange hides.
         """
         rule = costs.route.configuration.rule
@@ -106,12 +101,7 @@ def largest_hidden(ready_s: np.ndarray, takes_s: np.ndarray) -> tuple[list[int],
         available time = ready(next) - max(ready(this), end(previous))
 
     A message that does not hide at any size gets the least size, and delays the next one. So does
-    the last message, because no computation follows it.
-
-    Parameters
-    ----------
-    ready_s : float64 [messages], ascending
-    takes_s : float64 [messages, sizes], seconds of each message at each size, ascending
+    the last message. ``ready_s`` is float64 [messages], ``takes_s`` [messages, sizes]; both ascend.
     """
     found, ends_s, free_s = [], [], 0.0
     for number, (at_s, sizes_s) in enumerate(zip(ready_s.tolist(), takes_s)):

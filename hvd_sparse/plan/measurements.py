@@ -1,8 +1,5 @@
-"""Measurements of a rank's steps: arrival times of gradients, times of selecting, encoding and
-decoding, and the bytes sent.
-
-All results are medians, so that single delayed steps do not matter.
-"""
+"""Measurements of a rank's steps; results are medians, so that single delayed steps do not
+matter."""
 
 from __future__ import annotations
 
@@ -32,10 +29,8 @@ Told = Mapping[str, Any]
 
 
 class StepStarts:
-    """Detection of the first gradient of a step.
-
-    A step starts with the first gradient after a result was requested (``is_between``), or with a
-    second gradient of the same tensor.
+    """Detection of the first gradient of a step: the first after a result was requested
+    (``is_between``), or a second gradient of the same tensor.
     """
 
     def __init__(self) -> None:
@@ -68,10 +63,8 @@ class StepClock:
         self._has_failed = False
 
     def begin(self) -> float | None:
-        """Begin a step, and return the time of the last one in seconds.
-
-        None if there was no last step, or if it failed, which is the same on all ranks.
-        """
+        """Begin a step, and return the seconds of the last one; None if there was none, or if it
+        failed."""
         now = time.perf_counter()
         last_s = None
         if self._began is not None and not self._has_failed:
@@ -91,10 +84,7 @@ class StepClock:
 
 
 class Departure:
-    """Comparison of the median step time of later windows with that of the first window.
-
-    All ranks call its methods at the same steps, so that their windows end together.
-    """
+    """Comparison of later windows' median step times with the first; in step on all ranks."""
 
     def __init__(self) -> None:
         self.first_s: float | None = None
@@ -189,12 +179,11 @@ class Measurements:
             self._step["encode"][whose] = end_s - start_s
 
     def to_dict(self) -> Report:
-        """Return the measurements as a JSON-serializable dict.
+        """Return a JSON-serializable dict.
 
-        It has, by tensor (or vector, if tensors are selected as one), the medians of "ready",
-        "work", "encode" (part of "work") and "decode" in seconds and of "nbytes", and "seen", the
-        numbers of the steps with a gradient; "whole", the seconds by step number; and "steps", how
-        many count.
+        By tensor (or vector) it has the medians of "ready", "work", "encode" (part of "work") and
+        "decode" in seconds and of "nbytes", and "seen", the numbers of the steps with a gradient;
+        also "whole", the seconds by step number, and "steps", how many count.
         """
         medians = {
             kind: {key: statistics.median(values) for key, values in self._kept[kind].items()}

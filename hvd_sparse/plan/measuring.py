@@ -55,13 +55,8 @@ class MeasuringPolicy(Policy):
     """Policy that measures the first steps, and adopts one decision on all ranks.
 
     If the time of later steps departs from that of the first steps after the decision, the policy
-    measures and decides again.
-
-    Attributes
-    ----------
-    measurements : those of the steps before the decision
-    decision : the adopted decision; None before it
-    is_over : whether measuring has ended, by a decision or because there is nothing to decide
+    measures and decides again. Measuring ``is_over`` after the decision, or if there is none to
+    make.
     """
 
     kind: ClassVar[type[Decision]]
@@ -275,9 +270,8 @@ class PlannedGroups(MeasuringPolicy):
 class GraphPlannedGroups(PlannedGroups):
     """``groups="planned"`` for TensorFlow graphs, which receive their groups when traced.
 
-    The first steps have one message per gradient. The start of a step cannot be detected, because
-    gradients arrive in any thread and some results before other gradients. The program therefore
-    calls ``replan`` at the start of every step, outside its graphs.
+    The first steps have one message per gradient. Gradients arrive in any thread, and some results
+    before other gradients, so the program marks every step by a call of ``replan``.
     """
 
     def __init__(self, owner: Owner) -> None:

@@ -65,10 +65,8 @@ class Owner(Protocol):
 
 
 class Policy:
-    """Base class of policies; this one sends all gradients sparse.
-
-    All ranks make the same calls at the same steps, so calls may be collective.
-    """
+    """Base class of policies; this one sends all gradients sparse.  All ranks call alike at the
+    same steps."""
 
     @property
     def verdict(self) -> Verdict | None:
@@ -86,10 +84,8 @@ class Policy:
         return None
 
     def begin(self, owner: Owner, position: int | None) -> str:
-        """Return the way of a gradient's step: one of ``WAYS``, or "everything".
-
-        ``position`` is None for a tensor that is not registered.
-        """
+        """Return the way of a gradient's step, one of ``WAYS`` or "everything"; position None is
+        unregistered."""
         return SPARSE
 
     def sent(self, owner: Owner, position: int, ticket: Ticket) -> None:

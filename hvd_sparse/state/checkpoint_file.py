@@ -7,10 +7,8 @@
     8         length of the JSON
     32        SHA-256 of everything before
 
-Writing is atomic: a file is written under a temporary name, flushed to the disk and renamed.  If a
-writer is killed, its temporary file stays behind unlocked, and the next writer removes it.  Reading
-a file runs no code, because it holds only numbers, strings and plain arrays.  The digest detects
-truncated and altered files; it does not authenticate them.
+A file is written under a temporary name, flushed to the disk and renamed. Reading a file runs no
+code. The digest detects truncated and altered files; it does not authenticate them.
 """
 
 from __future__ import annotations
@@ -75,10 +73,7 @@ class Writer:
 
 @contextlib.contextmanager
 def atomic(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Open a stream whose content replaces ``path`` when the block ends without an error.
-
-    After an error the old file is unchanged.  Temporary files of killed writers are removed first.
-    """
+    """Open a stream whose content replaces ``path`` when the block ends without an error."""
     target = Path(path)
     _sweep(target)
     handle, partial = _create(target)
@@ -163,11 +158,8 @@ def with_arrays(state: State, change: Callable[..., object]) -> Report:
 
 
 def read(path: str | os.PathLike[str]) -> list[Report]:
-    """Read the states in a file; their arrays are read-only views of the file.
-
-    Raises CorruptCheckpoint if it is truncated, altered or not a checkpoint of hvd_sparse, and
-    OSError if it cannot be read.
-    """
+    """Read the states in a file, with read-only views as arrays; raise CorruptCheckpoint or
+    OSError."""
     size = os.path.getsize(path)
     if size < SHORTEST:
         raise CorruptCheckpoint(
@@ -247,10 +239,9 @@ class Gatherer:
         return [json.loads(line) for line in gathered.splitlines()]
 
     def parts(self, mine: State, told: Sequence[State]) -> Parts:
-        """Gather every array, by tensor and name.  Collective.
+        """Gather every array, by tensor and name.  Collective, even for arrays that a rank lacks.
 
-        Every rank takes part in all allgathers, even for arrays that it does not have. ``told`` are
-        the states of all ranks, with every array replaced by [dtype, length].
+        ``told`` are the states of all ranks, with every array replaced by [dtype, length].
         """
         for key in mine["model"]:
             sizes = {
@@ -278,10 +269,9 @@ def gather_into_file(
     name: str,
     timeout_s: float | None,
 ) -> None:
-    """Write the states of all ranks to one file, on rank 0.  Collective.
+    """Write the states of all ranks to one file, on rank 0, array by array.  Collective.
 
-    Arrays are gathered one by one, so that a rank holds at most one of all ranks at a time. If the
-    file cannot be written, PeerFailure is raised on all ranks, with rank 0's error.
+    If the file cannot be written, PeerFailure is raised on all ranks, with rank 0's error.
     """
     gatherer = Gatherer(collective, name, timeout_s)
     mine = with_arrays(state, np.asarray)

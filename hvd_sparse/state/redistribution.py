@@ -1,7 +1,4 @@
-"""Redistribution of residuals to another number of ranks, without loss.
-
-``redistribute`` takes the states of all ranks; in an elastic run ``sum_tensors`` does the same by
-allreduce.
+"""What happens to states when the number of ranks changes.
 
 The residuals pending for the optimizer are ``factor * sum over ranks (residual)``, where Horovod's
 factor is 1/N for Average and independent of N for Sum.  From N states, each of M new ranks gets
@@ -9,18 +6,12 @@ factor is 1/N for Average and independent of N for Sum.  From N states, each of 
     Average:  the mean of the N            (1/M) * M * (sum / N)  =  (1/N) * sum
     Sum:      the sum, divided by M        M * (sum / M)          =  sum
 
-Sums are computed in float64 and rounded once.  Velocities of momentum correction are pending
-gradients too, and are treated like residuals.  Some arrays are the same on every rank (the state of
-tensors that are never compressed, weight decay), or each rank's estimate of the same quantity
-(Adam's moments): their mean is taken for any reduction.  Thresholds are reset, because those of the
-new residuals differ, and so are measured densities.
+Sums are computed in float64 and rounded once. Velocities are treated like residuals. Arrays that
+are the same on every rank, or each rank's estimate of the same quantity, get their mean.
+Thresholds and measured densities are reset.
 
-In an elastic run, ranks notice a lost worker at different times: one has already committed or
-rejoined, and another has not. Every rank therefore keeps, besides its last commit, the states from
-which another rank may resume. A *point* identifies the states of all ranks at one time: the number
-of the rejoining with which their world began (the generation), and the steps of every tensor. All
-ranks resume from the model of rank 0, and so from the point of its last commit. docs/adr/0017
-explains which ranks hold which states, and why these suffice.
+In an elastic run, ranks notice a lost worker at different times. Every rank therefore keeps,
+besides its last commit, the states from which another rank may resume (docs/adr/0017).
 """
 
 from __future__ import annotations
@@ -49,7 +40,7 @@ Point = list[Any]
 
 
 def redistribute(states: Sequence[State], world_size: int) -> list[Report]:
-    """Redistribute the states of one world to a world of another size.
+    """Redistribute the states of one world to a world of another size, without loss.
 
     Parameters
     ----------
@@ -159,16 +150,10 @@ def sum_tensors(
     name: str,
     timeout_s: float | None,
 ) -> Report:
-    """Return the tensors of this rank's state in the new world.  Collective.
+    """Return the tensors of this rank's state in the new world, by allreduces.  Collective.
 
-    If a worker died, only the residual that it accumulated since it joined is lost.
-
-    Parameters
-    ----------
-    mine : this rank's state of the old world; None if it was not part of it
-    chosen : one rank's state of the old world, with every array replaced by [dtype, length]
-    holders : number of ranks that have a state of the old world
-    collective, name, timeout_s : the new world's collectives; name and time limit of the allreduces
+    ``mine`` is its state of the old world, None if it was not part of it; ``chosen`` is one of the
+    ``holders`` ranks' old states, with every array replaced by [dtype, length].
     """
     sizes = holders, chosen["world_size"], collective.world_size
     tensors = {}
@@ -316,8 +301,7 @@ def _agree(told: Sequence[State]) -> tuple[int, list[int]]:
 def _was_there(held: list[Point], point: Point) -> bool:
     """Return whether a rank took part in the world of a point.
 
-    States of generation 0 only count for points of generation 0, because workers that joined later
-    have such states too.
+    States of generation 0 only count for points of generation 0, as later workers have them too.
     """
     return bool(point[1]) and any(
         steps and generation <= point[0] and (generation > 0 or point[0] == 0)

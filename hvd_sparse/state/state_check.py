@@ -50,10 +50,8 @@ def bare(name: str) -> str:
 
 
 def named_as(state: State, specs: Sequence[TensorSpec]) -> State:
-    """Rename a state's tensors to the compressor's names if only ``torch.compile`` prefixes differ.
-
-    Any other state is returned unchanged.
-    """
+    """Rename a state's tensors to the compressor's names if only ``torch.compile`` prefixes
+    differ."""
     if not isinstance(state, Mapping):
         return state
     parts = {part: state.get(part) for part in ("model", "tensors")}
@@ -83,17 +81,10 @@ def differences_of(
     *,
     strict: bool = True,
 ) -> list[str]:
-    """Return the reasons why a state cannot be loaded; an empty list if it can.
+    """Return the reasons why a state cannot be loaded; raise CorruptCheckpoint for NaN or Inf.
 
-    Parameters
-    ----------
-    place : the current rank and world size
-    kept : number of entries of every tensor whose residual this rank keeps
-    strict : whether the state must have the same tensors as the compressor
-
-    Raises
-    ------
-    CorruptCheckpoint : the state is not valid, or holds NaN or Inf
+    ``place`` are the rank and world size, ``kept`` the entries of every tensor whose residual this
+    rank keeps; with ``strict`` the state must have the same tensors as the compressor.
     """
     if not isinstance(state, Mapping) or state.get("version") != STATE_VERSION:
         version = state.get("version") if isinstance(state, Mapping) else None
@@ -177,10 +168,7 @@ def _of_lengths(
 
 
 def lengths_of(memory: Memory, spec: TensorSpec, kept: int) -> dict[str, tuple[int, ...]]:
-    """Return the valid lengths of a memory's arrays by name, for ``kept`` entries of a tensor.
-
-    An array that the memory creates on first use may be empty.
-    """
+    """Return the valid lengths of a memory's arrays by name, for ``kept`` entries of a tensor."""
     # Take the names from the state of a tensor of one entry, which costs no memory.
     arrays = memory.create(replace(spec, shape=(1,)), rollback=False).arrays()
     return {name: (kept,) if len(array) else (kept, 0) for name, array in arrays.items()}

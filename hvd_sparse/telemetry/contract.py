@@ -35,9 +35,8 @@ class Place:
     world_size: int = 1
 
     def path(self, path: str) -> Path:
-        """Return this rank's path: the rank replaces ``{rank}``, or comes before the suffix on
-        other ranks than 0.
-        """
+        """Return this rank's path: with its number for ``{rank}``, or before the suffix if it is
+        not 0."""
         if "{rank}" in path:
             return Path(path.replace("{rank}", str(self.rank)))
         here = Path(path)
@@ -90,10 +89,8 @@ class Writer(ABC):
 
     @abstractmethod
     def open(self, place: Place = Place()) -> Sink:  # noqa: B008 - frozen
-        """Return the sink of this rank; by default that of a program with one rank.
-
-        Raises InvalidOption if a package is missing, or the destination cannot be written to.
-        """
+        """Return this rank's sink; raise InvalidOption if a package or the destination is
+        missing."""
 
 
 Writers = Union[bool, tuple[Union[Writer, Function], ...]]
@@ -150,9 +147,8 @@ def stamped(event: str, step: int, began_s: float, content: Report) -> Report:
 
 
 def flat(record: Report) -> dict[str, float]:
-    """Return the numbers of a record by tag, for example ``density_achieved/layer1.weight``.
-
-    Tags of the total end in ``/total``; metrics of the program keep their names.
+    """Return the numbers of a record by tag, for example ``density_achieved/layer1.weight``; tags
+    of the total end in ``/total``, and metrics of the program keep their names.
     """
     if record["event"] == "metrics":
         names = [name for name in record if name not in ("event", "step", "seconds", "time")]

@@ -1,8 +1,4 @@
-"""Spans: begin and end of the parts of a step, passed to listeners.
-
-Listeners are the run-time planner and timelines.  Without listeners the clock is not read, so spans
-cost nothing.
-"""
+"""Spans: begin and end of the parts of a step, passed to listeners (the planner and timelines)."""
 
 from __future__ import annotations
 
@@ -16,10 +12,10 @@ called from several threads."""
 
 
 class Spans:
-    """The listeners to the spans of one compressor, and whether there are any (``is_heard``).
+    """The listeners to one compressor's spans; without listeners the clock is not read.
 
-    ``clock`` returns the seconds for listeners; ``time.thread_time`` gives a thread's CPU time
-    instead of elapsed time, for a single listener that compares no threads.
+    ``clock`` returns the seconds; ``time.thread_time`` gives a thread's CPU time instead of elapsed
+    time, for a single listener that compares no threads.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:

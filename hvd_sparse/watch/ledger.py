@@ -1,9 +1,7 @@
 """The ledger counts the tensors that this rank has submitted and that have not returned.
 
-Its clock counts the seconds in which this process ran. The system's clocks continue while a process
-is suspended (Ctrl-Z, a scheduler's freeze), and while one thread holds Python's lock; such a wait
-is no other rank's fault. A thread reads the system's clock every ``TURN_S`` seconds, and at most
-``MOST_S`` seconds count between two readings.
+Its clock counts the seconds in which this process ran: not those in which it is suspended, or one
+thread holds Python's lock, because such a wait is no other rank's fault.
 """
 
 from __future__ import annotations
@@ -49,11 +47,9 @@ clock = RunningClock()
 
 
 class Ledger:
-    """Counts of submissions by name, and the start time of each pending tensor.
+    """Counts of submissions by name, and the start time of each pending tensor, thread-safe.
 
-    Thread-safe. Ranks compare how often each has submitted a name, because names and their order
-    are the same on all ranks. Ages are in seconds of ``clock``; ``begun`` counts all submissions in
-    this process.
+    Names and their order are the same on all ranks, so ranks compare the counts.
     """
 
     def __init__(self) -> None:

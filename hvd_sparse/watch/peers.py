@@ -1,11 +1,9 @@
 """Questions to the other ranks about their progress, for times when Horovod does not answer.
 
-A thread of every rank answers at a UDP port, even while Horovod waits. The ranks exchange their
-addresses in one allgather while Horovod still works. A question is one datagram, and so is an
-answer; a rank that has ended, is paused or holds Python's lock does not answer.
-
-A question begins with the secret of the asked rank, which is drawn in every process and known to
-the other ranks only. A question without the secret is neither parsed nor answered.
+A thread of every rank answers at a UDP port; a rank that has ended, is paused or holds Python's
+lock does not. A question is one datagram, and so is an answer. It begins with the secret of the
+asked rank, without which it is neither parsed nor answered. The ranks exchange addresses and
+secrets in one allgather while Horovod still works.
 """
 
 from __future__ import annotations
@@ -123,8 +121,7 @@ def ask_all(
 ) -> dict[int, Answer]:
     """Ask all ranks at once which tensors they have not submitted; return the answers by rank.
 
-    ``submitted`` are this rank's submissions by tensor, oldest first, of which the first
-    ``LONGEST_LIST`` are sent; ``patience_s`` are the seconds to wait for answers.
+    ``submitted`` are this rank's submissions by tensor, oldest first; ``LONGEST_LIST`` are sent.
     """
     mark = secrets.token_hex(TOKEN_BYTES // 2).encode()
     question = mark + json.dumps(dict(islice(submitted.items(), LONGEST_LIST))).encode()

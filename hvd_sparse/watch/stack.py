@@ -29,12 +29,11 @@ class Line(NamedTuple):
 
 
 def lines_of_main_thread() -> list[Line]:
-    """Return the lines of the main thread's stack, innermost first.
+    """Return the lines of the main thread's stack, innermost first; none without a free descriptor.
 
     faulthandler reads them, because frame objects of a running thread are unsafe: CPython 3.11 may
     collect garbage while it creates a frame's ``f_back``, and if a finalizer lets the thread
-    continue, the frame is gone and the process crashes. The list is empty if the process has no
-    free file descriptor, or more than 100 threads, which is faulthandler's limit.
+    continue, the frame is gone and the process crashes.
     """
     try:
         with _memory_file() as file:

@@ -1,13 +1,10 @@
 """The watchdog: a thread that ends a process that waits too long, and names the ranks it waits for.
 
-Horovod's own wait has no limit, and releases Python's lock. So a thread checks the tensors that
-this rank has submitted and that have not returned. When the oldest is older than ``timeout_s``, the
-thread asks the other ranks, reports which of them have not submitted which tensors, and ends the
-process; the launcher then ends the other processes. A wait of this package raises
-``ExchangeTimeout`` first.
-
-Only the seconds in which this process ran count. If a rank does not answer, the limit is
-``TIMES_IN_DOUBT`` times as long.
+Horovod's own wait has no limit. So a thread checks the tensors that this rank has submitted and
+that have not returned. When the oldest is older than ``timeout_s``, the thread asks the other
+ranks, reports which of them have not submitted which tensors, and ends the process; the launcher
+then ends the other processes. A wait of this package raises ``ExchangeTimeout`` first. Only the
+seconds in which this process ran count.
 
 Horovod shuts down at the interpreter's exit, and waits there for the other ranks. Under MPI that
 wait may never end if an error left a rank in an exchange, so ``prepare_end`` limits it.
@@ -117,11 +114,11 @@ class Watchdog:
         return len(self._ask(self.ledger.pending())) < len(self._peers)
 
     def give_up(self) -> str:
-        """Return a text of the pending tensors and the ranks that have not submitted them.
+        """Return a text of the pending tensors and the ranks that have not submitted them, for an
+        error.
 
-        The caller raises an error with this text. If the program then submits nothing more, because
-        it waits for Horovod in its error handling or at its exit, the watchdog ends it after
-        ``GRACE_S``.
+        If the program then submits nothing more, because it waits for Horovod in its error handling
+        or at its exit, the watchdog ends it after ``GRACE_S``.
         """
         pending = self.ledger.pending()
         why = self._describe(pending, self._ask(pending))
@@ -158,9 +155,8 @@ class Watchdog:
     def _judge(self, limit_s: float, name: str, count: int, age_s: float) -> None:
         """End the process if a tensor is overdue.
 
-        The limit is ``timeout_s`` if a rank is behind. It is ``TIMES_IN_DOUBT`` times as long if a
-        rank does not answer, because it may hold Python's lock and continue, or if all ranks have
-        submitted the tensor.
+        The limit is ``TIMES_IN_DOUBT`` times as long if a rank does not answer, because it may hold
+        Python's lock and continue, or if all ranks have submitted the tensor.
         """
         is_last = age_s > TIMES_IN_DOUBT * limit_s
         if age_s <= limit_s or (self._spared == (name, count) and not is_last):
@@ -230,10 +226,9 @@ def say_and_exit(words: str) -> None:
 # shutdown.
 @lru_cache(maxsize=1)
 def prepare_end() -> None:
-    """Prepare the interpreter's exit after an error.
+    """Limit Horovod's shutdown to ``END_S`` seconds after an error of this package.
 
-    Horovod's shutdown gets ``END_S`` seconds after an error of this package. After a failed
-    ``hvd.join()`` the reason is printed, because Horovod's error does not contain it.
+    After a failed ``hvd.join()`` print the reason, which Horovod's error does not contain.
     """
     atexit.register(_at_exit)
 
