@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     for package in missing:
         extra, cost = EXTRAS[package]
         print(f"    {package:<12} {cost}: pip install 'hvd-sparse[{extra}]'")
-    usable = [_check_frontend("torch"), _check_frontend("tensorflow"), _check_ddp()]
+    usable = [_check_horovod("torch"), _check_horovod("tensorflow"), _check_ddp()]
     return 0 if any(usable) else 1
 
 
@@ -96,15 +96,22 @@ def _untested() -> dict[str, str]:
     }
 
 
-def _check_frontend(framework: str) -> bool:
-    """Load a frontend, which loads Horovod and the framework, and print the result."""
-    if _version_of(framework) is None:
-        print(f"\nhvd_sparse.{framework}: {framework} is not installed")
+def _loads(frontend: str, package: str) -> bool:
+    """Load a frontend, or print why it cannot be used."""
+    if _version_of(package) is None:
+        print(f"\nhvd_sparse.{frontend}: {package} is not installed")
         return False
     try:
-        importlib.import_module(f"hvd_sparse.{framework}")
+        importlib.import_module(f"hvd_sparse.{frontend}")
     except ImportError as error:
-        print(f"\nhvd_sparse.{framework}: cannot be used: {error}")
+        print(f"\nhvd_sparse.{frontend}: cannot be used: {error}")
+        return False
+    return True
+
+
+def _check_horovod(framework: str) -> bool:
+    """Load a frontend of Horovod's, and print the result."""
+    if not _loads(framework, framework):
         return False
     hvd = importlib.import_module(f"horovod.{framework}")
     parts = {"MPI": hvd.mpi_built(), "Gloo": hvd.gloo_built(), "NCCL": hvd.nccl_built()}
@@ -113,7 +120,7 @@ def _check_frontend(framework: str) -> bool:
         f"\nhvd_sparse.{framework}: ready; Horovod was built with "
         f"{', '.join(others)}{' and ' if others else ''}{last}"
     )
-    if "Gloo" not in (*others, last):
+    if not parts["Gloo"]:
         print(
             "    without Gloo: mpirun and horovodrun --mpi start it; horovodrun --gloo and "
             "elastic runs need another build"
@@ -129,12 +136,7 @@ def _check_frontend(framework: str) -> bool:
 
 def _check_ddp() -> bool:
     """Load the DistributedDataParallel frontend, which needs no Horovod, and print the result."""
-    if _version_of("torch") is None:
-        return False
-    try:
-        importlib.import_module("hvd_sparse.ddp")
-    except ImportError as error:
-        print(f"\nhvd_sparse.ddp: cannot be used: {error}")
+    if not _loads("ddp", "torch"):
         return False
     dist = importlib.import_module("torch.distributed")
     parts = {"Gloo": dist.is_gloo_available, "MPI": dist.is_mpi_available}

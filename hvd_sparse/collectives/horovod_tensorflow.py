@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hvd_sparse.collectives._polling import unfinished
+from hvd_sparse.collectives import unfinished
 from hvd_sparse.collectives.topology import ProcessSetRanks
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.untyped import ProcessSet

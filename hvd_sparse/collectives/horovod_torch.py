@@ -20,7 +20,7 @@ from typing import Any, Union
 import numpy as np
 import torch
 
-from hvd_sparse.collectives._polling import sleep_until, unfinished
+from hvd_sparse.collectives import sleep_until, unfinished
 from hvd_sparse.collectives.topology import ProcessSetRanks
 from hvd_sparse.kernels.torch.vector import fetch, upload
 from hvd_sparse.untyped import ProcessSet

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from hvd_sparse.collectives._polling import sleep_until, unfinished
+from hvd_sparse.collectives import sleep_until, unfinished
 from hvd_sparse.errors import ExchangeTimeout, RankMismatch
 from hvd_sparse.kernels.torch.vector import fetch, upload
 from hvd_sparse.wire.checksum import crc32

@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from hvd_sparse.collectives._polling import sleep_until
+from hvd_sparse.collectives import sleep_until
 
 LONGEST_S = 1.0
 PATIENCE = 4.0

@@ -13,15 +13,21 @@ wait may never end if an error left a rank in an exchange, so ``prepare_end`` li
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import logging
 import os
+import re
 import signal
 import sys
+import sysconfig
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
 from types import TracebackType
+from typing import IO, NamedTuple
 
 import numpy as np
 
@@ -38,7 +44,6 @@ from hvd_sparse.watch.peers import (
     ask_all,
     names,
 )
-from hvd_sparse.watch.stack import is_in_join, is_join, lines_of_main_thread, place_of
 
 GRACE_S = 30.0
 """Seconds that a program has to handle ``ExchangeTimeout`` before the process is ended."""
@@ -71,6 +76,14 @@ LAST_ANSWERS_S = 1.0
 at about the same time and must not find this rank gone."""
 
 logger = logging.getLogger("hvd_sparse")
+
+LIBRARIES = (
+    *(sysconfig.get_paths()[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")),
+    str(Path(__file__).resolve().parents[1]),
+    "<",
+)
+"""Prefixes of file names of libraries, which are not the user's code."""
+_LINE = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 
 class Watchdog:
@@ -254,6 +267,56 @@ def was_ended_by_join() -> bool:
             return True
         trace = trace.tb_next
     return False
+
+
+class Line(NamedTuple):
+    file: str
+    number: int
+    function: str
+
+
+def lines_of_main_thread() -> list[Line]:
+    """Return the lines of the main thread's stack, innermost first; none without a free descriptor.
+
+    faulthandler reads them, because frame objects of a running thread are unsafe: CPython 3.11 may
+    collect garbage while it creates a frame's ``f_back``, and if a finalizer lets the thread
+    continue, the frame is gone and the process crashes.
+    """
+    try:
+        with _memory_file() as file:
+            faulthandler.dump_traceback(file, all_threads=True)
+            file.seek(0)
+            text = file.read().decode()
+    except OSError:
+        return []
+    head = re.search(rf"hread 0x0*{threading.main_thread().ident:x} .*\n", text)
+    stack = text[head.end() :].partition("\n\n")[0] if head else ""
+    return [Line(file, int(number), name) for file, number, name in _LINE.findall(stack)]
+
+
+def _memory_file() -> IO[bytes]:
+    if hasattr(os, "memfd_create"):
+        return open(os.memfd_create("hvd_sparse stack"), "w+b")
+    return tempfile.TemporaryFile()
+
+
+def place_of(lines: Sequence[Line]) -> str:
+    """Return the main thread's innermost line, and the innermost one in the user's own files."""
+    if not lines:
+        return "no frame of its main thread"
+    own = next((line for line in lines if not line.file.startswith(LIBRARIES)), lines[0])
+    places = [lines[0]] if own is lines[0] else [lines[0], own]
+    return ", called by ".join(f"{file}:{number} ({name})" for file, number, name in places)
+
+
+def is_in_join(lines: Sequence[Line]) -> bool:
+    return any(is_join(line.file, line.function) for line in lines)
+
+
+def is_join(file: str, function: str) -> bool:
+    """Return whether a function of a file is ``hvd.join()``."""
+    folders = getattr(sys.modules.get("horovod"), "__path__", ())
+    return function == "join" and any(file.startswith(each + os.sep) for each in folders)
 
 
 class PatientPending:

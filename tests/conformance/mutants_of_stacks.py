@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 
-from hvd_sparse.watch.stack import Line
+from hvd_sparse.watch.watchdog import Line
 
 
 def lines_of_main_thread() -> list[Line]:
