@@ -43,19 +43,13 @@ class Place:
         return here if self.rank == 0 else here.with_name(f"{here.stem}.{self.rank}{here.suffix}")
 
 
-class Sink(ABC):
-    """An open writer."""
+@dataclass(eq=False)
+class Sink:
+    """An open writer: ``write`` a record, and ``close`` files and connections."""
 
-    def __init__(self) -> None:
-        self._began_s = time.monotonic()
-
-    @abstractmethod
-    def write(self, record: Report) -> None:
-        """Write a record."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Write pending records, and close files and connections."""
+    write: Callable[[Report], object]
+    close: Callable[[], object]
+    _began_s: float = field(default_factory=time.monotonic, init=False)
 
     def log(self, step: int, **metrics: Option) -> None:
         """Write a program's own metrics, for runs without a compressor.

@@ -244,7 +244,7 @@ def test_tensorboard_reads_what_was_written(framework, tmp_path):
         pytest.skip(f"{framework} and tensorboard are not installed")
     from hvd_sparse.telemetry import tensorboard as boards
 
-    board = {"torch": boards.TorchBoard, "tensorflow": boards.TensorflowBoard}[framework]
+    board = {"torch": boards.torch_board, "tensorflow": boards.tensorflow_board}[framework]
     sink, heard = board(str(tmp_path)), []
     sink.write({"event": "run", "step": 0, "seconds": 0.0, "time": 0.0, "name": "x"})
     worlds.run(1, lambda c: record(c, [sink.write, heard.append]))
