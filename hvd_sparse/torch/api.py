@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import torch
 
-from hvd_sparse.configuration import Configuration
 from hvd_sparse.frontend.compression import AutoMethod, SendNothing
 from hvd_sparse.frontend.torch.optimizer import ReadsTorch
 from hvd_sparse.methods import Methods
-from hvd_sparse.plan.policy import Policy
 from hvd_sparse.torch.compressor import TorchCompressor
-from hvd_sparse.untyped import Context, GradScaler, Params, ProcessSet
+from hvd_sparse.untyped import Context
+
+
+class TorchSendNothing(SendNothing):
+    """Gives Horovod one number a tensor, and every rank its own gradient back."""
+
+    def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Context]:
+        """Return a number for Horovod, and the gradient."""
+        return torch.zeros(1), tensor
+
+    def decompress(self, tensor: torch.Tensor, ctx: Context) -> torch.Tensor:
+        """Return the rank's own gradient; a sparse one came without a context, and is passed on."""
+        return tensor if ctx is None else ctx
 
 
 class Compression(ReadsTorch, AutoMethod, Methods):
@@ -31,38 +41,5 @@ class Compression(ReadsTorch, AutoMethod, Methods):
     """
 
     _plans_groups = True
-
-    @classmethod
-    def _create(
-        cls,
-        params: Params,
-        configuration: Configuration,
-        process_set: ProcessSet,
-        grad_scaler: GradScaler,
-        policy: Policy | None = None,
-    ) -> TorchCompressor:
-        return TorchCompressor(params, configuration, process_set, grad_scaler, policy)
-
-    @classmethod
-    def nothing(cls, params: Params = None) -> TorchSendNothing:
-        """Return a compressor that sends nothing, to measure the upper bound of any speed-up.
-
-        Every rank trains with its own gradients, so use it for timing only.
-
-        Parameters
-        ----------
-        params : as for the other methods; ignored
-        """
-        return TorchSendNothing()
-
-
-class TorchSendNothing(SendNothing):
-    """Gives Horovod one number a tensor, and every rank its own gradient back."""
-
-    def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Context]:
-        """Return a number for Horovod, and the gradient."""
-        return torch.zeros(1), tensor
-
-    def decompress(self, tensor: torch.Tensor, ctx: Context) -> torch.Tensor:
-        """Return the rank's own gradient; a sparse one came without a context, and is passed on."""
-        return tensor if ctx is None else ctx
+    _compressor = TorchCompressor
+    _nothing = TorchSendNothing
