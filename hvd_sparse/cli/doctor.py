@@ -148,10 +148,10 @@ def _check_ddp() -> bool:
 def _print_torch() -> None:
     """Print the ways of gradients, and the memory from which messages are sent by default."""
     torch = importlib.import_module("torch")
-    staging = importlib.import_module("hvd_sparse.frontend.torch.staging")
+    arrays = importlib.import_module("hvd_sparse.frontend.torch.arrays")
     ways = importlib.import_module("hvd_sparse.frontend.torch.ways")
     horovod = importlib.import_module("hvd_sparse.collectives.horovod_torch")
-    device, host = staging.accelerator(), f"    gradients on the CPU: {ways.HOST}; "
+    device, host = arrays.accelerator(), f"    gradients on the CPU: {ways.HOST}; "
     if device is None:
         print(f"{host}torch finds no accelerator")
         reason = "torch finds no accelerator"

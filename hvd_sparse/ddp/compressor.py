@@ -22,16 +22,16 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from hvd_sparse.collectives.torch_distributed import TorchDistributedCollective
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.ddp.accumulation import Accumulation
-from hvd_sparse.ddp.bucket import SentBucket, put, raise_behind_backward
-from hvd_sparse.ddp.model import parameters_of
-from hvd_sparse.errors import ExchangeTimeout, InvalidOption, SparseError
-from hvd_sparse.frontend.torch.arrays import flatten, own_memory
+from hvd_sparse.ddp.bucket import Accumulation, SentBucket, put, raise_behind_backward
+from hvd_sparse.errors import ExchangeTimeout, InvalidOption, SparseError, UnsupportedInput
+from hvd_sparse.frontend.torch.arrays import dtype_of, flatten, own_memory
 from hvd_sparse.frontend.torch.compressor import ParameterCompressor
-from hvd_sparse.frontend.torch.hooks import weakly
+from hvd_sparse.frontend.torch.results import weakly
 from hvd_sparse.plan.measuring import HidingPolicy
+from hvd_sparse.state.state_check import bare
 from hvd_sparse.step.driver import NOTHING, Driver
 from hvd_sparse.step.records import TensorStep, Ticket
+from hvd_sparse.types import FLOATS
 from hvd_sparse.untyped import GradScaler, Optimizer
 
 PAUSE_S = 0.25
@@ -289,6 +289,43 @@ class DdpCompressor(ParameterCompressor):
         self._accumulation.close()
         if self._optimizer_hook is not None:
             self._optimizer_hook.remove()
+
+
+def parameters_of(model: DistributedDataParallel) -> list[tuple[str, torch.Tensor]]:
+    """Return the parameters that DDP reduces, with the names that the bare model has for them,
+    compiled or not.
+
+    Raises
+    ------
+    InvalidOption : there are none
+    UnsupportedInput : one has a dtype that cannot be compressed
+    """
+    # As DDP asks its list, for every name that a parameter has: one of the root module's own is
+    # ".weight" to it, so that "weight" in the list ignores nothing.
+    reduced = {
+        parameter
+        for place, module in model.module.named_modules()
+        for name, parameter in module.named_parameters(recurse=False)
+        if f"{place}.{name}" not in model.parameters_to_ignore
+    }
+    named = [
+        (bare(name), parameter)
+        for name, parameter in model.module.named_parameters()
+        if parameter.requires_grad and parameter in reduced
+    ]
+    if not named:
+        raise InvalidOption(
+            "DDP reduces no parameter of this model: set requires_grad of the trained ones before "
+            "making DistributedDataParallel"
+        )
+    for name, parameter in named:
+        if dtype_of(parameter) not in FLOATS:
+            raise UnsupportedInput(
+                f"tensor {name!r} has dtype {dtype_of(parameter)}: only "
+                f"{', '.join(sorted(FLOATS))} can be compressed; keep it as parameters of these "
+                "dtypes, or let DDP ignore it"
+            )
+    return named
 
 
 @cache  # however many models a program has, it waits once

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 
 from hvd_sparse.collectives.contract import Collective
@@ -175,28 +176,34 @@ class Compressor:
     def _meet(self) -> None:
         """Compare all ranks' configurations, and let the ranks' watchdogs find each other.
         Collective."""
-        collective, timeout_s = self.collective, self.configuration.timeout_s
-        ledger = self.watchdog.ledger
-        ledger.begin(HANDSHAKE)
+        collective, limit_s = self.collective, self.limit_s
         shake = handshake(self._describe(self.step.specs), collective.world_size)
         self.handshake_name = self._meeting_place()
-        try:
-            with ledger.waiting():
-                Conversation(shake, collective, self.handshake_name).finish(timeout_s)
-                meeting = introduce(self.watchdog.endpoint(collective.rank))
-                peers = f"{self.handshake_name}.peers"
-                self.watchdog.meet(Conversation(meeting, collective, peers).finish(timeout_s))
-                if is_elastic():
-                    self._share_state()
-        except ExchangeTimeout as error:
-            raise self.explain(error) from error
-        finally:
-            ledger.clear()
+        with self._awaiting(HANDSHAKE):
+            Conversation(shake, collective, self.handshake_name).finish(limit_s)
+            meeting = introduce(self.watchdog.endpoint(collective.rank))
+            peers = f"{self.handshake_name}.peers"
+            self.watchdog.meet(Conversation(meeting, collective, peers).finish(limit_s))
+            if is_elastic():
+                self._share_state()
         self._world = collective.rank, collective.world_size
 
     def _describe(self, specs: Sequence[TensorSpec]) -> Report:
         described = describe_rank(self.configuration, specs, self.name, self.step.placement)
         return {**described, **self._policy.describe()}
+
+    @contextmanager
+    def _awaiting(self, what: str) -> Iterator[None]:
+        """Return a context for collectives beside those of a step; ``what`` names them."""
+        ledger = self.watchdog.ledger
+        ledger.begin(what)
+        try:
+            with ledger.waiting():
+                yield
+        except ExchangeTimeout as error:
+            raise self.explain(error) from error
+        finally:
+            ledger.end(what)
 
     def explain(self, error: ExchangeTimeout) -> ExchangeTimeout:
         """Return a timeout error that names the ranks that are behind."""
@@ -366,15 +373,8 @@ class Compressor:
             )
         state, name = self.state_dict(), f"hvd_sparse.save.{self.name}"
         limit_s = None if self.limit_s is None else PATIENCE_IN_SAVE * self.limit_s
-        ledger = self.watchdog.ledger
-        ledger.begin(SAVE)
-        try:
-            with ledger.waiting():
-                gather_into_file(state, path, self.collective, name, limit_s)
-        except ExchangeTimeout as error:
-            raise self.explain(error) from error
-        finally:
-            ledger.end(SAVE)
+        with self._awaiting(SAVE):
+            gather_into_file(state, path, self.collective, name, limit_s)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Load this rank's part of a file that ``save`` wrote; every rank reads the file.

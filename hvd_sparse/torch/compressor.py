@@ -43,17 +43,18 @@ from hvd_sparse.state.checkpoint_file import Gatherer
 from hvd_sparse.step.buckets import grouped
 from hvd_sparse.step.driver import NOTHING, Driver
 from hvd_sparse.step.records import StepRun, Ticket
-from hvd_sparse.torch.changes import Changes, in_words
-from hvd_sparse.torch.identity import (
+from hvd_sparse.torch.gradients import (
+    Changes,
     ParameterIndex,
     check_named,
     find_optimizer,
+    in_words,
     refuse_parameter,
 )
-from hvd_sparse.torch.last_gradient_wait import LastGradientWait
 from hvd_sparse.torch.wire import (
     DenseTicket,
     DenseWay,
+    LastGradientWait,
     as_horovod_wants,
     device_of_wire,
     fetch_carrier,

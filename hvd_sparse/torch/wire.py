@@ -1,23 +1,31 @@
-"""The tensors for Horovod's allreduce: the memory of messages, and dense gradients."""
+"""The tensors for Horovod's allreduce: the memory of messages, dense gradients, the last wait."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from hvd_sparse.collectives import sleep_until
 from hvd_sparse.collectives.horovod_torch import catch_up, why_not_on
 from hvd_sparse.configuration import DEVICE_WIRE, HOST_WIRE
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.frontend.torch.arrays import flatten, like, unflatten
-from hvd_sparse.frontend.torch.staging import is_on_device, to_host
+from hvd_sparse.frontend.torch.arrays import flatten, is_on_device, like, to_host, unflatten
 from hvd_sparse.kernels.torch.vector import fetch
 from hvd_sparse.step.driver import NOTHING, Driver
 from hvd_sparse.step.records import Ticket
 from hvd_sparse.step.step import Step
-from hvd_sparse.torch.changes import Changes
+from hvd_sparse.torch.gradients import Changes
+
+LONGEST_S = 1.0
+PATIENCE = 4.0
+"""Times as long as the step's gradients took to come: other ranks may share this one's cores."""
+MOST_SKIPPED = 64
+"""Steps without a rest after one that was in vain; 1 after the first, then twice as many each
+time."""
 
 
 @dataclass(eq=False)
@@ -147,3 +155,32 @@ def fetch_carrier(reduced: torch.Tensor) -> np.ndarray:
         return carrier
     catch_up(reduced.device)
     return fetch(reduced)
+
+
+class LastGradientWait:
+    """Sleeps at a step's last gradient until the other ranks have sent theirs.
+
+    Horovod's own wait at the end of a step polls, and takes time from other processes on the core,
+    for example other ranks or data loaders. So the compressor sleeps until its exchanges are done
+    before it submits the last gradient.
+
+    That must not hold up a rank for which others wait, for example one that takes part in another
+    collective before its optimizer's step. So a rest is not much longer than the step's gradients
+    took to come, and after one that was in vain the next steps have none.
+    """
+
+    def __init__(self) -> None:
+        self._skipped = self._to_skip = 0
+
+    def take(self, is_done: Callable[[], bool], began_s: float) -> None:
+        """Sleep until the other ranks have come as far, or until the time limit.
+
+        began_s : time of the step's first gradient, by ``time.monotonic``
+        """
+        if self._to_skip:
+            self._to_skip -= 1
+        elif sleep_until(is_done, min(LONGEST_S, PATIENCE * (time.monotonic() - began_s))):
+            self._skipped = 0
+        else:
+            self._skipped = min(MOST_SKIPPED, max(1, 2 * self._skipped))
+            self._to_skip = self._skipped

@@ -179,7 +179,7 @@ def test_the_image_runs_it_by_default():
 )
 def test_until_a_gpu_was_tried_readers_are_told_as_the_first_use_tells():
     words = "tested on a pretend device and by compilation only"
-    for name in ("README.md", "docs/guide/gpu.md", "hvd_sparse/frontend/torch/staging.py"):
+    for name in ("README.md", "docs/guide/gpu.md", "hvd_sparse/frontend/torch/ways.py"):
         text = (ROOT / name).read_text(encoding="utf-8")
         assert "experimental" in text and words in text, name
 

@@ -20,7 +20,7 @@ from torch.optim import lr_scheduler
 
 from hvd_sparse.ddp import register
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.frontend.torch.rates import foresee
+from hvd_sparse.frontend.torch.optimizer import foresee
 from hvd_sparse.methods.builder import density_for
 
 STEPS = 30

@@ -12,8 +12,7 @@ pytest.importorskip("horovod.torch", reason="the package imports it", exc_type=I
 import torch
 from torch import nn
 
-from hvd_sparse.torch.changes import Changes
-from hvd_sparse.torch.identity import ParameterIndex
+from hvd_sparse.torch.gradients import Changes, ParameterIndex
 
 ONE_STEP = object()
 

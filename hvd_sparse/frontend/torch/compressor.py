@@ -8,14 +8,21 @@ import numpy as np
 import torch
 
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.errors import ExchangeTimeout, InvalidOption
+from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.compressor import Compressor
-from hvd_sparse.frontend.torch.arrays import TorchDevices, flatten, like, spec_of, vector_of
+from hvd_sparse.frontend.torch.applying import MOMENTS, Follower
+from hvd_sparse.frontend.torch.arrays import (
+    TorchDevices,
+    flatten,
+    is_on_device,
+    like,
+    spec_of,
+    vector_of,
+)
 from hvd_sparse.frontend.torch.clipping import clip
-from hvd_sparse.frontend.torch.optimizer import MOMENTS, Follower, habits_of, refuse_momentum
+from hvd_sparse.frontend.torch.optimizer import habits_of, refuse_momentum
 from hvd_sparse.frontend.torch.results import Results
-from hvd_sparse.frontend.torch.staging import is_on_device, say_experimental, say_ways
-from hvd_sparse.frontend.torch.ways import DEVICE, HOST, ways_of
+from hvd_sparse.frontend.torch.ways import DEVICE, HOST, say_experimental, say_ways, ways_of
 from hvd_sparse.kernels.engines import resolve_engine, resolve_engine_by_place
 from hvd_sparse.memories._directions import DirectionState, Moments
 from hvd_sparse.optimizer_memory import Rates, warn_of_rare_entries
@@ -102,17 +109,11 @@ class ParameterCompressor(Compressor):
 
     def _clip(self, gradients: list[torch.Tensor], *, is_sum: bool = False) -> None:
         """Scale all gradients of a step to a norm of at most ``clip_grad_norm``.  Collective."""
-        bound, ledger = self.configuration.clip_grad_norm, self.watchdog.ledger
+        bound = self.configuration.clip_grad_norm
         assert bound is not None
         name, scale = f"hvd_sparse.{self.name}.norm", self._scale()
-        ledger.begin(NORM)
-        try:
-            with ledger.waiting():
-                clip(gradients, bound, self.collective, name, self.limit_s, scale, is_sum)
-        except ExchangeTimeout as error:
-            raise self.explain(error) from error
-        finally:
-            ledger.end(NORM)
+        with self._awaiting(NORM):
+            clip(gradients, bound, self.collective, name, self.limit_s, scale, is_sum)
 
     # -- the optimizer ----------------------------------------------------------------------------
 

@@ -20,8 +20,9 @@ from __future__ import annotations
 import logging
 import math
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.optim.optimizer import (
@@ -30,7 +31,6 @@ from torch.optim.optimizer import (
 )
 
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.frontend.torch.hooks import remove, weakly
 from hvd_sparse.step.records import StepRun
 from hvd_sparse.step.step import Step
 from hvd_sparse.untyped import Optimizer, Value
@@ -48,6 +48,26 @@ TOLERANCE = 0.02
 """Share by which 16 bits, and a scaler's division, may change a result."""
 ALIKE = 0.999
 """Squared cosine of the angle between a result and a multiple of it, in half precision too."""
+
+
+def weakly(method: Callable[..., None], *first: object) -> Callable[..., None]:
+    """Return a hook that calls a bound method while its object lives.
+
+    first : arguments before the hook's own
+    """
+    owner, function = weakref.ref(method.__self__), method.__func__  # type: ignore[attr-defined]
+
+    def call(*arguments: Any) -> None:
+        alive = owner()
+        if alive is not None:
+            function(alive, *first, *arguments)
+
+    return call
+
+
+def remove(hooks: list[Value]) -> None:
+    for hook in hooks:
+        hook.remove()
 
 
 @dataclass(eq=False)
