@@ -18,7 +18,7 @@ from hvd_sparse.checks import (
     is_number,
 )
 from hvd_sparse.codecs.contract import Codec
-from hvd_sparse.collectives.topology import Placement, in_nodes_of
+from hvd_sparse.collectives.topology import Placement, in_nodes_of, is_elastic
 from hvd_sparse.compatibility import (
     Groups,
     check_composition,
@@ -27,7 +27,6 @@ from hvd_sparse.compatibility import (
     check_groups,
     check_hiding,
     check_select_over,
-    exchanges_that_fit,
 )
 from hvd_sparse.density_rule import Density, DensityRule
 from hvd_sparse.errors import InvalidOption
@@ -64,14 +63,7 @@ HOST_WIRE, DEVICE_WIRE = "host", "device"
 WIRES = ("auto", HOST_WIRE, DEVICE_WIRE)
 """Choices of the option ``wire``."""
 
-LOCAL = {
-    "name",
-    "engine",
-    "timeout_s",
-    "telemetry",
-    "telemetry_every",
-    "wire",
-}
+LOCAL = {"name", "engine", "timeout_s", "telemetry", "telemetry_every", "wire"}
 """Options that may differ between ranks, or between a state and the compressor that loads it."""
 
 
@@ -216,8 +208,8 @@ class Configuration(Parts):
         """
         if self.rule is None:
             return self
-        compressed = [spec for spec in specs if self.is_sparse(spec.shape, spec.numel)]
-        return self._with_rule(self.rule.bound(compressed, [spec.key for spec in specs]))
+        names = [spec.key for spec in specs]
+        return self._with_rule(self.rule.bound(self._compressed(specs), names))
 
     def with_measured(
         self, specs: Sequence[TensorSpec], densities: Mapping[str, float]
@@ -228,8 +220,10 @@ class Configuration(Parts):
         least.
         """
         assert self.rule is not None
-        compressed = [spec for spec in specs if self.is_sparse(spec.shape, spec.numel)]
-        return self._with_rule(self.rule.measured(compressed, densities))
+        return self._with_rule(self.rule.measured(self._compressed(specs), densities))
+
+    def _compressed(self, specs: Sequence[TensorSpec]) -> list[TensorSpec]:
+        return [spec for spec in specs if self.is_sparse(spec.shape, spec.numel)]
 
     def _with_rule(self, rule: DensityRule) -> Configuration:
         selector, schedule = self.settled(rule)
@@ -270,25 +264,37 @@ class Configuration(Parts):
         return capacity(codec, spec.numel, width, world_size, self.max_gathered_bytes)
 
     def exchanges(self, placement: Placement) -> list[Exchange]:
-        return exchanges_that_fit(
-            self.selector,
-            self.memory,
-            self.codec,
-            self.schedule,
-            self.select_over,
-            placement,
-        )
+        """Return the exchanges, with default options, that fit these parts and ranks.
 
-    def step_volume(self, numel: int, buckets: int) -> StepVolume:
-        """Return the volume of a step with ``numel`` entries in ``buckets`` buckets."""
-        # After any warm-up, because the exchange is chosen once for all steps.
-        density = self.density(LONG_RUN) or UNKNOWN_DENSITY
-        entry_bytes = self.codec.entry_bytes(max(1, numel // max(1, buckets)), density)
-        return StepVolume(self.selector, density, entry_bytes, numel, buckets)
+        Left out are exchanges that lose mass or only choose another, and ``shared_index``, whose
+        result depends on how alike the ranks' gradients are, unless the selector finds the same
+        indices on all ranks.
+        """
+        selector = self.selector
+        is_common = selector.has_shared_indices or selector.sums_statistics
+        # Summing first only helps if ranks share nodes, and ties residuals to ranks.
+        divides = placement.node_count < placement.world_size and not is_elastic()
+        fitting = []
+        for id in EXCHANGES:
+            exchange: Exchange = EXCHANGES.create(id)
+            if exchange.only_chooses or not exchange.conserves:
+                continue
+            if (exchange.shares_indices and not is_common) or (exchange.sums_first and not divides):
+                continue
+            try:
+                check_exchange(exchange, selector, self.memory, self.codec, self.schedule)
+                check_select_over(self.select_over, exchange, selector)
+            except InvalidOption:
+                continue
+            fitting.append(exchange)
+        return fitting
 
     def resolve_exchange(self, placement: Placement, numel: int, buckets: int) -> Exchange:
         """Return the exchange to use among these ranks, for ``numel`` entries in ``buckets``."""
-        volume = self.step_volume(numel, buckets)
+        # After any warm-up, because the exchange is chosen once for all steps.
+        density = self.density(LONG_RUN) or UNKNOWN_DENSITY
+        entry_bytes = self.codec.entry_bytes(max(1, numel // max(1, buckets)), density)
+        volume = StepVolume(self.selector, density, entry_bytes, numel, buckets)
         return self.exchange.resolve(self.exchanges(placement), volume, placement)
 
     def __str__(self) -> str:

@@ -12,9 +12,6 @@ from hvd_sparse.checks import check_density
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.types import TensorSpec
 
-WILD = "*?["
-"""Characters that make a name a glob."""
-
 HIDING = "hiding"
 """The density that is measured in the run, at which messages hide behind the backward pass."""
 C_MAX = 1000.0
@@ -97,7 +94,11 @@ class DensityRule:
         exact = dict(self.patterns)
         if spec.key in exact:
             return exact[spec.key]
-        fitting = [(_plain(p), p, d) for p, d in self.patterns if fnmatchcase(spec.key, p)]
+        fitting = [
+            (sum(letter not in "*?[]" for letter in pattern), pattern, density)
+            for pattern, density in self.patterns
+            if fnmatchcase(spec.key, pattern)
+        ]
         if not fitting:
             raise InvalidOption(
                 f"density is {exact!r}, which does not cover tensor {spec.key!r}: add its name, "
@@ -114,9 +115,8 @@ class DensityRule:
 
     def plain(self) -> dict[str, float] | str:
         """Return the rule for JSON: a mapping, or "hiding"."""
-        return spell_hiding(self.c_max) if self.c_max is not None else self._as_mapping()
-
-    def _as_mapping(self) -> dict[str, float]:
+        if self.c_max is not None:
+            return HIDING if self.c_max == C_MAX else f"{HIDING}:{self.c_max:g}"
         if self.chooser is not None:
             raise InvalidOption(
                 f"density is the function {self.chooser!r}, which a configuration can only store "
@@ -147,18 +147,20 @@ def read_hiding(text: str) -> float:
     return c_max
 
 
-def spell_hiding(c_max: float) -> str:
-    """Return the text for a largest compression ratio; the inverse of ``read_hiding``."""
-    return HIDING if c_max == C_MAX else f"{HIDING}:{c_max:g}"
-
-
 def check_rule(density: Density, where: str) -> float | DensityRule:
     """Validate the option ``density`` and return it as a float or a rule; ``where`` names it in the
     error."""
     if isinstance(density, DensityRule):
         return density
     if isinstance(density, str):
-        return _read_text(density, where)
+        if density.partition(":")[0] != HIDING:
+            raise InvalidOption(
+                f"{where} is {density!r}: it is the fraction of entries to send, a number in (0, "
+                f'1]; 0.001 sends one entry in a thousand; or the text "{HIDING}", optionally with '
+                f'the largest compression ratio after a colon, for example "{HIDING}:300"'
+            )
+        c_max = read_hiding(density)
+        return DensityRule((("*", 1.0 / c_max),), c_max=c_max)
     if isinstance(density, Mapping):
         if not density or not all(isinstance(name, str) and name for name in density):
             raise InvalidOption(
@@ -171,17 +173,6 @@ def check_rule(density: Density, where: str) -> float | DensityRule:
     return check_density(density, where)
 
 
-def _read_text(density: str, where: str) -> DensityRule:
-    if density.partition(":")[0] != HIDING:
-        raise InvalidOption(
-            f"{where} is {density!r}: it is the fraction of entries to send, a number in (0, 1]; "
-            f'0.001 sends one entry in a thousand; or the text "{HIDING}", optionally with the '
-            f'largest compression ratio after a colon, for example "{HIDING}:300"'
-        )
-    c_max = read_hiding(density)
-    return DensityRule((("*", 1.0 / c_max),), c_max=c_max)
-
-
 def number_of(density: Density, owner: str) -> float:
     """Return a density that must be a number; InvalidOption for a rule, which has no value without
     a tensor."""
@@ -191,7 +182,3 @@ def number_of(density: Density, owner: str) -> float:
             "must be called first, as compressors do"
         )
     return cast(float, density)
-
-
-def _plain(pattern: str) -> int:
-    return sum(letter not in WILD + "]" for letter in pattern)

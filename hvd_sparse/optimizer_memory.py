@@ -85,9 +85,8 @@ def warn_of_rare_entries(configuration: Configuration, what: str) -> None:
         return
     logger.warning(
         "the optimizer has %s and gets gradients of density %g with memory %s, which can cost "
-        "accuracy: give the optimizer to "
-        "the compressor, Compression.<method>(..., optimizer=optimizer), which then applies "
-        "momentum before it selects",
+        "accuracy: give the optimizer to the compressor, Compression.<method>(..., "
+        "optimizer=optimizer), which then applies momentum before it selects",
         what,
         density,
         configuration.memory.id,

@@ -54,9 +54,6 @@ class Compression(ReadsTorch, Methods):
         return DdpCompressor(params, configuration, grad_scaler)
 
 
-COMPOSED = ("build", "from_config")
-
-
 def sparse_hook(
     compressor: DdpCompressor, bucket: dist.GradBucket
 ) -> torch.futures.Future[torch.Tensor]:
@@ -100,7 +97,7 @@ def register(model: Params, method: str = "ldte_bs", **options: Option) -> DdpCo
     """
     check_model(model)
     compressor: DdpCompressor
-    if method in COMPOSED:
+    if method in ("build", "from_config"):
         compressor = getattr(Compression, method)(model, **options)
     else:
         compressor = read_method(method).create(Compression, model, **options)

@@ -185,7 +185,10 @@ class Compressor:
             peers = f"{self.handshake_name}.peers"
             self.watchdog.meet(Conversation(meeting, collective, peers).finish(limit_s))
             if is_elastic():
-                self._share_state()
+                state = f"{self.handshake_name}.state"
+                shared = self._commits.rejoin(self.state_dict(), collective, state, limit_s)
+                self._world = shared["rank"], shared["world_size"]
+                self.load_state_dict(shared)
         self._world = collective.rank, collective.world_size
 
     def _describe(self, specs: Sequence[TensorSpec]) -> Report:
@@ -433,12 +436,6 @@ class Compressor:
         self.watchdog.ledger.restart()
         self._policy.forget_world(self)
 
-    def _share_state(self) -> None:
-        name = f"{self.handshake_name}.state"
-        shared = self._commits.rejoin(self.state_dict(), self.collective, name, self.limit_s)
-        self._world = shared["rank"], shared["world_size"]
-        self.load_state_dict(shared)
-
     # -- the end ----------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -483,6 +480,5 @@ def check_process_set(process_set: ProcessSet) -> None:
     if getattr(process_set, "process_set_id", None) is None:
         raise InvalidOption(
             f"process_set is {process_set!r}: give one that Horovod knows, by "
-            "hvd.init(process_sets=[...]) or "
-            "hvd.add_process_set, or leave it out for all ranks"
+            "hvd.init(process_sets=[...]) or hvd.add_process_set, or leave it out for all ranks"
         )

@@ -41,7 +41,12 @@ class Naming:
         all ranks. A name becomes free only when the compressor is closed, because ranks do not
         collect garbage at the same time.
         """
-        self.name = self._given or f"{_digest(specs)}{self._suffix()}"
+        if not self._given:
+            # Equal models differ by number, and those of several process sets by the set.
+            process_set = self.place.partition(".")[2]
+            of_set = "" if process_set in ("", "0") else f".set{process_set}"
+            number = f".{self._number}" if self._number else ""
+            self.name = f"{_digest(specs)}{of_set}{number}"
         if _LIVE.get(self.name) not in (None, self):
             gc.collect()  # an unreferenced compressor may still be registered
         if _LIVE.get(self.name) not in (None, self):
@@ -52,13 +57,6 @@ class Naming:
             )
         _LIVE[self.name] = self
         return self.name
-
-    def _suffix(self) -> str:
-        """Return a suffix that distinguishes equal models; "" for the first of the global process
-        set."""
-        process_set = self.place.partition(".")[2]
-        of_set = "" if process_set in ("", "0") else f".set{process_set}"
-        return of_set + (f".{self._number}" if self._number else "")
 
     def meeting_place(self) -> str:
         """Return the name of a new handshake: its number in this world, the same on every rank.

@@ -8,10 +8,10 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from typing import Union
+from typing import NamedTuple
 
 from hvd_sparse.errors import InvalidOption, SparseError
-from hvd_sparse.telemetry.contract import Function, Place, Sink, Writer
+from hvd_sparse.telemetry.contract import Function, Place, Writer
 from hvd_sparse.untyped import Report
 
 MOST_WAITING = 1000
@@ -21,7 +21,14 @@ LAST_S = 10.0
 
 logger = logging.getLogger("hvd_sparse")
 
-Target = Union[Sink, Function]
+
+class Target(NamedTuple):
+    """An open writer: its name, its functions, and the remedy when it fails."""
+
+    name: str
+    write: Callable[[Report], object]
+    close: Callable[[], object]
+    remedy: str
 
 
 class Outlet:
@@ -36,25 +43,18 @@ class Outlet:
     """
 
     def __init__(self, writers: Sequence[Writer | Function], place: Place) -> None:
-        self._targets: dict[str, tuple[Callable[[Report], object], str]] = {}
-        self._sinks: dict[str, Sink] = {}
-        for number, writer in enumerate(writers):
-            self._add(writer, number, place)
+        self._targets = [
+            _opened(writer, number, place)
+            for number, writer in enumerate(writers)
+            if place.rank == 0 or getattr(writer, "all_ranks", False)
+        ]
         self._jobs: queue.Queue[Report | None] = queue.Queue(MOST_WAITING)
         self._is_over = self._has_dropped = False
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
-    def _add(self, writer: Writer | Function, number: int, place: Place) -> None:
-        if not (place.rank == 0 or getattr(writer, "all_ranks", False)):
-            return
-        if not isinstance(writer, Writer):
-            name = f"{getattr(writer, '__qualname__', type(writer).__name__)} ({number})"
-            self._targets[name] = writer, "let it return, and catch what it raises"
-        else:
-            name, sink = f"{writer.id} ({number})", _opened(writer, place)
-            self._sinks[name] = sink
-            self._targets[name] = sink.write, writer.remedy
+    def _names(self) -> str:
+        return ", ".join(target.name for target in self._targets)
 
     @property
     def is_open(self) -> bool:
@@ -79,37 +79,35 @@ class Outlet:
                 logger.warning(
                     "telemetry: writers %s are behind by %d records, so further ones are "
                     "dropped: check the disk or server they write to, or raise telemetry_every",
-                    ", ".join(self._targets),
+                    self._names(),
                     MOST_WAITING,
                 )
 
     def _run(self) -> None:
         while (record := self._jobs.get()) is not None:
-            for name, (write, remedy) in list(self._targets.items()):
+            for target in list(self._targets):
                 try:
-                    write(record)
+                    target.write(record)
                 # Any exception, also of a user's writer, because training must go on.
                 except Exception as error:
-                    self._drop(name, error, remedy)
-        for name, sink in list(self._sinks.items()):
+                    self._drop(target, error)
+        for target in list(self._targets):
             try:
-                sink.close()
+                target.close()
             except Exception as error:
-                self._drop(name, error, self._targets[name][1])
+                self._drop(target, error)
 
-    def _drop(self, name: str, error: Exception, remedy: str) -> None:
-        del self._targets[name]
+    def _drop(self, target: Target, error: Exception) -> None:
+        self._targets.remove(target)
         logger.warning(
             "telemetry: writer %s failed and is disabled; training continues: %s: %s; %s",
-            name,
+            target.name,
             type(error).__name__,
             error,
-            remedy,
+            target.remedy,
         )
-        sink = self._sinks.pop(name, None)
-        if sink is not None:
-            with contextlib.suppress(Exception):  # the writer's error was logged already
-                sink.close()
+        with contextlib.suppress(Exception):  # the writer's error was logged already
+            target.close()
 
     def close(self) -> None:
         """Write pending records, close the writers, and accept no more; with a time limit."""
@@ -120,9 +118,9 @@ class Outlet:
         if thread is threading.current_thread():  # garbage is collected in any thread
             return
         if thread is None:
-            for sink in self._sinks.values():
+            for target in self._targets:
                 with contextlib.suppress(Exception):  # no record was written
-                    sink.close()
+                    target.close()
             return
         with contextlib.suppress(queue.Full):
             self._jobs.put(None, timeout=LAST_S)
@@ -131,15 +129,18 @@ class Outlet:
             logger.warning(
                 "telemetry: writers %s did not end within %g s, so the last records may be "
                 "missing: %s",
-                ", ".join(self._targets),
+                self._names(),
                 LAST_S,
-                "; ".join(remedy for _, remedy in self._targets.values()),
+                "; ".join(target.remedy for target in self._targets),
             )
 
 
-def _opened(writer: Writer, place: Place) -> Sink:
+def _opened(writer: Writer | Function, number: int, place: Place) -> Target:
+    if not isinstance(writer, Writer):
+        name = f"{getattr(writer, '__qualname__', type(writer).__name__)} ({number})"
+        return Target(name, writer, lambda: None, "let it return, and catch what it raises")
     try:
-        return writer.open(place)
+        sink = writer.open(place)
     except SparseError:
         raise
     except Exception as error:  # an error of the writer's own package
@@ -147,3 +148,4 @@ def _opened(writer: Writer, place: Place) -> Sink:
             f"telemetry writer {writer.id!r} cannot begin: {type(error).__name__}: {error}; "
             f"{writer.remedy}, or leave it out"
         ) from error
+    return Target(f"{writer.id} ({number})", sink.write, sink.close, writer.remedy)

@@ -51,9 +51,8 @@ def summary_of(stats: Report, entries: dict[str, int], frame_bytes: dict[str, in
     together = sum(entries[key] for key, _ in told), sum(frame_bytes.values())
     rows.append(_row("total", stats, *together))
     title = (
-        f"hvd_sparse {stats['name']}: {stats['steps']} steps, "
-        f"{stats['bytes_sent'] / steps:,.0f} bytes sent and "
-        f"{stats['bytes_received'] / steps:,.0f} received a step"
+        f"hvd_sparse {stats['name']}: {stats['steps']} steps, {stats['bytes_sent'] / steps:,.0f} "
+        f"bytes sent and {stats['bytes_received'] / steps:,.0f} received a step"
     )
     return table(
         HEADINGS, rows, left=("tensor",), title=title + _hiding(stats) + _along_rate(stats)

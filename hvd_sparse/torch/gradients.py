@@ -108,8 +108,7 @@ class ParameterIndex:
             return candidates[0]
         raise UnknownGradient(
             f"a gradient of shape {list(gradient.shape)} belongs to none of the {len(self._named)} "
-            "parameters given to the "
-            "compressor"
+            "parameters given to the compressor"
             + (f" for certain: {len(candidates)} of them could have it" if candidates else "")
             + "; give it the same named_parameters as hvd.DistributedOptimizer"
         )
@@ -151,8 +150,7 @@ def _compare(optimizer: Optimizer, process_set: ProcessSet) -> None:
     if optimizer.process_set.process_set_id != process_set.process_set_id:
         raise RankMismatch(
             f"the compressor's process set is {process_set}, the optimizer's is "
-            f"{optimizer.process_set}: "
-            "give process_set= to both"
+            f"{optimizer.process_set}: give process_set= to both"
         )
     op = getattr(optimizer, "op", hvd.Average)
     if op not in (hvd.Average, hvd.Sum):
@@ -295,10 +293,8 @@ def in_words(keys: list[str]) -> str:
     more = f" and {len(keys) - MOST_NAMES} more" if len(keys) > MOST_NAMES else ""
     return (
         f"the gradient of {names}{more} was changed after backward(), when Horovod had it already, "
-        "and Horovod's result would "
-        "overwrite that: call optimizer.synchronize() first, then clip or unscale, and then call "
-        "optimizer.step() within "
-        "'with optimizer.skip_synchronize():'"
+        "and Horovod's result would overwrite that: call optimizer.synchronize() first, then clip "
+        "or unscale, and then call optimizer.step() within 'with optimizer.skip_synchronize():'"
     )
 
 

@@ -281,9 +281,8 @@ class Follower:
         if getattr(caller, "hvd_sparse_compressor", None) is not self._compressor:
             raise InvalidOption(
                 f"the {type(caller).__name__} that calls the compressor is not the optimizer that "
-                "was handed over: give both "
-                "the same, first to Compression.<method>(..., optimizer=optimizer), then to "
-                "hvd.DistributedOptimizer"
+                "was handed over: give both the same, first to Compression.<method>(..., "
+                "optimizer=optimizer), then to hvd.DistributedOptimizer"
             )
         if self._optimizer is not caller and self._optimizer.state and not caller.state:
             logger.warning(
@@ -305,8 +304,7 @@ class Follower:
         if index is None:
             raise InvalidOption(
                 f"tensor {key!r} is in none of the optimizer's parameter groups: give the "
-                "compressor the parameters that the "
-                "optimizer has"
+                "compressor the parameters that the optimizer has"
             )
         group = optimizer.param_groups[index]
         settings = settings_of(optimizer, group, tuple(parameter.shape))

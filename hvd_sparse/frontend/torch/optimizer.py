@@ -39,8 +39,7 @@ def read_optimizer(optimizer: Optimizer) -> Handover:
     if hasattr(optimizer, "_allreduce_grad_async"):
         raise InvalidOption(
             "the optimizer is Horovod's already: make the compressor from the optimizer that is "
-            "then given to "
-            "hvd.DistributedOptimizer"
+            "then given to hvd.DistributedOptimizer"
         )
     name = type(optimizer).__name__
     handover = Handover(name, _memories_of(optimizer))
@@ -166,8 +165,7 @@ def refuse_momentum(optimizer: Optimizer) -> None:
         if momentum is not None:
             raise InvalidOption(
                 f"the optimizer has {momentum}, and the compressor's memory applies momentum "
-                "already: doubled momentum diverges; "
-                f"{REMEDY}, or use SGD without momentum"
+                f"already: doubled momentum diverges; {REMEDY}, or use SGD without momentum"
             )
 
 
