@@ -105,6 +105,11 @@ class Results:
     def __init__(self, step: Step, parameters: Sequence[torch.Tensor]) -> None:
         self._step, self._parameters = step, parameters
         self.position_of = {id(parameter): i for i, parameter in enumerate(parameters)}
+        self._trained = [
+            (position, parameter)
+            for position, parameter in enumerate(parameters)
+            if parameter.requires_grad and parameter.is_leaf
+        ]
         self.waiting: dict[int, Result] = {}
         self._is_handed_over = False
         self._is_result: dict[int, bool] = {}
@@ -127,14 +132,9 @@ class Results:
         ]
         self._hooks += [
             parameter.register_hook(weakly(self._look, position))
-            for position, parameter in self._trained()
+            for position, parameter in self._trained
         ]
         weakref.finalize(self, remove, self._hooks)
-
-    def _trained(self) -> Iterator[tuple[int, torch.Tensor]]:
-        for position, parameter in enumerate(self._parameters):
-            if parameter.requires_grad and parameter.is_leaf:
-                yield position, parameter
 
     def hand_over(self, way: str = "", clipping_remedy: str = "") -> None:
         """Expect that the step of a handed-over optimizer alone applies results.
@@ -143,10 +143,10 @@ class Results:
         afterwards
         """
         self._is_handed_over, self.way, self._clipping_remedy = True, way, clipping_remedy
-        trained = sorted(self._trained(), key=lambda each: each[1].numel())
-        self._smallest = iter([position for position, _ in trained])
+        by_size = sorted(self._trained, key=lambda each: each[1].numel())
+        self._smallest = iter([position for position, _ in by_size])
         self._compared = next(self._smallest, -1)
-        for position, parameter in trained:
+        for position, parameter in by_size:
             renew = weakly(self._renew, position)
             self._hooks.append(parameter.register_post_accumulate_grad_hook(renew))
 
@@ -339,8 +339,6 @@ class Results:
 
     def _look(self, position: int, *_: object) -> None:
         """See whether a result is still there, before the next gradient is added to it."""
-        if not self.waiting:
-            return
         handed = self.waiting.get(position)
         if handed is not None and not handed.is_gone:
             handed.is_gone = self._has_gone(position, handed)
@@ -366,28 +364,24 @@ class Results:
             handed.is_gone = self._has_gone(position, handed)
         if not handed.is_gone:
             return False
-        if self._is_handed_over or position in self._stepped:
-            # Within one step LBFGS takes many gradients, and moves the parameters after each.
-            return not (handed.in_step and self._has_changed(handed.run))
-        return not self._has_changed(handed.run)
+        # Within one step LBFGS takes many gradients, and moves the parameters after each.
+        is_step_due = self._is_handed_over or position in self._stepped
+        return (is_step_due and not handed.in_step) or not self._has_changed(handed.run)
 
     def _has_changed(self, run: StepRun) -> bool:
         """Tell whether anything was applied since a step's results were handed out."""
         if self._verdict[0] is not run:
-            self._verdict = run, self._look_for_changes(run)
+            mine = [(self._parameters[i], h) for i, h in self.waiting.items() if h.run is run]
+            is_newer = any(parameter._version != h.parameter_version for parameter, h in mine)
+            # Written through .data, as by an optimizer of copies in float32: to see that would
+            # cost every step too much.
+            is_written = not is_newer and any(
+                h.bits is not None and _bits_of(parameter) != h.bits for parameter, h in mine
+            )
+            self._shows_versions |= is_newer
+            self._is_hidden |= is_written
+            self._verdict = run, is_newer or is_written
         return self._verdict[1]
-
-    def _look_for_changes(self, run: StepRun) -> bool:
-        mine = [(self._parameters[i], h) for i, h in self.waiting.items() if h.run is run]
-        if any(parameter._version != handed.parameter_version for parameter, handed in mine):
-            self._shows_versions = True
-            return True
-        if any(h.bits is not None and _bits_of(parameter) != h.bits for parameter, h in mine):
-            # Written through .data, as by an optimizer of copies in float32: that cannot be seen
-            # at a price that every step could pay.
-            self._is_hidden = True
-            return True
-        return False
 
     def _tell_of_one_gone(self, position: int) -> None:
         outcome = (
