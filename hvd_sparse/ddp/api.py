@@ -95,7 +95,7 @@ def register(model: Params, method: str = "ldte_bs", **options: Option) -> DdpCo
         optimizer = torch.optim.AdamW(model.parameters())
         handle = hvd_sparse.ddp.register(model, "ldte_bs", density=0.001, optimizer=optimizer)
     """
-    check_model(model)
+    _check_model(model)
     compressor: DdpCompressor
     if method in ("build", "from_config"):
         compressor = getattr(Compression, method)(model, **options)
@@ -109,14 +109,7 @@ def register(model: Params, method: str = "ldte_bs", **options: Option) -> DdpCo
     return compressor
 
 
-def check_model(model: Params) -> DistributedDataParallel:
-    """Return the model if it can take a hook.
-
-    Raises
-    ------
-    InvalidOption : it is no DistributedDataParallel, or has a hook
-    UnsupportedInput : it has gradients that cannot be compressed
-    """
+def _check_model(model: Params) -> None:
     if not isinstance(model, DistributedDataParallel):
         raise InvalidOption(
             f"the model is {type(model).__name__}: wrap it before, as in "
@@ -139,4 +132,3 @@ def check_model(model: Params) -> DistributedDataParallel:
                 f"tensor '{name}.weight' has sparse gradients, which a hook cannot reduce: build "
                 f"the {type(module).__name__} with sparse=False"
             )
-    return model

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from hvd_sparse.frontend.torch.results import remove, weakly
 from hvd_sparse.step.records import Ticket
 
 
-@dataclass(eq=False)
 class SentBucket:
     """A bucket of DDP, from its call of the hook to the last call in the backward pass.
 
@@ -31,21 +29,16 @@ class SentBucket:
     sum, reduced : the one collective over the ranks, and its result, averaged
     """
 
-    bucket: dist.GradBucket
-    buffer: torch.Tensor = field(init=False)
-    gradients: list[torch.Tensor] = field(init=False)
-    future: torch.futures.Future[torch.Tensor] = field(init=False)
-    tickets: list[Ticket] = field(default_factory=list)
-    lengths: list[int] = field(default_factory=list)
-    uses: list[bool] = field(default_factory=list)
-    holds: list[bool] = field(default_factory=list)
-    sum: Pending | None = None
-    reduced: np.ndarray = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.buffer, self.gradients = self.bucket.buffer(), self.bucket.gradients()
+    def __init__(self, bucket: dist.GradBucket) -> None:
+        self.bucket, self.buffer, self.gradients = bucket, bucket.buffer(), bucket.gradients()
         devices = [self.buffer.device] if is_on_device(self.buffer) else None
-        self.future = torch.futures.Future(devices=devices)
+        self.future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
+        self.tickets: list[Ticket] = []
+        self.lengths: list[int] = []
+        self.uses: list[bool] = []
+        self.holds: list[bool] = []
+        self.sum: Pending | None = None
+        self.reduced = np.empty(0)
 
     def arrive(self, timeout_s: float | None, world_size: int) -> None:
         assert self.sum is not None

@@ -130,15 +130,14 @@ class Compressor:
 
     def _record(self) -> None:
         """Open this rank's telemetry writers."""
-        configuration = self.configuration
+        writers, every = self.configuration.telemetry, self.configuration.telemetry_every
         self._writes_as = rank = self.watchdog.rank
-        if not isinstance(configuration.telemetry, tuple) or rank < 0:
+        if not isinstance(writers, tuple) or rank < 0:
             return
         place = Place(rank, self._size_of_world())
-        outlet = Outlet(configuration.telemetry, place)
+        outlet = Outlet(writers, place)
         if not outlet.is_open:
             return
-        every = configuration.telemetry_every
         self._recorder = Recorder(self.step, every, outlet, self.watchdog.lagging)
         weakref.finalize(self, self._recorder.close)  # at the program's end, too
         self._recorder.introduce(

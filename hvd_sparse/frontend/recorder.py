@@ -53,7 +53,7 @@ class Recorder:
         self._count = 0
         self._run: StepRun | None = None
         self._run_began_s = 0.0
-        self._began_s = self._last_s = time.monotonic()
+        self._began_s = time.monotonic()
         self._last_count = 0
         self._spans: list[Span] = []
         self._lagging: list[int] | None = None
@@ -157,17 +157,15 @@ class Recorder:
             before, now = self._counted.get(key, {}), dict(counter)
             counts[key] = {name: now[name] - before.get(name, 0) for name in now}
             self._counted[key] = now
-        sent = stats.all_bytes()
-        of_interval = {way: sent[way] - self._bytes.get(way, 0) for way in sent}
-        self._bytes = sent
+        bytes_before, self._bytes = self._bytes, stats.all_bytes()
         has_frames = not (self._step.exchange.settles_later or self._step.exchange.sums_first)
         tensors = {}
         for key, counted in counts.items():
             mine = _of_tensor(counted, tickets.get(key), steps, has_frames=has_frames)
             tensors[key] = {**mine, **{f"{kind}_s": seconds[kind].get(key) for kind in SPANS}}
         total = _of_all(counts.values(), tickets.values(), tensors.values())
-        total["bytes_sent"] = of_interval["sent"] / steps
-        total["bytes_received"] = of_interval["received"] / steps
+        for way in ("sent", "received"):
+            total[f"bytes_{way}"] = (self._bytes[way] - bytes_before.get(way, 0)) / steps
         for kind in SPANS:
             total[f"{kind}_s"] = sum(seconds[kind].values()) if seconds[kind] else None
         total["exchange_s"] = union(self._spans)

@@ -141,12 +141,12 @@ def find_optimizer(process_set: ProcessSet) -> Optimizer:
     for frame in _frames():
         caller = frame.f_locals.get("self")
         if hasattr(caller, "_allreduce_grad_async") and hasattr(caller, "process_set"):
-            _compare(caller, process_set)
+            _refuse_other(caller, process_set)
             return caller
     return None
 
 
-def _compare(optimizer: Optimizer, process_set: ProcessSet) -> None:
+def _refuse_other(optimizer: Optimizer, process_set: ProcessSet) -> None:
     if optimizer.process_set.process_set_id != process_set.process_set_id:
         raise RankMismatch(
             f"the compressor's process set is {process_set}, the optimizer's is "
