@@ -216,8 +216,7 @@ class Configuration(Parts):
     ) -> Configuration:
         """Return this configuration, of density "hiding", with densities measured in the run.
 
-        It is equal to this one and has the same digest. Without densities it starts over with the
-        least.
+        It is equal and has the same digest. Without densities it starts over with the least.
         """
         assert self.rule is not None
         return self._with_rule(self.rule.measured(self._compressed(specs), densities))
@@ -243,7 +242,6 @@ class Configuration(Parts):
         step : its completed steps
         exchange : the exchange in use, if this configuration's exchange is "auto"
         placement : the node of every rank; None for one rank per node
-        pace : its learning rate, if densities follow the learning rate
         """
         density = self.density(step, spec, pace)
         if density is None or not self.allow_dense:
@@ -266,9 +264,8 @@ class Configuration(Parts):
     def exchanges(self, placement: Placement) -> list[Exchange]:
         """Return the exchanges, with default options, that fit these parts and ranks.
 
-        Left out are exchanges that lose mass or only choose another, and ``shared_index``, whose
-        result depends on how alike the ranks' gradients are, unless the selector finds the same
-        indices on all ranks.
+        Left out are those that lose mass or only choose another, and ``shared_index``, whose
+        result depends on how alike gradients are, unless all ranks select the same indices.
         """
         selector = self.selector
         is_common = selector.has_shared_indices or selector.sums_statistics
@@ -308,8 +305,7 @@ class Configuration(Parts):
 def _schedule_for(density: Density | None, given: object) -> Schedule | None:
     """Return the schedule for the options ``density`` and ``schedule``; None if both are None.
 
-    Without ``schedule`` the density is constant. A schedule given as a mapping without ``value``
-    ends at the density.
+    It is constant without ``schedule``; a mapping without ``value`` ends at the density.
     """
     if given is None:
         return None if density is None else SCHEDULES.create("constant", value=density)

@@ -21,11 +21,10 @@ from hvd_sparse.step.records import Ticket
 class SentBucket:
     """A bucket of DDP, from its call of the hook to the last call in the backward pass.
 
-    bucket, buffer, gradients : DDP's, its flat memory of all gradients, and its parts by tensor
-    future : DDP waits for it
+    buffer, gradients : DDP's flat memory of all gradients, and its parts by tensor
     lengths : entries of each tensor's part of the sum: its carrier, or the gradient itself
-    uses : whether this rank used each parameter; empty if not needed
-    holds : whether each gradient holds an earlier result; empty if not needed
+    uses, holds : whether this rank used each parameter, and whether each gradient holds an earlier
+        result; empty if not needed
     sum, reduced : the one collective over the ranks, and its result, averaged
     """
 
@@ -62,13 +61,12 @@ class SentBucket:
 
 
 def put(flat: np.ndarray, gradient: torch.Tensor) -> None:
-    """Write a result into a gradient, in its dtype and memory layout."""
     if not write_back(flat, gradient):
         gradient.copy_(torch.from_numpy(flat).view(gradient.shape))
 
 
 def raise_behind_backward(error: SparseError) -> None:
-    """Raise an error that all ranks have at the end of the backward pass, behind DDP's own end.
+    """Raise an error that all ranks have behind DDP's own end of the backward pass.
 
     DDP that is interrupted before refuses every later pass.  In ``model.join()`` there is no
     backward pass, and the error is raised at once.
@@ -90,13 +88,7 @@ class Accumulation:
     A step's passes are those inside ``no_sync()`` and the one after them.  Autograd calls the nodes
     that accumulate gradients before DDP, so a bucket's record is complete when its hook is called.
 
-    Parameters
-    ----------
-    parameters : those that DDP reduces
     asks_for_results : whether a gradient that holds a result matters; reading it costs a pass
-
-    Attributes
-    ----------
     used : positions of the parameters that this step used, as DDP counts them
     """
 
@@ -123,7 +115,6 @@ class Accumulation:
             self.used.add(position)
 
     def holds_result(self, position: int, gradient: torch.Tensor) -> bool:
-        """Return whether a bucket's gradient wrongly holds an earlier result."""
         # A parameter that no pass has used gives the bucket whatever its gradient holds.
         is_left = position in self._untouched and bool(gradient.any())
         return is_left or position in self._kept
@@ -136,5 +127,4 @@ class Accumulation:
             self._untouched.update(range(len(self._parameters)))
 
     def close(self) -> None:
-        """Take the hooks away."""
         remove(self._hooks)

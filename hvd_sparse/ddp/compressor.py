@@ -40,14 +40,7 @@ at once from one that sleeps."""
 
 
 class DdpCompressor(ParameterCompressor):
-    """A compressor of one DDP model's gradients.  Made by ``hvd_sparse.ddp.register``.
-
-    Parameters
-    ----------
-    model : DistributedDataParallel, on this rank of its process group
-    configuration : parts and options
-    grad_scaler : the loss scaler
-    """
+    """A compressor of one DDP model's gradients.  Made by ``hvd_sparse.ddp.register``."""
 
     is_called_alone = True
     clips_all_gradients = True
@@ -97,10 +90,7 @@ class DdpCompressor(ParameterCompressor):
     # -- what DDP calls ---------------------------------------------------------------------------
 
     def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Take a bucket in, and start its collectives; at the last one of a pass, finish the step.
-
-        The result takes the place of the bucket's gradients.
-        """
+        """Start a bucket's collectives, and finish the step at the last bucket of a pass."""
         if self._is_closed:
             raise InvalidOption(
                 f"the compressor {self.name!r} is closed, but DDP keeps its hook: wrap the bare "
@@ -129,7 +119,6 @@ class DdpCompressor(ParameterCompressor):
         self._scale.forget()  # nothing may have come of the last step
 
     def _send(self, sent: SentBucket) -> None:
-        """Take in a bucket's gradients, and start its exchange and its sum."""
         gradients = sent.gradients
         position_of = self.results.position_of
         positions = [position_of[id(parameter)] for parameter in sent.bucket.parameters()]
@@ -230,7 +219,6 @@ class DdpCompressor(ParameterCompressor):
             self._driver.abandon(sent[0].tickets[0].run, error)
 
     def _receive(self, sent: SentBucket) -> None:
-        """Write a bucket's results into its gradients."""
         for ticket, gradient, reduced, is_idle in sent.results():
             position = ticket.position
             assert position is not None
@@ -258,8 +246,7 @@ class DdpCompressor(ParameterCompressor):
     # -- the optimizer ----------------------------------------------------------------------------
 
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:
-        """Do an optimizer's work from now on; InvalidOption if it lacks a parameter of the
-        model."""
+        """Do an optimizer's work; InvalidOption if it lacks a parameter of the model."""
         held = {parameter for group in optimizer.param_groups for parameter in group["params"]}
         for spec, parameter in zip(self.step.specs, self._parameters):
             if parameter not in held:
@@ -292,14 +279,8 @@ class DdpCompressor(ParameterCompressor):
 
 
 def parameters_of(model: DistributedDataParallel) -> list[tuple[str, torch.Tensor]]:
-    """Return the parameters that DDP reduces, with the names that the bare model has for them,
-    compiled or not.
-
-    Raises
-    ------
-    InvalidOption : there are none
-    UnsupportedInput : one has a dtype that cannot be compressed
-    """
+    """Return the parameters that DDP reduces, with the bare model's names, compiled or not;
+    InvalidOption if there are none, UnsupportedInput for a dtype that cannot be compressed."""
     # As DDP asks its list, for every name that a parameter has: one of the root module's own is
     # ".weight" to it, so that "weight" in the list ignores nothing.
     reduced = {
@@ -332,9 +313,9 @@ def parameters_of(model: DistributedDataParallel) -> list[tuple[str, torch.Tenso
 def let_threads_finish() -> None:
     """Leave the interpreter's lock to Gloo's threads for ``PAUSE_S`` when the program is through.
 
-    A DDP model keeps its process group to itself, so ``destroy_process_group`` does not end Gloo's
-    threads (torch 2.13).  Such a thread needs the lock to let go of the last collective's tensors.
-    One that asks for it when the interpreter has begun to end aborts the process, "terminate called
-    without an active exception" (pytorch/pytorch#179291), with and without a hook of ours.
+    A DDP model keeps its process group, so ``destroy_process_group`` does not end Gloo's threads
+    (torch 2.13).  One that asks for the lock, to let go of the last tensors, when the interpreter
+    has begun to end aborts the process, "terminate called without an active exception"
+    (pytorch/pytorch#179291), with and without a hook of ours.
     """
     atexit.register(time.sleep, PAUSE_S)

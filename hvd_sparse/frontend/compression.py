@@ -22,12 +22,7 @@ logger = logging.getLogger("hvd_sparse")
 
 
 class AutoMethod(Builder[Value]):
-    """``Compression.auto`` and ``Compression.nothing``.
-
-    Attributes
-    ----------
-    _compressor, _nothing : the frontend's compressor, and the one that sends nothing
-    """
+    """``Compression.auto`` and ``Compression.nothing``; a frontend sets the two classes."""
 
     _compressor: ClassVar[Callable[..., Value]]
     _nothing: ClassVar[type[SendNothing]]
@@ -139,13 +134,7 @@ class SendNothing:
 
 
 class LocalStepsBase:
-    """Counts local steps, and exchanges when they are due.
-
-    Attributes
-    ----------
-    compressor : of the anchors
-    every, taken : steps from one exchange to the next, and steps since the last
-    """
+    """Counts local steps, and exchanges when they are due."""
 
     compressor: Compressor
 
@@ -198,7 +187,7 @@ class LocalStepsBase:
 
 
 def refuse_unfrozen(what: str) -> None:
-    """Raise InvalidOption for a tensor without an anchor that is trained, on all ranks alike."""
+    """Raise InvalidOption for a tensor without an anchor that is trained."""
     raise InvalidOption(
         f"{what} was frozen when LocalSteps was made, and is trained now: it has no anchor, and "
         "ranks would stay apart; make LocalSteps while it is unfrozen, and freeze it then, or make "

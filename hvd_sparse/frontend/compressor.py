@@ -51,18 +51,10 @@ class Compressor:
     Compares and hashes by identity.  A frontend calls ``_take_name``, sets ``step`` and
     ``collective``, and calls ``_start``.
 
-    Parameters
-    ----------
     configuration : parts and options
     place : text that identifies process set and frontend in the handshake's name
-    world_size : current number of ranks in the process set
     policy : chooses each step's way; None to compress at every step
-
-    Attributes
-    ----------
-    collective : of the process set, with a time limit
     messenger : the collective for messages; all other collectives use the host
-    handshake_name : of the last handshake's collectives
     """
 
     step: Step
@@ -114,8 +106,7 @@ class Compressor:
     def _start(self, rank: int, process_rank: Callable[[], int]) -> None:
         """Start watchdog, timeline and telemetry; log the bytes before they are allocated.
 
-        rank : rank in the process set; -1 outside
-        process_rank : function that returns the rank among all processes
+        rank : in the process set, -1 outside; ``process_rank`` returns that among all processes
         """
         logger.info(
             "compressor %s will keep %d bytes on every rank",
@@ -129,7 +120,6 @@ class Compressor:
         self._record()
 
     def _record(self) -> None:
-        """Open this rank's telemetry writers."""
         writers, every = self.configuration.telemetry, self.configuration.telemetry_every
         self._writes_as = rank = self.watchdog.rank
         if not isinstance(writers, tuple) or rank < 0:
@@ -166,14 +156,14 @@ class Compressor:
         return self._world or (self.collective.rank, self.collective.world_size)
 
     def _size_of_world(self) -> int:
-        """Return the number of ranks in the process set, also on a rank outside the set."""
+        """Return the ranks of the process set, also on a rank outside of it."""
         return self._world[1] if self._world else self.collective.world_size
 
     def _meeting_place(self) -> str:
         return self._naming.meeting_place()
 
     def _meet(self) -> None:
-        """Compare all ranks' configurations, and let the ranks' watchdogs find each other.
+        """Compare all ranks' configurations, and let their watchdogs find each other.
         Collective."""
         collective, limit_s = self.collective, self.limit_s
         shake = handshake(self._describe(self.step.specs), collective.world_size)
@@ -426,7 +416,6 @@ class Compressor:
 
     @property
     def is_in_another_world(self) -> bool:
-        """Return whether Horovod was restarted since the handshake, with another rank or size."""
         now = self.collective.rank, self.collective.world_size
         return self._world is not None and self._world != now
 
@@ -461,7 +450,6 @@ class Compressor:
 
 @lru_cache(maxsize=1)  # once per process
 def say_alone() -> None:
-    """Warn that a single process compresses nothing."""
     logger.warning(
         "world size 1: Horovod exchanges nothing and calls no compressor; start more ranks, for "
         "example horovodrun -np"

@@ -21,8 +21,6 @@ _NUMBERS: dict[str, dict[int, object]] = {}
 class Naming:
     """The name of one compressor.
 
-    Parameters
-    ----------
     place : text that identifies process set and frontend
     given : the option ``name``
     """
@@ -61,11 +59,10 @@ class Naming:
     def meeting_place(self) -> str:
         """Return the name of a new handshake: its number in this world, the same on every rank.
 
-        Handshakes are numbered by the order of first gradients. Compressors' names cannot be used,
-        because they depend on the model, whose differences the handshake must find; nor can the
-        order of creation, because ranks would wait for a compressor that only one rank made. A
-        second handshake of a compressor means that an elastic restart made a new world with new
-        ranks, so the numbers start again.
+        Handshakes are numbered by the order of first gradients. Names depend on the model, whose
+        differences the handshake must find; in the order of creation ranks would wait for a
+        compressor that only one rank made. A compressor's second handshake means that an elastic
+        restart made a new world, so the numbers start again.
         """
         met = _MET.setdefault(self.place, [])
         if self._claim in met:

@@ -35,11 +35,6 @@ class Outlet:
     """The open writers of one rank.
 
     A writer that fails is closed, with one warning that names the writer and the remedy.
-
-    Parameters
-    ----------
-    writers : descriptions and functions
-    place : this rank
     """
 
     def __init__(self, writers: Sequence[Writer | Function], place: Place) -> None:

@@ -31,14 +31,9 @@ Span = tuple[str, str, float, float]
 
 
 class Recorder:
-    """Makes the records of one compressor on one rank.
+    """Makes the records of one compressor on one rank, every ``every`` steps and at the first.
 
-    Parameters
-    ----------
-    step : the compressor's tensors and their steps
-    every : steps between records; the first step has a record too
-    outlet : the writers
-    find_lagging : function that returns the ranks behind this one; called in a separate thread
+    find_lagging : returns the ranks behind this one; called in a separate thread
     """
 
     def __init__(
@@ -89,7 +84,7 @@ class Recorder:
         self._spans.append((what, whose, start_s, end_s))
 
     def submitted(self, run: StepRun) -> None:
-        """Look for ranks that are behind, because this rank has submitted all tensors of a step."""
+        """Look for ranks that are behind, as this rank has submitted all tensors of a step."""
         if run is not self._run or self._has_asked or self._find_lagging is None:
             return
         self._has_asked, find = True, self._find_lagging
@@ -107,7 +102,6 @@ class Recorder:
         self._outlet.put(stamped("metrics", number, self._began_s, numbers_of(metrics)))
 
     def introduce(self, content: Report) -> None:
-        """Write the record that describes the run."""
         self._outlet.put(stamped("run", self.steps(), self._began_s, content))
 
     def steps(self) -> int:
@@ -175,8 +169,7 @@ class Recorder:
 def _of_tensor(
     counted: Mapping[str, int], ticket: TensorStep | None, steps: int, *, has_frames: bool
 ) -> Report:
-    """Return a record's values of one tensor, without times; ``ticket``, the tensor's step, is None
-    if the step was dense."""
+    """Return one tensor's values but times; ``ticket`` is None if the step was dense."""
     entries = counted.get("entries_total", 0)
     values: Report = {name: counted.get(name, 0) for name in COUNTS}
     values["density_asked"] = None
@@ -243,7 +236,7 @@ def _finite(value: float) -> float | None:
 
 
 def _seconds_of(spans: Iterable[Span]) -> dict[str, dict[str, float]]:
-    """Return the seconds of each kind of span, by tensor; a message's seconds count for each
+    """Return the seconds of each kind of span by tensor; those of a message count for each
     member."""
     found: dict[str, dict[str, float]] = {kind: defaultdict(float) for kind in SPANS}
     for kind, whose, start_s, end_s in list(spans):

@@ -69,13 +69,8 @@ class TorchCompressor(ParameterCompressor):
     """A stateful compressor with Horovod's ``compress`` and ``decompress``.  Made by
     ``Compression``.
 
-    Parameters
-    ----------
     named_parameters : pairs of name and parameter, the same as given to Horovod's optimizer
-    configuration : parts and options
     process_set : Horovod's; None for all ranks
-    grad_scaler : the loss scaler
-    policy : chooses each step's way; None to compress at every step
     """
 
     has_device_wire = True
@@ -253,8 +248,7 @@ class TorchCompressor(ParameterCompressor):
         return unflatten(flat, gradient)
 
     def _refuse_changes(self, tensor: torch.Tensor, ctx: Context) -> None:
-        """Raise ChangedGradient at a step's first result if the program changed a gradient that
-        Horovod's result would overwrite."""
+        """Raise ChangedGradient at a step's first result if a gradient was changed meanwhile."""
         keys, run = self._changes.take()
         if not keys:
             return
@@ -286,11 +280,7 @@ class TorchCompressor(ParameterCompressor):
         return HOST_WIRE if self._wire_device is None else DEVICE_WIRE
 
     def stats(self) -> Report:
-        """Return counts of everything sent, as every PyTorch compressor does, and the wire.
-
-        wire : "host", or "device" if Horovod gets messages and dense gradients as tensors on the
-        gradients' device
-        """
+        """Return counts of everything sent, as every PyTorch compressor does, and the ``wire``."""
         return {**super().stats(), "wire": self.wire}
 
     def _describe(self, specs: Sequence[TensorSpec]) -> Report:
@@ -317,8 +307,7 @@ class TorchCompressor(ParameterCompressor):
         self.has_begun = True
 
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:
-        """Do an optimizer's work from now on; the optimizer applies the result.  ``Compression``
-        calls it once.
+        """Do an optimizer's work from now on; the optimizer applies the result.
 
         In a world of one rank, and outside the process set, Horovod calls no compressor, so the
         optimizer stays unchanged.
@@ -396,7 +385,6 @@ class TorchCompressor(ParameterCompressor):
         self._policy.regrouped(self, groups)
 
     def close(self) -> None:
-        """Release the name and the hooks; do not use the compressor afterwards."""
         super().close()
         self._changes.forget()
         self._index.close()

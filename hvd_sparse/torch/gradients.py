@@ -1,9 +1,8 @@
 """Gradients that Horovod gives to ``compress``: their parameters, their optimizer, and changes.
 
-Horovod gives ``compress`` neither parameter nor optimizer.  The pointer that a hook recorded when
-the gradient was accumulated is only a hint: memory is reused.  The proof is that the tensor is the
-parameter's ``.grad``, the very object.  Gradients that Horovod made itself (zeros for a parameter
-that took no part) have no hook and are found by asking every parameter.
+The pointer that a hook recorded when the gradient was accumulated is only a hint: memory is reused.
+The proof is that the tensor is the parameter's ``.grad``, the very object.  Gradients that Horovod
+made itself (zeros for a parameter that took no part) have no hook: every parameter is asked.
 
 The optimizer is in the calling frames.  If it and the compressor had different process sets, some
 ranks would wait for others that never come; the carrier verifies the process set at every step.
@@ -114,12 +113,10 @@ class ParameterIndex:
         )
 
     def close(self) -> None:
-        """Take the hooks away."""
         remove(self._hooks)
 
 
 def _frames() -> Iterator[FrameType]:
-    """Yield the frames from the caller's upwards."""
     frame: FrameType | None = sys._getframe(1)
     for _ in range(FRAMES):
         if frame is None:
@@ -173,8 +170,7 @@ def refuse_parameter(tensor: torch.Tensor) -> None:
 def check_named(named_parameters: Params) -> list[tuple[str, torch.Tensor]]:
     """Return the parameters that can have a gradient; InvalidOption for other objects.
 
-    Frozen floats are among them, because they may be trained later; LoRA's int8 weights, for
-    example, are not.
+    Frozen floats may be trained later; LoRA's int8 weights, for example, may not.
     """
     if isinstance(named_parameters, torch.nn.Module):
         named_parameters = named_parameters.named_parameters()
@@ -282,13 +278,11 @@ class Changes:
         return changed, run
 
     def forget(self) -> None:
-        """Let go of all gradients."""
         self.given.clear()
         self.run = None
 
 
 def in_words(keys: list[str]) -> str:
-    """Return the error text for changed gradients."""
     names = ", ".join(repr(key) for key in keys[:MOST_NAMES])
     more = f" and {len(keys) - MOST_NAMES} more" if len(keys) > MOST_NAMES else ""
     return (
@@ -312,9 +306,8 @@ def _memory_of(values: torch.Tensor) -> np.ndarray:
 def _owns_version(gradient: torch.Tensor) -> bool:
     """Return whether writing to other tensors leaves a gradient's version as it is.
 
-    The gradients of parameters that were concatenated are parts of one tensor, and so are those
-    that a program keeps in one buffer: accumulating one raises the version of all.  That shows in
-    the memory only until it is replaced, so the answer is kept as long as the tensor lives.
+    Parts of one buffer, as of concatenated parameters, share their version. That shows in the
+    memory only until it is replaced, so the answer is kept as long as the tensor lives.
     """
     if gradient.is_inference() or gradient._is_view():
         return False

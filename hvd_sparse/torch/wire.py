@@ -30,10 +30,8 @@ time."""
 
 @dataclass(eq=False)
 class DenseTicket:
-    """A tensor that Horovod's allreduce reduces as it is.
-
-    ticket : the tensor's step; None if all tensors are dense and no state is kept
-    """
+    """A tensor that Horovod reduces as it is; without a ticket if all are dense and no state is
+    kept."""
 
     gradient: torch.Tensor
     key: str
@@ -41,10 +39,7 @@ class DenseTicket:
 
 
 class DenseWay:
-    """The way of gradients that Horovod reduces by itself.
-
-    stays : Horovod gets gradients on their device, not on the host
-    """
+    """The way of gradients that Horovod reduces by itself, on their device if ``stays``."""
 
     def __init__(
         self,
@@ -73,10 +68,7 @@ class DenseWay:
     def pass_on(
         self, gradient: torch.Tensor, position: int, way: str
     ) -> tuple[torch.Tensor, DenseTicket]:
-        """Return the tensor for Horovod to reduce if all tensors are dense and nothing is kept.
-
-        way : "dense" or "fp16"
-        """
+        """Return the tensor for Horovod to reduce if all tensors are "dense" or "fp16"."""
         is_wide = gradient.dtype in (torch.float32, torch.float64)
         narrowed = gradient.half() if way == "fp16" and is_wide else gradient
         wire = as_horovod_wants(narrowed, stays=self._stays)
@@ -87,7 +79,6 @@ class DenseWay:
         return wire, DenseTicket(gradient, key, None)
 
     def finish(self, reduced: torch.Tensor, ctx: DenseTicket) -> torch.Tensor:
-        """Return Horovod's result, in the dtype, layout and place of the gradient."""
         ticket = ctx.ticket
         if not reduced.is_cpu:
             catch_up(reduced.device)
@@ -120,8 +111,8 @@ def as_horovod_wants(gradient: torch.Tensor, *, stays: bool) -> torch.Tensor:
 
 
 def device_of_wire(choice: str, named: Sequence[tuple[str, torch.Tensor]]) -> torch.device | None:
-    """Return the device that messages travel from, or None for the host; InvalidOption if the
-    option ``wire`` asks for a device that cannot be it."""
+    """Return the device that messages travel from, None for the host; InvalidOption if it cannot
+    be."""
     if choice == HOST_WIRE or not named:
         return None
     reason = _why_not(named)
@@ -149,7 +140,6 @@ def _why_not(named: Sequence[tuple[str, torch.Tensor]]) -> str | None:
 
 
 def fetch_carrier(reduced: torch.Tensor) -> np.ndarray:
-    """Return a carrier that Horovod has reduced, on the host."""
     if reduced.is_cpu:
         carrier: np.ndarray = reduced.numpy()
         return carrier
@@ -160,13 +150,10 @@ def fetch_carrier(reduced: torch.Tensor) -> np.ndarray:
 class LastGradientWait:
     """Sleeps at a step's last gradient until the other ranks have sent theirs.
 
-    Horovod's own wait at the end of a step polls, and takes time from other processes on the core,
-    for example other ranks or data loaders. So the compressor sleeps until its exchanges are done
-    before it submits the last gradient.
-
-    That must not hold up a rank for which others wait, for example one that takes part in another
-    collective before its optimizer's step. So a rest is not much longer than the step's gradients
-    took to come, and after one that was in vain the next steps have none.
+    Horovod's own wait polls, and takes time from other processes on the core, for example other
+    ranks or data loaders. But other ranks may wait for this one in another collective. So a rest
+    is not much longer than the step's gradients took to come, and after one that was in vain the
+    next steps have none.
     """
 
     def __init__(self) -> None:

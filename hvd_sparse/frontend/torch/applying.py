@@ -41,11 +41,8 @@ PRODUCT = "mu_product"
 
 class Applying:
     """Base class of a handed-over optimizer: its step applies the compressor's result times the
-    learning rate.
-
-    It precedes the optimizer's class.  Parameter groups, ``state_dict``, hooks and schedulers stay
-    the optimizer's own.
-    """
+    learning rate.  Parameter groups, ``state_dict``, hooks and schedulers stay the optimizer's
+    own."""
 
     hvd_sparse_base: type[torch.optim.Optimizer]
     hvd_sparse_compressor: Any
@@ -63,7 +60,6 @@ class Applying:
     @torch._disable_dynamo  # torch.compile(optimizer.step): what arrives was made outside of torch
     @torch.no_grad()
     def step(self, closure: Any = None) -> Value:
-        """Apply the compressor's results."""
         # as torch's own optimizers: gradients are recorded for the closure alone
         loss = None
         if closure is not None:
@@ -91,13 +87,12 @@ class Applying:
         return loss
 
     def _count(self, alone: Collection[torch.Tensor]) -> None:
-        """Count the steps of every parameter with a gradient, as Adam does; a state without the
-        count was cleared.
+        """Count the steps of every parameter with a gradient but those ``alone``, as Adam does.
+
+        A state without the count was cleared.
 
         Horovod's ``broadcast_optimizer_state`` takes a step with zero gradients to have a state,
         with moments for those of rank 0.
-
-        alone : parameters whose state is the optimizer's own
         """
         has_begun = self.hvd_sparse_compressor.has_begun
         states = []
@@ -143,8 +138,7 @@ class Applying:
         return whole
 
     def __reduce__(self) -> Value:
-        """Pickle and copy as the optimizer that was handed over, with a state that it could go on
-        from."""
+        """Pickle and copy as the optimizer that was handed over, with a state to go on from."""
         state, groups = self._whole_state(), _groups_by_parameter(self.param_groups)
         for parameter, held in state.items():
             if "betas" not in groups.get(parameter, {}):
@@ -227,10 +221,10 @@ class Applying:
             self.param_groups = whole
 
     def _refuse_foreign_gradients(self, groups: list[Settings]) -> None:
-        """Refuse dense gradients before any gradient came through the compressor.
+        """Refuse dense gradients before any came through the compressor: they lack its momentum.
 
-        They lack the compressor's momentum.  Zeros, with which Horovod makes an optimizer create
-        its state before a broadcast, change nothing and are accepted.
+        Zeros, with which Horovod makes an optimizer create its state before a broadcast, change
+        nothing and are accepted.
         """
         for group in groups:
             dense = [p for p in group["params"] if not p.grad.is_sparse]
@@ -253,8 +247,7 @@ def _groups_by_parameter(groups: list[Settings]) -> dict[torch.Tensor, Settings]
 class Follower:
     """Passes the current settings of the handed-over optimizer to the memory, tensor by tensor.
 
-    They are read from the optimizer that Horovod derives of it: loading a state gives that one new
-    parameter groups.
+    They are read from the optimizer that Horovod derives of it, which has groups of its own.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, compressor: Any) -> None:
@@ -296,10 +289,7 @@ class Follower:
     def settings_of(
         self, key: str, parameter: torch.Tensor, value: Callable[[], np.ndarray]
     ) -> Settings:
-        """Return the optimizer's settings for a parameter, in the form of the memory's ``tune``.
-
-        value : returns the flat parameter
-        """
+        """Return the optimizer's settings for a parameter, in the form of the memory's ``tune``."""
         optimizer, index = self._optimizer, self._group_of(parameter)
         if index is None:
             raise InvalidOption(
@@ -314,8 +304,7 @@ class Follower:
         return settings
 
     def rate_of(self, parameter: torch.Tensor) -> tuple[float, int]:
-        """Return a parameter's learning rate, and the number of its group; ``settings_of`` refuses
-        one without a group."""
+        """Return a parameter's learning rate, and the number of its group."""
         index = self._group_of(parameter)
         if index is None:
             return 0.0, 0
@@ -329,10 +318,7 @@ class Follower:
 
     def moments_of(self, parameter: torch.Tensor, steps: int) -> tuple[Settings, int] | None:
         """Return moments that the optimizer was given and the memory has not, and their steps; None
-        where the memory goes on, and no moments where the state was cleared.
-
-        steps : of the memory's moments
-        """
+        where the memory goes on from its ``steps``, and no moments where the state was cleared."""
         state = self._optimizer.state.get(parameter)
         if not state:
             if id(parameter) not in self._counted:
@@ -348,7 +334,8 @@ class Follower:
 
 
 def is_counted_alone(state: Settings) -> bool:
-    """Tell whether a state has a count and no moments but zeros, as before Horovod's broadcast."""
+    """Return whether a state has a count and no moments but zeros, as before Horovod's
+    broadcast."""
     moments = [state[name] for name in MOMENTS if state.get(name) is not None]
     if "step" not in state or (moments and state["step"]):
         return False

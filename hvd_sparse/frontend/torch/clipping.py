@@ -37,7 +37,6 @@ def clip(
     The root mean square of the ranks' norms stands for the norm of their average, which it never
     falls below.  Gradients that are not finite stay as they are, and are seen tensor by tensor.
 
-    gradients : dense or sparse; written to
     scale : of the loss
     is_sum : the ranks' gradients are summed, not averaged
     """
@@ -53,11 +52,8 @@ def clip(
 
 
 def hold_back(cls: Any, clip: Callable[[Optimizer, list[torch.Tensor]], None]) -> None:
-    """Let the optimizers of a class that Horovod has derived from a handed-over one's clip all
-    gradients before they send the first.
-
-    clip : called with the optimizer and its gradients
-    """
+    """Let the optimizers of a class that Horovod has derived from a handed-over one's call ``clip``
+    with all their gradients, before they send the first."""
     send, synchronize = cls._allreduce_grad_async, cls.synchronize
     cls._hvd_sparse_is_complete = False
 

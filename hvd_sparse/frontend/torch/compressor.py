@@ -41,11 +41,6 @@ NORM = "the norm of all gradients, for clip_grad_norm"
 class ParameterCompressor(Compressor):
     """A compressor of the gradients of PyTorch's parameters.
 
-    Parameters
-    ----------
-    named : pairs of name and parameter
-    configuration, place, world_size, policy : as for ``Compressor``
-    grad_scaler : the loss scaler
     carrier_dtype : of single carriers; None takes the accumulator's
     """
 
@@ -100,7 +95,6 @@ class ParameterCompressor(Compressor):
         return vector_of(parameter, spec) if self._stays[position] else flatten(parameter, spec)
 
     def _hand_out(self, ticket: Ticket | None, result: torch.Tensor) -> None:
-        """Watch a tensor's result, which takes its gradient's place."""
         if ticket is None or ticket.position is None:
             return
         is_kept = ticket.state is not None and ticket.position in ticket.run.completed
@@ -118,8 +112,7 @@ class ParameterCompressor(Compressor):
     # -- the optimizer ----------------------------------------------------------------------------
 
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:
-        """Do an optimizer's work from now on; the optimizer applies the result.  ``Compression``
-        calls it once."""
+        """Do an optimizer's work from now on; the optimizer applies the result."""
         self._follower = Follower(optimizer, self)
         self.results.hand_over(self.way_of_gradients, self.clipping_remedy)
         self.step.settings_of = self._settings_of
@@ -128,7 +121,7 @@ class ParameterCompressor(Compressor):
         """Called with each class that is derived from the handed-over optimizer's."""
 
     def follow(self, rates: Rates) -> None:
-        """Let densities follow the learning rate of the optimizer that was handed over."""
+        """Let densities follow the learning rate of the handed-over optimizer."""
         follower = self._follower
         if follower is None:  # nothing is compressed here
             return
@@ -152,8 +145,8 @@ class ParameterCompressor(Compressor):
         return settings
 
     def _averaged(self, position: int) -> int:
-        """Return over how many ranks the optimizer's gradients of a tensor are averaged, and the
-        memory's are not."""
+        """Return over how many ranks the optimizer's gradients are averaged, and the memory's are
+        not."""
         return self._size_of_world() if self._is_sparse[position] else 1
 
     def optimizer_state_of(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -210,19 +203,13 @@ class ParameterCompressor(Compressor):
         return found
 
     def close(self) -> None:
-        """Release the name and the hooks; do not use the compressor afterwards."""
         super().close()
         self.results.close()
         self._is_closed = True
 
 
 class StepScale:
-    """The loss scale of a step, read once: a ``GradScaler`` on an accelerator waits for it.
-
-    Parameters
-    ----------
-    grad_scaler : a ``torch.amp.GradScaler``, or a callable that returns the scale; None for 1
-    """
+    """The loss scale of a step, read once: a ``GradScaler`` on an accelerator waits for it."""
 
     def __init__(self, grad_scaler: GradScaler) -> None:
         read: Callable[[], float] | None = getattr(grad_scaler, "get_scale", grad_scaler)

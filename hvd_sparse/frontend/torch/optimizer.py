@@ -58,7 +58,6 @@ def read_optimizer(optimizer: Optimizer) -> Handover:
 
 
 def refuse_options(name: str, group: Mapping[str, Option]) -> None:
-    """Raise InvalidOption for a parameter group with an option that no memory knows."""
     if group.get("differentiable"):
         raise InvalidOption(
             f"the optimizer has differentiable, which no memory knows: make the {name} without it, "
@@ -92,8 +91,8 @@ OF_REFERENCE_PAIR = {"lr", "betas", "eps", "weight_decay"}
 
 
 def _is_reference_muon(step: str, group: Mapping[str, Option]) -> bool:
-    """Tell whether Muon's reference implementation, which is copied rather than installed, has a
-    step of this name and such a group."""
+    """Return whether Muon's reference implementation, which is copied rather than installed, has
+    them."""
     options = set(group) - OF_EVERY_GROUP
     if step == "SingleDeviceMuon.step":
         return options == OF_REFERENCE_MUON
@@ -102,8 +101,7 @@ def _is_reference_muon(step: str, group: Mapping[str, Option]) -> bool:
 
 
 def unhooked(step: Any) -> Any:
-    """Return the ``step`` of a class without the function that torch wraps around it when the first
-    optimizer of the class is made."""
+    """Return the ``step`` of a class without the function that torch wraps around it."""
     return step.__wrapped__ if getattr(step, "hooked", False) else step
 
 
@@ -147,7 +145,6 @@ def _settings_of_muon(group: Mapping[str, Option], shape: tuple[int, ...]) -> Se
 
 
 def is_muon(group: Mapping[str, Option]) -> bool:
-    """Tell whether a group's updates are orthogonalised; SGD has dampening, and Adam betas."""
     return not {"betas", "dampening"} & set(group)
 
 
@@ -159,7 +156,6 @@ def is_decoupled(optimizer: torch.optim.Optimizer, group: Mapping[str, Option]) 
 
 
 def refuse_momentum(optimizer: Optimizer) -> None:
-    """InvalidOption for an optimizer with momentum behind a memory that applies it already."""
     for group in optimizer.param_groups:
         momentum = momentum_in(group)
         if momentum is not None:
@@ -183,18 +179,9 @@ def momentum_in(group: Mapping[str, Option]) -> str | None:
 
 
 def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
-    """Return the rates of a run.  Neither optimizer nor scheduler is changed.
-
-    Parameters
-    ----------
-    optimizer : that is handed over
-    scheduler : of its rates; None for none
-    steps : calls of the scheduler's ``step()`` in the run; None where the mean is not asked for
-
-    Raises
-    ------
-    InvalidOption : the scheduler is another optimizer's, none, or under way
-    """
+    """Return the rates of a run, of which ``steps`` are the calls of ``scheduler.step()``;
+    InvalidOption for a scheduler that is another optimizer's, none, or under way.  Nothing is
+    changed."""
     now = [float(group["lr"]) for group in optimizer.param_groups]
     if scheduler is None:
         changes = any("initial_lr" in group for group in optimizer.param_groups)

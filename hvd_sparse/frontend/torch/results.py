@@ -51,10 +51,8 @@ ALIKE = 0.999
 
 
 def weakly(method: Callable[..., None], *first: object) -> Callable[..., None]:
-    """Return a hook that calls a bound method while its object lives.
-
-    first : arguments before the hook's own
-    """
+    """Return a hook that calls a bound method, with ``first`` before its own arguments, while the
+    object lives."""
     owner, function = weakref.ref(method.__self__), method.__func__  # type: ignore[attr-defined]
 
     def call(*arguments: Any) -> None:
@@ -76,7 +74,6 @@ class Result:
 
     gradient : the tensor that holds it; None where DDP will make one
     bits : of the parameter, added up; None if versions are known to show changes
-    in_step : an optimizer's step was under way
     is_gone : whether it was gone when the next gradient came; None before that
     """
 
@@ -92,9 +89,6 @@ class Result:
 class Results:
     """The results of a compressor, from when they are handed out until they are applied.
 
-    Attributes
-    ----------
-    position_of : positions of the parameters, by id
     waiting : results that no optimizer has applied yet, by position
     way : the remedy for gradients that come by another way
     """
@@ -137,11 +131,8 @@ class Results:
         weakref.finalize(self, remove, self._hooks)
 
     def hand_over(self, way: str = "", clipping_remedy: str = "") -> None:
-        """Expect that the step of a handed-over optimizer alone applies results.
-
-        way, clipping_remedy : for gradients that come by another way, and that are clipped
-        afterwards
-        """
+        """Expect that the step of a handed-over optimizer alone applies results; give two
+        remedies."""
         self._is_handed_over, self.way, self._clipping_remedy = True, way, clipping_remedy
         by_size = sorted(self._trained, key=lambda each: each[1].numel())
         self._smallest = iter([position for position, _ in by_size])
@@ -169,7 +160,6 @@ class Results:
         self._copies.pop(position, None)
 
     def settle_all(self) -> None:
-        """Take back all steps whose results were thrown away, before states are read."""
         for position in list(self.waiting):
             self.settle(position)
 
@@ -201,7 +191,6 @@ class Results:
         )
 
     def close(self) -> None:
-        """Take the hooks away."""
         self.waiting.clear()
         remove(self._hooks)
 
@@ -231,8 +220,7 @@ class Results:
         return self._is_result.get(self.position_of.get(id(parameter), -1), False)
 
     def tell_of_others(self, others: Sequence[torch.Tensor], name: str) -> None:
-        """Warn once that an optimizer updates parameters whose dense gradients came by another way;
-        Horovod exchanges sparse ones as ever."""
+        """Warn once that an optimizer updates dense gradients that came by another way."""
         dense = [p for p in others if p.grad is not None and not p.grad.is_sparse]
         if not dense:
             return
@@ -248,8 +236,7 @@ class Results:
         )
 
     def tell_of_decay(self, group: Value) -> None:
-        """Warn once if a group's weight decay was taken of other values than at the optimizer's
-        step."""
+        """Warn once if a group's parameters were moved between the backward pass and the step."""
         for parameter in group["params"] if group["weight_decay"] else ():
             position = self.position_of.get(id(parameter), -1)
             version = parameter._version
@@ -270,7 +257,6 @@ class Results:
         self._under_way = weakref.ref(optimizer)
 
     def end_step(self, optimizer: Optimizer, *_: object) -> None:
-        """Note that an optimizer has finished a step, and so applied its gradients."""
         self._under_way = None
         if not self.waiting and not self._copies:
             return
@@ -369,7 +355,7 @@ class Results:
         return (is_step_due and not handed.in_step) or not self._has_changed(handed.run)
 
     def _has_changed(self, run: StepRun) -> bool:
-        """Tell whether anything was applied since a step's results were handed out."""
+        """Return whether anything was applied since a step's results were handed out."""
         if self._verdict[0] is not run:
             mine = [(self._parameters[i], h) for i, h in self.waiting.items() if h.run is run]
             is_newer = any(parameter._version != h.parameter_version for parameter, h in mine)
@@ -406,5 +392,5 @@ class Results:
 
 
 def _bits_of(parameter: torch.Tensor) -> int:
-    """Return the bits of a parameter, added up as integers: any change of one entry shows."""
+    """Return the bits of a parameter, added up as integers."""
     return int(parameter.detach().view(INTEGERS[parameter.element_size()]).sum())
