@@ -219,7 +219,7 @@ def _record_of(line: str) -> Report:
     return record
 
 
-def in_bytes(value: float, _: int = 0) -> str:
+def in_bytes(value: float, _: float = 0.0) -> str:
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if abs(value) < 1000 or unit == "TB":
             break
@@ -227,7 +227,7 @@ def in_bytes(value: float, _: int = 0) -> str:
     return f"{value:.3g} {unit}"
 
 
-def in_time(value: float, _: int = 0) -> str:
+def in_time(value: float, _: float = 0.0) -> str:
     if value >= 3600:
         return f"{value / 3600:.3g} h"
     if value >= 120:
@@ -245,15 +245,16 @@ def _charts_of(runs: Sequence[Run]) -> Iterator[tuple[str, int, Callable[[Axes],
     curves: dict[str, Callable[..., Curve]] = {
         name.replace("_", " "): partial(Run.metric, name=name) for name in _metrics_of(runs)
     }
-    for title, curve in {**curves, "bytes sent": Run.bytes_sent}.items():
-        yield f"{title} over step", 0, partial(_lines, runs, title, curve, "step")
-        yield f"{title} over time", 0, partial(_lines, runs, title, curve, "seconds")
+    curves["bytes sent"] = Run.bytes_sent
+    for title in curves:
+        yield f"{title} over step", 0, partial(_lines, runs, title, curves[title], "step")
+        yield f"{title} over time", 0, partial(_lines, runs, title, curves[title], "seconds")
     layers, recorded = _layers(runs), [run for run in runs if run.records]
     if not layers:
         return
     for title, name in FIELDS:
-        curve = partial(Run.total, name=name)
-        yield f"{title} over step", 0, partial(_lines, runs, title, curve, "step")
+        total = partial(Run.total, name=name)
+        yield f"{title} over step", 0, partial(_lines, runs, title, total, "step")
         yield f"{title} by layer", len(layers), partial(_dots, runs, layers, name)
     yield "seconds of a step", len(recorded), partial(_bars, recorded)
 
