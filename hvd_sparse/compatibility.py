@@ -39,10 +39,6 @@ def check_composition(
         raise InvalidOption(
             f"{selector.id} chooses its own density: leave out schedule {schedule.id}"
         )
-
-
-def check_densities(selector: Selector, schedule: Schedule | None) -> None:
-    """Raise InvalidOption if a schedule's final density contradicts the densities by tensor."""
     asked, told = getattr(selector, "density", None), getattr(schedule, "value", None)
     if isinstance(asked, DensityRule) and told is not None and told != asked:
         raise InvalidOption(

@@ -22,7 +22,6 @@ from hvd_sparse.collectives.topology import Placement, in_nodes_of, is_elastic
 from hvd_sparse.compatibility import (
     Groups,
     check_composition,
-    check_densities,
     check_exchange,
     check_groups,
     check_hiding,
@@ -152,7 +151,6 @@ class Configuration(Parts):
         check_choice(self.on_nonfinite, "on_nonfinite", ("propagate", "raise"))
         check_choice(self.wire, "wire", WIRES)
         check_composition(self.selector, self.memory, self.codec, self.schedule)
-        check_densities(self.selector, self.schedule)
         check_exchange(self.exchange, self.selector, self.memory, self.codec, self.schedule)
         check_select_over(self.select_over, self.exchange, self.selector)
         if self.hides:

@@ -27,7 +27,6 @@ from hvd_sparse.errors import ExchangeTimeout, InvalidOption, SparseError, Unsup
 from hvd_sparse.frontend.torch.arrays import dtype_of, flatten, own_memory
 from hvd_sparse.frontend.torch.compressor import ParameterCompressor
 from hvd_sparse.frontend.torch.results import weakly
-from hvd_sparse.plan.measuring import HidingPolicy
 from hvd_sparse.state.state_check import bare
 from hvd_sparse.step.driver import NOTHING, Driver
 from hvd_sparse.step.records import TensorStep, Ticket
@@ -63,14 +62,11 @@ class DdpCompressor(ParameterCompressor):
         self._sent: list[SentBucket] = []
         self._buckets = 0
         self._marks_idle = False
-        self._finishes = configuration.memory.finishes
         self._accumulation = Accumulation(self._parameters, asks_for_results=self._finishes)
         self._optimizer_hook: Any = None
         self._has_judged = False
         self.collective = TorchDistributedCollective(group, self._parameters[0].device)
         self._start(dist.get_rank(group), dist.get_rank)
-        if configuration.hides:
-            self._policy = HidingPolicy(self.step, self.name)
         try:
             self._driver = Driver(self.step, self.collective, self.name)
             self._meet()
@@ -79,9 +75,8 @@ class DdpCompressor(ParameterCompressor):
             raise
         self.has_begun = True
         let_threads_finish()
-        hook = register_optimizer_step_pre_hook(weakly(self._meet_optimizer))
-        weakref.finalize(self, hook.remove)
-        self._optimizer_hook = hook
+        self._optimizer_hook = register_optimizer_step_pre_hook(weakly(self._meet_optimizer))
+        weakref.finalize(self, self._optimizer_hook.remove)
 
     def _meeting_place(self) -> str:
         # a process group matches collectives by their order alone

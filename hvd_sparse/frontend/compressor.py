@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 from hvd_sparse.collectives.contract import Collective
@@ -20,7 +19,7 @@ from hvd_sparse.frontend.states import footprint, load_state, saved_state
 from hvd_sparse.frontend.summary import summary_of, summary_of_ranks
 from hvd_sparse.plan.group_plan import GroupPlan
 from hvd_sparse.plan.hiding import HiddenDensities
-from hvd_sparse.plan.policy import Policy, Verdict
+from hvd_sparse.plan.policy import Policy, Verdict, waiting
 from hvd_sparse.registry import configuration as describe_part
 from hvd_sparse.state.checkpoint_file import Gatherer, gather_into_file, read
 from hvd_sparse.state.redistribution import Commits, redistribute
@@ -168,7 +167,7 @@ class Compressor:
         collective, limit_s = self.collective, self.limit_s
         shake = handshake(self._describe(self.step.specs), collective.world_size)
         self.handshake_name = self._meeting_place()
-        with self._awaiting(HANDSHAKE):
+        with waiting(self, HANDSHAKE):
             Conversation(shake, collective, self.handshake_name).finish(limit_s)
             meeting = introduce(self.watchdog.endpoint(collective.rank))
             peers = f"{self.handshake_name}.peers"
@@ -183,19 +182,6 @@ class Compressor:
     def _describe(self, specs: Sequence[TensorSpec]) -> Report:
         described = describe_rank(self.configuration, specs, self.name, self.step.placement)
         return {**described, **self._policy.describe()}
-
-    @contextmanager
-    def _awaiting(self, what: str) -> Iterator[None]:
-        """Return a context for collectives beside those of a step; ``what`` names them."""
-        ledger = self.watchdog.ledger
-        ledger.begin(what)
-        try:
-            with ledger.waiting():
-                yield
-        except ExchangeTimeout as error:
-            raise self.explain(error) from error
-        finally:
-            ledger.end(what)
 
     def explain(self, error: ExchangeTimeout) -> ExchangeTimeout:
         """Return a timeout error that names the ranks that are behind."""
@@ -365,7 +351,7 @@ class Compressor:
             )
         state, name = self.state_dict(), f"hvd_sparse.save.{self.name}"
         limit_s = None if self.limit_s is None else PATIENCE_IN_SAVE * self.limit_s
-        with self._awaiting(SAVE):
+        with waiting(self, SAVE):
             gather_into_file(state, path, self.collective, name, limit_s)
 
     def load(self, path: str | os.PathLike[str]) -> None:

@@ -77,9 +77,12 @@ def flatten(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray:
     memory = own_memory(gradient)
     if memory is not None:
         return memory
-    copied = to_host(gradient.detach().to(TORCH[spec.accumulator]).contiguous())
-    flat: np.ndarray = copied.numpy().reshape(-1)
+    flat: np.ndarray = to_host(_wide(gradient, spec)).numpy()
     return flat
+
+
+def _wide(gradient: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
+    return gradient.detach().to(TORCH[spec.accumulator]).contiguous().view(-1)
 
 
 def unflatten(flat: np.ndarray, gradient: torch.Tensor) -> torch.Tensor:
@@ -114,13 +117,12 @@ def like(dense: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
 def vector_of(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray:
     """Return the gradient as a vector of its device, of the accumulator's dtype, in logical order
     and in its own memory if possible, without a wait."""
-    wide = gradient.detach().to(TORCH[spec.accumulator])
-    return as_vector(wide.contiguous().view(-1))
+    return as_vector(_wide(gradient, spec))
 
 
 def late_gradient(gradient: torch.Tensor, spec: TensorSpec) -> Late:
     """Begin a copy of a device's gradient to the host, flat, in the accumulator's dtype."""
-    return Copy(gradient.detach().to(TORCH[spec.accumulator]).contiguous().view(-1))
+    return Copy(_wide(gradient, spec))
 
 
 def as_vector(tensor: torch.Tensor) -> np.ndarray:

@@ -26,7 +26,8 @@ from hvd_sparse.frontend.torch.ways import DEVICE, HOST, say_experimental, say_w
 from hvd_sparse.kernels.engines import resolve_engine, resolve_engine_by_place
 from hvd_sparse.memories._directions import DirectionState, Moments
 from hvd_sparse.optimizer_memory import Rates, warn_of_rare_entries
-from hvd_sparse.plan.policy import Policy
+from hvd_sparse.plan.measuring import HidingPolicy
+from hvd_sparse.plan.policy import Policy, waiting
 from hvd_sparse.state.checkpoint_file import with_arrays
 from hvd_sparse.state.state_check import IncompatibleKeys
 from hvd_sparse.step.buckets import grouped
@@ -77,6 +78,9 @@ class ParameterCompressor(Compressor):
         resolve = resolve_engine_by_place if any(self._stays) else resolve_engine
         kernels, buckets = resolve(configuration.engine), grouped(specs, configuration)
         self.step = Step(configuration, specs, buckets, kernels, carrier_dtype)
+        if configuration.hides:
+            self._policy = HidingPolicy(self.step, self.name)
+        self._finishes = configuration.memory.finishes
         self._is_sparse = [configuration.is_sparse(spec.shape, spec.numel) for spec in specs]
         self._follower: Follower | None = None
         self.results = Results(self.step, self._parameters)
@@ -106,7 +110,7 @@ class ParameterCompressor(Compressor):
         bound = self.configuration.clip_grad_norm
         assert bound is not None
         name, scale = f"hvd_sparse.{self.name}.norm", self._scale()
-        with self._awaiting(NORM):
+        with waiting(self, NORM):
             clip(gradients, bound, self.collective, name, self.limit_s, scale, is_sum)
 
     # -- the optimizer ----------------------------------------------------------------------------
