@@ -13,8 +13,7 @@ from hvd_sparse.collectives.topology import is_elastic
 from hvd_sparse.configuration import DEVICE_WIRE, Configuration
 from hvd_sparse.errors import ExchangeTimeout, InvalidOption
 from hvd_sparse.frontend.naming import Naming
-from hvd_sparse.frontend.outlet import Outlet
-from hvd_sparse.frontend.recorder import Recorder
+from hvd_sparse.frontend.recorder import Outlet, Recorder
 from hvd_sparse.frontend.states import footprint, load_state, saved_state
 from hvd_sparse.frontend.summary import summary_of, summary_of_ranks
 from hvd_sparse.plan.group_plan import GroupPlan

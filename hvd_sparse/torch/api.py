@@ -1,8 +1,9 @@
-"""``hvd_sparse.torch.Compression``: the named methods for PyTorch."""
+"""``hvd_sparse.torch.Compression``: the named methods, and their compressors in elastic states."""
 
 from __future__ import annotations
 
 import torch
+from horovod.torch.elastic.state import StateHandler, get_handler_registry, set_handler_registry
 
 from hvd_sparse.frontend.compression import AutoMethod, SendNothing
 from hvd_sparse.frontend.torch.optimizer import ReadsTorch
@@ -43,3 +44,28 @@ class Compression(ReadsTorch, AutoMethod, Methods):
     _plans_groups = True
     _compressor = TorchCompressor
     _nothing = TorchSendNothing
+
+
+class CompressorStateHandler(StateHandler):  # type: ignore[misc]
+    """A compressor in ``hvd.elastic.TorchState(model=..., compressor=compressor)``.
+
+    It commits and restores this rank's state, and redistributes it when the world has changed.
+    Without a handler, Horovod would pickle the compressor and give rank 0's to all ranks.
+    """
+
+    def __init__(self, compressor: TorchCompressor) -> None:
+        super().__init__(compressor)
+        self.save()
+
+    def save(self) -> None:
+        self.value.commit()
+
+    def restore(self) -> None:
+        self.value.go_back()
+
+    def sync(self) -> None:
+        # no commit, as Horovod's handler of the model makes none here
+        self.value.rejoin()
+
+
+set_handler_registry([(TorchCompressor, CompressorStateHandler), *get_handler_registry()])

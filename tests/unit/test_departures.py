@@ -7,8 +7,7 @@ import pytest
 import worlds
 from worlds import configure, normals, tensors
 
-from hvd_sparse.frontend.outlet import Outlet
-from hvd_sparse.frontend.recorder import Recorder
+from hvd_sparse.frontend.recorder import Outlet, Recorder
 from hvd_sparse.step.departures import (
     BLOCK,
     EVERY,

@@ -18,8 +18,7 @@ from worlds import configure, normals, tensors
 from hvd_sparse.cli import main
 from hvd_sparse.cli.report import read_run, read_runs
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.frontend.outlet import Outlet
-from hvd_sparse.frontend.recorder import Recorder
+from hvd_sparse.frontend.recorder import Outlet, Recorder
 from hvd_sparse.step.session import Session
 from hvd_sparse.telemetry.contract import Place
 from hvd_sparse.telemetry.jsonl import JsonLines

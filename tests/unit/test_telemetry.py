@@ -19,9 +19,8 @@ from worlds import configure, normals, tensors
 from hvd_sparse.collectives.local import LocalCollective
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.frontend import outlet as outlet_module
-from hvd_sparse.frontend.outlet import Outlet
-from hvd_sparse.frontend.recorder import Recorder, union
+from hvd_sparse.frontend import recorder as recorder_module
+from hvd_sparse.frontend.recorder import Outlet, Recorder, union
 from hvd_sparse.registry import WRITERS
 from hvd_sparse.step.session import Session
 from hvd_sparse.telemetry.contract import Place, resolve_writers
@@ -277,8 +276,8 @@ def test_a_writer_that_fails_is_named_once_and_the_others_go_on(caplog):
 
 
 def test_a_writer_that_hangs_holds_nothing_up(caplog, monkeypatch):
-    monkeypatch.setattr(outlet_module, "LAST_S", 0.2)
-    monkeypatch.setattr(outlet_module, "MOST_WAITING", 2)
+    monkeypatch.setattr(recorder_module, "LAST_S", 0.2)
+    monkeypatch.setattr(recorder_module, "MOST_WAITING", 2)
     over = threading.Event()
     try:
         with caplog.at_level(logging.WARNING, "hvd_sparse"):
