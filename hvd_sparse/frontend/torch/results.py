@@ -108,7 +108,7 @@ class Results:
         self._is_handed_over = False
         self._is_result: dict[int, bool] = {}
         self._stepped: set[int] = set()
-        self._under_way: weakref.ref[Optimizer] | None = None
+        self._in_step = False  # of an optimizer
         self._shows_versions = False
         self._is_hidden = False  # what becomes of results cannot be seen, and is not judged
         self._verdict: tuple[StepRun | None, bool] = (None, False)
@@ -187,7 +187,7 @@ class Results:
             0 if gradient is None else gradient._version,
             parameter._version,
             bits,
-            self._under_way is not None,
+            self._in_step,
         )
 
     def close(self) -> None:
@@ -253,11 +253,11 @@ class Results:
 
     # -- what the hooks call ----------------------------------------------------------------------
 
-    def _begin_step(self, optimizer: Optimizer, *_: object) -> None:
-        self._under_way = weakref.ref(optimizer)
+    def _begin_step(self, *_: object) -> None:
+        self._in_step = True
 
     def end_step(self, optimizer: Optimizer, *_: object) -> None:
-        self._under_way = None
+        self._in_step = False
         if not self.waiting and not self._copies:
             return
         for group in optimizer.param_groups:
