@@ -166,7 +166,7 @@ class Recorder:
         for key, counted in counts.items():
             mine = _of_tensor(counted, tickets.get(key), steps, has_frames=has_frames)
             tensors[key] = {**mine, **{f"{kind}_s": seconds[kind].get(key) for kind in SPANS}}
-        total = _of_all(counts.values(), tickets.values(), tensors.values())
+        total = _of_all(counts.values(), tickets.values())
         for way in ("sent", "received"):
             total[f"bytes_{way}"] = (self._bytes[way] - bytes_before.get(way, 0)) / steps
         for kind in SPANS:
@@ -179,45 +179,34 @@ def _of_tensor(
     counted: Mapping[str, int], ticket: TensorStep | None, steps: int, *, has_frames: bool
 ) -> Report:
     """Return one tensor's values but times; ``ticket`` is None if the step was dense."""
-    entries = counted.get("entries_total", 0)
-    values: Report = {name: counted.get(name, 0) for name in COUNTS}
-    values["density_asked"] = None
-    values["density_achieved"] = counted["entries_sent"] / entries if entries else None
+    sent = None if ticket is None else ticket.outgoing
+    values = _of_all([counted], [] if ticket is None or sent is None else [ticket])
     values["bytes_sent"] = counted.get(BYTES, 0) / steps if has_frames else None
-    for name in ("bytes_received", "threshold", "residual_norm", "contraction", "staleness"):
-        values[name] = None
-    if ticket is None or ticket.outgoing is None:
-        return values
-    sent = ticket.outgoing
-    values["density_asked"] = ticket.parts.density
-    if has_frames:
-        values["bytes_received"] = _received(ticket)
-    if sent.found is not None and sent.found.threshold is not None:
-        values["threshold"] = _finite(sent.found.threshold)
-    if sent.observed is not None:
-        kept, there, waited = sent.observed
-        values["residual_norm"] = _finite(sent.norm)
-        values["contraction"] = kept / there if there else None
-        values["staleness"] = waited / sent.entries if sent.entries else None
+    values["bytes_received"] = None
+    if ticket is not None and sent is not None:
+        if has_frames:
+            values["bytes_received"] = _received(ticket)
+        if sent.found is not None and sent.found.threshold is not None:
+            values["threshold"] = _finite(sent.found.threshold)
     return values
 
 
-def _of_all(
-    counts: Iterable[Mapping[str, int]], tickets: Iterable[TensorStep], tensors: Iterable[Report]
-) -> Report:
+def _of_all(counts: Iterable[Mapping[str, int]], tickets: Iterable[TensorStep]) -> Report:
+    """Return the values that several tensors have together, without bytes and times."""
     sums = dict.fromkeys((*COUNTS, "entries_sent", "entries_total"), 0)
     for counted in counts:
         for name in sums:
             sums[name] += counted.get(name, 0)
-    observed, asked = [], []
+    observed, asked, norms = [], [], []
     for ticket in tickets:
         sent = ticket.outgoing
         if sent is not None and sent.observed is not None:
             observed.append((*sent.observed, sent.entries))
+            norms.append(_finite(sent.norm))
         if ticket.parts.density is not None:
             asked.append(ticket.parts.density)
     kept, there, waited, entries = (sum(values) for values in zip([0.0] * 4, *observed))
-    norms = [each["residual_norm"] for each in tensors if each["residual_norm"] is not None]
+    known = [norm for norm in norms if norm is not None]
     total = sums["entries_total"]
     return {
         **{name: sums[name] for name in COUNTS},
@@ -225,7 +214,7 @@ def _of_all(
         "density_asked": asked[0] if len(set(asked)) == 1 else None,
         "density_achieved": sums["entries_sent"] / total if total else None,
         "threshold": None,
-        "residual_norm": math.hypot(*norms) if norms else None,
+        "residual_norm": math.hypot(*known) if known else None,
         "contraction": kept / there if there else None,
         "staleness": waited / entries if entries else None,
     }
