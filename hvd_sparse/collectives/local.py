@@ -6,22 +6,22 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Generic, TypeVar, cast
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from hvd_sparse.errors import ExchangeTimeout, RankMismatch
 
 Result = TypeVar("Result")
-Part = TypeVar("Part")
 
 
+@dataclass(eq=False)
 class _Meeting:
     """One running collective: the operands submitted so far, by rank."""
 
-    def __init__(self) -> None:
-        self.brought: dict[int, object] = {}
-        self.is_complete = threading.Event()
+    brought: dict[int, object] = field(default_factory=dict)
+    is_complete: threading.Event = field(default_factory=threading.Event)
 
 
 class LocalWorld:
@@ -56,12 +56,11 @@ class LocalWorld:
 
         Raises the error of the lowest rank that failed.
         """
-        results = []
-        for result in self.run_all(function, *arguments):
+        results = self.run_all(function, *arguments)
+        for result in results:
             if isinstance(result, BaseException):
                 raise result
-            results.append(result)
-        return results
+        return cast("list[Result]", results)
 
     def run_all(
         self, function: Callable[..., Result], *arguments: object
@@ -104,38 +103,33 @@ class LocalWorld:
             return meeting
 
 
-class _LocalPending(Generic[Part]):
-    def __init__(
-        self,
-        world: LocalWorld,
-        meeting: _Meeting,
-        name: str,
-        finish: Callable[[list[Part]], np.ndarray],
-    ) -> None:
-        self._world, self._meeting, self._name, self._finish = world, meeting, name, finish
+@dataclass(eq=False)
+class _LocalPending:
+    world: LocalWorld
+    meeting: _Meeting
+    name: str
+    finish: Callable[[list[Any]], np.ndarray]
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
-        limit = (
-            self._world.timeout_s if timeout_s is None else min(timeout_s, self._world.timeout_s)
-        )
-        if not self._meeting.is_complete.wait(limit):
-            missing = sorted(set(range(self._world.world_size)) - set(self._meeting.brought))
+        world, brought = self.world, self.meeting.brought
+        limit = world.timeout_s if timeout_s is None else min(timeout_s, world.timeout_s)
+        if not self.meeting.is_complete.wait(limit):
+            missing = sorted(set(range(world.world_size)) - set(brought))
             raise ExchangeTimeout(
-                f"{self._name!r} did not finish in {limit} s: ranks {missing} did not submit it"
+                f"{self.name!r} did not finish in {limit} s: ranks {missing} did not submit it"
             )
-        parts = [self._meeting.brought[rank] for rank in range(self._world.world_size)]
-        return self._finish(cast("list[Part]", parts))  # all ranks make the same call
+        return self.finish([each for _, each in sorted(brought.items())])
 
     def is_done(self) -> bool:
-        return self._meeting.is_complete.is_set()
+        return self.meeting.is_complete.is_set()
 
 
+@dataclass(eq=False)
 class LocalCollective:
     """The collectives of one rank of a ``LocalWorld``."""
 
-    def __init__(self, world: LocalWorld, rank: int) -> None:
-        self._world = world
-        self.rank = rank
+    _world: LocalWorld
+    rank: int
 
     @property
     def world_size(self) -> int:
@@ -148,17 +142,17 @@ class LocalCollective:
     def _submit(
         self,
         name: str,
-        brought: Part,
+        brought: object,
         sent: int,
-        finish: Callable[[list[Part]], np.ndarray],
-        received: Callable[[list[Part]], float],
-    ) -> _LocalPending[Part]:
+        finish: Callable[[list[Any]], np.ndarray],
+        received: Callable[[list[Any]], float],
+    ) -> _LocalPending:
         """Start a collective; ``finish`` computes its result from all operands, and ``received``
         the bytes that come in through this rank's network."""
         world, rank = self._world, self.rank
         world.sent[rank] += sent
 
-        def counted(everything: list[Part]) -> np.ndarray:
+        def counted(everything: list[Any]) -> np.ndarray:
             world.wire_received[rank][name] += round(received(everything))
             return finish(everything)
 
@@ -166,7 +160,7 @@ class LocalCollective:
         # result.
         return _LocalPending(world, world.meet(rank, name, brought), name, counted)
 
-    def allgather(self, array: np.ndarray, name: str) -> _LocalPending[np.ndarray]:
+    def allgather(self, array: np.ndarray, name: str) -> _LocalPending:
         return self._submit(
             f"allgather.{name}",
             array.copy(),
@@ -175,7 +169,7 @@ class LocalCollective:
             lambda arrays: sum(each.nbytes for each in arrays) - array.nbytes,
         )
 
-    def allreduce(self, array: np.ndarray, name: str) -> _LocalPending[np.ndarray]:
+    def allreduce(self, array: np.ndarray, name: str) -> _LocalPending:
         def in_rank_order(arrays: list[np.ndarray]) -> np.ndarray:
             # Add in rank order on every rank, so that all get the same bits.
             total = arrays[0].copy()
@@ -194,9 +188,7 @@ class LocalCollective:
             f"allreduce.{name}", array.copy(), array.nbytes, in_rank_order, lambda _: ring
         )
 
-    def alltoall(
-        self, array: np.ndarray, splits: np.ndarray, name: str
-    ) -> _LocalPending[list[np.ndarray]]:
+    def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> _LocalPending:
         parts, rank = np.split(array.copy(), np.cumsum(splits)[:-1]), self.rank
         return self._submit(
             f"alltoall.{name}",

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from mpi4py import MPI
 from mpi4py.util.dtlib import from_numpy_dtype
 
 
+@dataclass(eq=False)
 class _LazyPending:
     """A collective that runs in ``wait``, because all ranks wait in the same order."""
 
-    def __init__(self, call: Callable[[], np.ndarray]) -> None:
-        self._call = call
+    _call: Callable[[], np.ndarray]
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
         return self._call()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -30,9 +31,11 @@ STEADY = 2
 because most of it would be padding."""
 
 
+@dataclass(eq=False)
 class _Started:
-    def __init__(self, work: dist.Work, output: torch.Tensor, name: str) -> None:
-        self._work, self._output, self._name = work, output, name
+    _work: dist.Work
+    _output: torch.Tensor
+    _name: str
 
     def is_done(self) -> bool:
         return bool(self._work.is_completed())
@@ -126,18 +129,15 @@ class _Gathering:
         return self._rest.wait(timeout_s)
 
 
+@dataclass(eq=False)
 class _Alltoall:
     """An alltoall: one collective sends the lengths of the parts, and ``wait`` sends the parts."""
 
-    def __init__(
-        self,
-        array: np.ndarray,
-        leaving: list[int],
-        arriving: _Started,
-        start: Callable[[torch.Tensor, np.ndarray, list[int], list[int]], _Started],
-    ) -> None:
-        self._array, self._leaving, self._arriving, self._start = array, leaving, arriving, start
-        self._parts: _Started | None = None
+    _array: np.ndarray
+    _leaving: list[int]
+    _arriving: _Started
+    _start: Callable[[torch.Tensor, np.ndarray, list[int], list[int]], _Started]
+    _parts: _Started | None = None
 
     def is_done(self) -> bool:
         return self._parts is not None and self._parts.is_done()

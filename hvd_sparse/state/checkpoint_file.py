@@ -21,6 +21,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -223,11 +224,13 @@ def _take(content: np.ndarray, told: State) -> np.ndarray:
     return np.frombuffer(content.data, dtype, length, place) if length else np.empty(0, dtype)
 
 
+@dataclass(frozen=True)
 class Gatherer:
     """Allgathers of values and of states under one name, one after the other."""
 
-    def __init__(self, collective: Collective, name: str, timeout_s: float | None) -> None:
-        self._collective, self._name, self._timeout_s = collective, name, timeout_s
+    _collective: Collective
+    _name: str
+    _timeout_s: float | None
 
     def _gather(self, data: np.ndarray) -> np.ndarray:
         return self._collective.allgather(data.view(np.uint8), self._name).wait(self._timeout_s)

@@ -20,14 +20,14 @@ import re
 import signal
 import sys
 import sysconfig
-import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from types import TracebackType
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -260,13 +260,9 @@ def _at_exit() -> None:
 
 def was_ended_by_join() -> bool:
     """Return whether the error that ends this program was raised in ``hvd.join()``."""
-    trace: TracebackType | None = getattr(sys, "last_traceback", None)
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        if is_join(code.co_filename, code.co_name):
-            return True
-        trace = trace.tb_next
-    return False
+    trace = traceback.walk_tb(getattr(sys, "last_traceback", None))
+    codes = [(frame.f_code, number) for frame, number in trace]
+    return is_in_join([Line(code.co_filename, number, code.co_name) for code, number in codes])
 
 
 class Line(NamedTuple):
@@ -283,7 +279,7 @@ def lines_of_main_thread() -> list[Line]:
     continue, the frame is gone and the process crashes.
     """
     try:
-        with _memory_file() as file:
+        with open(os.memfd_create("hvd_sparse stack"), "w+b") as file:
             faulthandler.dump_traceback(file, all_threads=True)
             file.seek(0)
             text = file.read().decode()
@@ -292,12 +288,6 @@ def lines_of_main_thread() -> list[Line]:
     head = re.search(rf"hread 0x0*{threading.main_thread().ident:x} .*\n", text)
     stack = text[head.end() :].partition("\n\n")[0] if head else ""
     return [Line(file, int(number), name) for file, number, name in _LINE.findall(stack)]
-
-
-def _memory_file() -> IO[bytes]:
-    if hasattr(os, "memfd_create"):
-        return open(os.memfd_create("hvd_sparse stack"), "w+b")
-    return tempfile.TemporaryFile()
 
 
 def place_of(lines: Sequence[Line]) -> str:
@@ -310,13 +300,11 @@ def place_of(lines: Sequence[Line]) -> str:
 
 
 def is_in_join(lines: Sequence[Line]) -> bool:
-    return any(is_join(line.file, line.function) for line in lines)
-
-
-def is_join(file: str, function: str) -> bool:
-    """Return whether a function of a file is ``hvd.join()``."""
-    folders = getattr(sys.modules.get("horovod"), "__path__", ())
-    return function == "join" and any(file.startswith(each + os.sep) for each in folders)
+    """Return whether a stack is inside ``hvd.join()``."""
+    folders = tuple(
+        f"{each}{os.sep}" for each in getattr(sys.modules.get("horovod"), "__path__", ())
+    )
+    return any(line.function == "join" and line.file.startswith(folders) for line in lines)
 
 
 class PatientPending:
@@ -343,12 +331,12 @@ class PatientPending:
                 raise failure
 
 
+@dataclass(eq=False)
 class PatientCollective:
     """A ``collectives.contract.Collective`` whose waits follow the watchdog's rules."""
 
-    def __init__(self, collective: Collective, watchdog: Watchdog) -> None:
-        self._collective = collective
-        self._watchdog = watchdog
+    _collective: Collective
+    _watchdog: Watchdog
 
     @property
     def rank(self) -> int:
