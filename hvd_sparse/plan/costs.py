@@ -41,7 +41,6 @@ Samples = dict[str, list[tuple[float, list[float]]]]
 """By kind of collective, for every length: the bytes that a rank receives, and the seconds of each
 repetition."""
 
-
 Numbers = Any
 """A float or an array of floats: a formula returns a float for a float and an array for an array,
 which numpy's type hints do not distinguish."""

@@ -40,10 +40,10 @@ Agree = Callable[[np.ndarray], np.ndarray]
 
 
 class Trial:
-    """Choice of the fastest way by measurement: ``steps`` measured steps of each way, in this
-    order.
+    """Choice of the fastest way by measurement.
 
-    The choice is reviewed after every ``review_every`` steps; 0 for never.
+    Each of ``ways``, in this order, gets ``steps`` measured steps. The choice is reviewed after
+    every ``review_every`` steps; 0 for never.
     """
 
     def __init__(self, ways: Sequence[str], steps: int, review_every: int) -> None:
@@ -79,8 +79,8 @@ class Trial:
         return self.verdict is None or left <= RECENT
 
     def next(self, last_s: float | None, agree: Agree) -> str:
-        """Return the way of the step that begins, after one of ``last_s`` seconds (None if it
-        failed)."""
+        """Return the way of the step that begins; the last took ``last_s`` seconds, None if it
+        failed."""
         if last_s is not None:
             self._durations.append(last_s)
             self._done += 1
@@ -139,8 +139,7 @@ def _check(ways: Sequence[str], steps: int, review_every: int) -> None:
 
 
 class Debts:
-    """The tensors with residuals, which must be sent before dense gradients, and the steps that
-    send them."""
+    """The steps that send residuals, by tensor; residuals must be sent before dense gradients."""
 
     def __init__(self) -> None:
         self._runs: dict[int, StepRun | None] = {}

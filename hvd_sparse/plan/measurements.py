@@ -84,7 +84,7 @@ class StepClock:
 
 
 class Departure:
-    """Comparison of later windows' median step times with the first; in step on all ranks."""
+    """Comparison of the median step times of later windows with the first window's."""
 
     def __init__(self) -> None:
         self.first_s: float | None = None

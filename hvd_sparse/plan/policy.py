@@ -43,8 +43,8 @@ class Verdict:
 
 
 class Owner(Protocol):
-    """The part of a compressor that policies use: an argument of every call, to avoid a
-    reference cycle."""
+    """The part of a compressor that policies use; an argument, because an attribute would be a
+    cycle."""
 
     name: str
     configuration: Configuration
@@ -65,8 +65,10 @@ class Owner(Protocol):
 
 
 class Policy:
-    """Base class of policies; this one sends all gradients sparse.  All ranks call alike at the
-    same steps."""
+    """Base class of policies; this one sends all gradients sparse.
+
+    All ranks make the same calls at the same steps, so calls may be collective.
+    """
 
     @property
     def verdict(self) -> Verdict | None:
@@ -84,8 +86,10 @@ class Policy:
         return None
 
     def begin(self, owner: Owner, position: int | None) -> str:
-        """Return the way of a gradient's step, one of ``WAYS`` or "everything"; position None is
-        unregistered."""
+        """Return the way of a gradient's step: one of ``WAYS``, or "everything".
+
+        ``position`` is None for a tensor that is not registered.
+        """
         return SPARSE
 
     def sent(self, owner: Owner, position: int, ticket: Ticket) -> None:

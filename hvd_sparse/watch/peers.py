@@ -63,8 +63,7 @@ class Answer:
 
 
 class Port:
-    """A thread that answers the other ranks' questions, their submissions by tensor, until
-    ``close``."""
+    """A thread that answers the other ranks' questions until ``close``."""
 
     def __init__(self, answer: Callable[[Mapping[str, int]], Answer]) -> None:
         self._answer = answer

@@ -272,7 +272,8 @@ class Line(NamedTuple):
 
 
 def lines_of_main_thread() -> list[Line]:
-    """Return the lines of the main thread's stack, innermost first; none without a free descriptor.
+    """Return the lines of the main thread's stack, innermost first; empty without a free
+    descriptor.
 
     faulthandler reads them, because frame objects of a running thread are unsafe: CPython 3.11 may
     collect garbage while it creates a frame's ``f_back``, and if a finalizer lets the thread
