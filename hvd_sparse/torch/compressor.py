@@ -37,7 +37,6 @@ from hvd_sparse.frontend.torch.arrays import (
     unflatten,
     vector_of,
 )
-from hvd_sparse.frontend.torch.clipping import clip_alone, hold_back
 from hvd_sparse.frontend.torch.compressor import ParameterCompressor
 from hvd_sparse.kernels.torch.vector import upload
 from hvd_sparse.plan.measuring import PlannedGroups
@@ -50,7 +49,9 @@ from hvd_sparse.torch.gradients import (
     Changes,
     ParameterIndex,
     check_named,
+    clip_alone,
     find_optimizer,
+    hold_back,
     in_words,
     refuse_parameter,
 )

@@ -17,12 +17,14 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
 import numpy as np
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from hvd_sparse.collectives.horovod_torch import hvd
 from hvd_sparse.errors import (
@@ -165,6 +167,52 @@ def refuse_parameter(tensor: torch.Tensor) -> None:
             "Horovod hands over a parameter, not its gradient: that is op=hvd.Adasum, which has no "
             "sum to restore; use op=hvd.Average or hvd.Sum"
         )
+
+
+def hold_back(cls: Any, clip: Callable[[Optimizer, list[torch.Tensor]], None]) -> None:
+    """Let the optimizers of a class that Horovod has derived from a handed-over one's call ``clip``
+    with all their gradients, before they send the first.
+
+    Horovod's hooks would send each gradient as it comes, before the norm of all is known.  What
+    they leave, ``synchronize`` sends.
+    """
+    send, synchronize = cls._allreduce_grad_async, cls.synchronize
+    cls._hvd_sparse_is_complete = False
+
+    def send_if_complete(self: Optimizer, parameter: torch.nn.Parameter) -> Value:
+        return send(self, parameter) if self._hvd_sparse_is_complete else (None, None)
+
+    def refuse(self: Optimizer, _: Value) -> None:
+        raise InvalidOption(
+            "groups is given to hvd.DistributedOptimizer, which then sends gradients that "
+            "clip_grad_norm waits for: give groups to the compressor instead"
+        )
+
+    def clip_and_synchronize(self: Optimizer) -> None:
+        if self.process_set.included():
+            held = (p for group in self.param_groups for p in group["params"])
+            clip(self, [p.grad for p in held if p.requires_grad and p.grad is not None])
+        self._hvd_sparse_is_complete = True
+        try:
+            synchronize(self)
+        finally:
+            self._hvd_sparse_is_complete = False
+
+    cls._allreduce_grad_async, cls._grouped_allreduce_grad_async = send_if_complete, refuse
+    cls.synchronize = clip_and_synchronize
+
+
+def clip_alone(parameters: list[torch.Tensor], bound: float) -> Any:
+    """Clip gradients before an optimizer steps, in a world of one rank, where Horovod calls no
+    compressor; return the hook's handle."""
+    mine = set(parameters)
+
+    def look(optimizer: Optimizer, *_: object) -> None:
+        held = {p for group in optimizer.param_groups for p in group["params"]}
+        if mine & held:
+            torch.nn.utils.clip_grad_norm_(held, bound)
+
+    return register_optimizer_step_pre_hook(look)
 
 
 def check_named(named_parameters: Params) -> list[tuple[str, torch.Tensor]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -19,7 +20,6 @@ from hvd_sparse.frontend.torch.arrays import (
     spec_of,
     vector_of,
 )
-from hvd_sparse.frontend.torch.clipping import clip
 from hvd_sparse.frontend.torch.optimizer import habits_of, refuse_momentum
 from hvd_sparse.frontend.torch.results import Results
 from hvd_sparse.frontend.torch.ways import DEVICE, HOST, say_experimental, say_ways, ways_of
@@ -37,6 +37,8 @@ from hvd_sparse.types import Pace
 from hvd_sparse.untyped import GradScaler, Optimizer, Report, State
 
 NORM = "the norm of all gradients, for clip_grad_norm"
+SMALLEST = 1e-6
+"""Added to the norm, as by torch's ``clip_grad_norm_``."""
 
 
 class ParameterCompressor(Compressor):
@@ -106,12 +108,29 @@ class ParameterCompressor(Compressor):
         self.results.hand_out(ticket.position, run, result, ticket.scale)
 
     def _clip(self, gradients: list[torch.Tensor], *, is_sum: bool = False) -> None:
-        """Scale all gradients of a step to a norm of at most ``clip_grad_norm``.  Collective."""
-        bound = self.configuration.clip_grad_norm
+        """Scale all gradients of a step to a norm of at most ``clip_grad_norm``, by the same factor
+        on all ranks: one number of each is summed.  Collective.
+
+        The root mean square of the ranks' norms stands for the norm of their average, which it
+        never falls below.  Gradients that are not finite stay as they are, and are seen tensor by
+        tensor.
+
+        is_sum : the ranks' gradients are summed, not averaged
+        """
+        bound, ranks = self.configuration.clip_grad_norm, self.collective.world_size
         assert bound is not None
-        name, scale = f"hvd_sparse.{self.name}.norm", self._scale()
+        parts = [g.coalesce().values() if g.is_sparse else g for g in gradients]
+        squares = sum(float(torch.linalg.vector_norm(p, dtype=torch.float64)) ** 2 for p in parts)
+        mine = np.array([squares / self._scale() ** 2])
         with waiting(self, NORM):
-            clip(gradients, bound, self.collective, name, self.limit_s, scale, is_sum)
+            sum_of = self.collective.allreduce(mine, f"hvd_sparse.{self.name}.norm")
+            (total,) = sum_of.wait(self.limit_s)
+        norm = math.sqrt(total / ranks) if total >= 0 else math.nan
+        if is_sum:
+            norm *= ranks
+        if norm > bound and math.isfinite(norm):
+            for gradient in gradients:
+                gradient.mul_(bound / (norm + SMALLEST))
 
     # -- the optimizer ----------------------------------------------------------------------------
 
