@@ -173,7 +173,7 @@ class DdpCompressor(ParameterCompressor):
             self._collect(sent)
         except Exception as error:
             self._policy.fail()
-            self.step.fail(run, error)
+            self.step.transactions.fail(run, error)
             if isinstance(error, ExchangeTimeout) or not isinstance(error, SparseError):
                 raise  # the others cannot be waited for, or do not know of it
             for each in sent:

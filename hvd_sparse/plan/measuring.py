@@ -254,7 +254,7 @@ class PlannedGroups(MeasuringPolicy):
         return plan
 
     def _adopt(self, owner: Owner, decision: GroupPlan) -> None:
-        owner.step.regroup_at_start(decision.buckets(owner.step.specs))
+        owner.step.regroup(decision.buckets(owner.step.specs), is_over=True)
 
     def regrouped(self, owner: Owner, groups: object) -> None:
         """Measure again if the new groups are "planned"; otherwise stop measuring."""
@@ -263,7 +263,7 @@ class PlannedGroups(MeasuringPolicy):
             self._stop()
 
     def forget_world(self, owner: Owner) -> None:
-        owner.step.regroup_at_start(self._default)  # new workers have no plan
+        owner.step.regroup(self._default, is_over=True)  # new workers have no plan
         super().forget_world(owner)
 
 

@@ -1,32 +1,43 @@
-"""The receiver: adds up what all ranks sent to the reduced gradient, and completes a tensor's
-step."""
+"""The receiving half of a step: the sum of what all ranks sent, and its outcome."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import NoReturn
+from types import ModuleType
 
 import numpy as np
 
+from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import NonFiniteGradient, PeerFailure, RankMismatch
 from hvd_sparse.exchanges.members import Arrival
 from hvd_sparse.kernels.arrays import aligned_empty, is_finite
-from hvd_sparse.kernels.contract import Surplus
-from hvd_sparse.step.loss_scale import rescaled, stays_finite, unscaled
-from hvd_sparse.step.records import BucketRun, TensorStep, Ticket, in_words
-from hvd_sparse.step.shared import Shared
+from hvd_sparse.kernels.contract import Kernels, Moments, Surplus
+from hvd_sparse.step.pipeline import Pipeline
+from hvd_sparse.step.records import BucketRun, Counted, TensorStep, Ticket, in_words, unscaled
 from hvd_sparse.step.summation import Sum, sum_together
+from hvd_sparse.step.transactions import Transactions
 from hvd_sparse.types import TensorSpec
 from hvd_sparse.wire.carrier import CHECKSUM_MASK, CarrierReport
 from hvd_sparse.wire.checksum import crc32
 
 MOST, MOST_HALF = 1e38, 6.5e4
 """Bounds that leave float32 and bfloat16, and float16, room for rounding."""
+HALF_LIMIT = 65520.0
+"""The smallest magnitude that becomes Inf as float16."""
 
 
-class Receiver(Shared):
-    """The half of a step that takes in what all ranks sent."""
+class Receiver:
+    """The receiving half of a ``Step``, which sets these attributes."""
+
+    configuration: Configuration
+    specs: list[TensorSpec]
+    pipeline: Pipeline
+    transactions: Transactions
+    finishes: bool
+    has_replica: bool
+    reduction: str
+    applied: dict[str, int]
 
     def receive(self, bucket: BucketRun, arrivals: dict[int, Arrival]) -> None:
         """Accept the results of a bucket's exchange, and keep the entries that did not leave this
@@ -45,11 +56,8 @@ class Receiver(Shared):
                     self.pipeline.settle(state, arrival.left, arrival.returned, arrival.memo)
 
     def report(self, ticket: Ticket, reduced: np.ndarray) -> CarrierReport:
-        """Return what all ranks' carriers say, at the start of what Horovod made of them; read
-        once.
-
-        Errors: ``CarrierLayout.read``.
-        """
+        """Return the joint report of all ranks' carriers, and keep it; errors as in
+        ``CarrierLayout.read``."""
         # Kept, because decompress needs it before the wait and again for the factor.
         if ticket.report is None:
             layout, pace = ticket.layout, None if ticket.state is None else ticket.state.pace
@@ -62,13 +70,11 @@ class Receiver(Shared):
         return ticket.report
 
     def result(self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray) -> np.ndarray:
-        """Return the reduced gradient of a tensor: flat, of the accumulator's dtype; of a sparse
-        step where the ticket says (``TensorStep.out``).
+        """Return the reduced gradient of a tensor, flat, of the accumulator's dtype; on a sparse
+        step in ``TensorStep.out``.
 
-        Parameters
-        ----------
-        reduced : what Horovod made of the array that ``compress`` gave it
-        parameter : the tensor's value, flat, for memories that finish with it
+        reduced : Horovod's result for the array that ``compress`` returned
+        parameter : the tensor's value, flat, for memories that need it
         """
         report = ticket.report or self.report(ticket, reduced)
         self._check(ticket, report)
@@ -84,11 +90,16 @@ class Receiver(Shared):
             most = self._sum(ticket, report.factor)
             is_summed = most is not None
             result = self._place(ticket) if ticket.out is None else ticket.out
-        # Under the lock, as another tensor's thread may take the step back at this moment.
-        with self.transactions.lock:
-            if ticket.run.failure is not None:  # another tensor's thread has taken the step back
-                raise ticket.run.failure
-            self.count(ticket, sent)
+        run, kept, transactions = ticket.run, state.part, self.transactions
+        # Under the lock, because another tensor's thread may roll the step back.
+        with transactions.lock:
+            if run.failure is not None:
+                raise run.failure
+            counted = Counted(ticket.key, sent, kept.stop - kept.start)
+            run.counted.append(counted)
+            transactions.stats.completed.append(counted)
+            if not run.is_finite:
+                transactions.leave_no_trace(run)
             is_good = is_summed and not report.non_finite
             return self._finish(
                 ticket, spec, result, parameter, is_finite=is_good, most=most or 0.0
@@ -109,7 +120,7 @@ class Receiver(Shared):
             is_average = abs(report.factor * world_size - 1) < 1e-3
             self.reduction = "average" if is_average else "sum"
         if ticket.position is None or not self.transactions.is_current(ticket.position, ticket.run):
-            if ticket.run.failure is not None:  # another tensor's thread has just taken it back
+            if ticket.run.failure is not None:  # another tensor's thread has just rolled it back
                 raise ticket.run.failure
             raise RankMismatch(
                 f"tensor {ticket.key!r} was compressed again before its last step was "
@@ -118,10 +129,10 @@ class Receiver(Shared):
             )
 
     def _sum(self, ticket: TensorStep, factor: float) -> float | None:
-        """Add up what arrived for a tensor, and return a bound of its magnitudes; None where it
-        leaves the range of floats, which it does on all ranks.
+        """Write a tensor's sum, and return an upper bound of its magnitudes; None if it leaves the
+        range of floats, which it does on all ranks.
 
-        factor : as the carriers have it
+        factor : of the sum, from the carriers
         """
         bucket, state = ticket.bucket, ticket.state
         arrival = bucket.arrivals[ticket.position]
@@ -131,7 +142,7 @@ class Receiver(Shared):
             if bucket.summed is None:
                 bucket.summed = self._sum_together(bucket, factor)
             used, most = bucket.summed.pop(ticket.position, (math.nan, 0.0))
-        if self.finishes:  # what the optimizer's memory wants of the sum costs nothing here
+        if self.finishes:
             factor *= state.memory.gain
         if used == factor:
             return most
@@ -157,15 +168,14 @@ class Receiver(Shared):
         return ticket.out
 
     def _sum_together(self, bucket: BucketRun, factor: float) -> dict[int, tuple[float, float]]:
-        """Add up what arrived for all tensors of a bucket, and put back what passes of devices took
-        too much; return factor and bound of each.
+        """Write the sums of all tensors of a bucket, and add surplus entries of device passes back;
+        return factor and bound of each.
 
-        One after the other is quicker than each in its own turn, when all else has had the caches
-        meanwhile.  The others' carriers have not been read: where one of them says another factor,
-        its tensor is added up again.  Left to their own turn are those that cannot be added up
-        unseen, and tensors of the host where somebody listens to what each takes.
+        One call for all is faster, because calls on cold caches are slow.  The other tensors'
+        carriers have not been read: if one has another factor, its tensor is summed again.  Sums
+        that may overflow, and tensors of the host if their times are traced, are left out.
 
-        factor : as the carriers of the first of them have it
+        factor : from the carrier of the first tensor
         """
         pipeline, sums, places = self.pipeline, [], []
         for position, ticket in bucket.sending.items():
@@ -197,32 +207,12 @@ class Receiver(Shared):
                 found.append(surplus)
         return found
 
-    def enter_dense(self, position: int, scale: float = 1.0, nbytes: int = 0) -> Ticket:
-        """Let a tensor that is never compressed begin a step: what its memory makes of it goes back
-        with the others'.
-
-        nbytes : that Horovod is handed for it, to be counted
-        """
-        transactions, state = self.transactions, None
-        with transactions.lock:
-            self.stats.bytes["dense"] += nbytes
-            if self.finishes:
-                run, state = transactions.enter(position)
-                self.prepare(position, state, 1.0)
-            else:
-                run = transactions.open_run(position)
-                run.entered.add(position)
-        key = self.keys[position]
-        ticket = Ticket(run, key, scale=scale)
-        ticket.position, ticket.state = position, state
-        return ticket
-
     def finish_dense(
         self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray
     ) -> np.ndarray:
-        """Return what the optimizer is given for a tensor that Horovod reduced by itself.
+        """Return the optimizer's input for a tensor that Horovod reduced by itself.
 
-        It has no carrier: NaN or Inf are seen in the result, which is the same on all ranks.
+        It has no carrier: the result, the same on all ranks, is checked for NaN and Inf.
         """
         is_number = is_finite(reduced)
         if is_number and not self.finishes:
@@ -262,8 +252,9 @@ class Receiver(Shared):
                 is_touched, reduced = finished is not reduced, finished
             except NonFiniteGradient:  # it would spoil the only buffer there is
                 is_finite = False
-        if is_finite and ticket.scale != 1.0:  # else nobody wrote what `reduced` holds
-            reduced = rescaled(reduced, ticket.scale)
+        if is_finite and ticket.scale != 1.0:
+            with np.errstate(over="ignore"):
+                reduced = reduced * reduced.dtype.type(ticket.scale)
         # From here on the tensor's next step may commit what this one has written.
         ticket.run.completed.add(ticket.position)
         is_as_wide = ticket.scale == 1.0 and spec.dtype != "float16"
@@ -279,19 +270,25 @@ class Receiver(Shared):
                 self.applied[ticket.key] = checksum
             return reduced
         if self.configuration.on_nonfinite == "raise":
-            self._refuse(ticket, spec)
-        self.leave_no_trace(ticket.run)
+            how = "" if ticket.bucket is not None else ", which travels dense"
+            error = NonFiniteGradient(
+                f"tensor {ticket.key!r}{how}: the sum of the ranks' gradients has NaN or Inf among "
+                f"its {spec.numel} entries, or leaves the range of {spec.dtype}; look for the "
+                "step's loss, lower the learning rate or the loss scale, or clip gradients before "
+                "they are compressed"
+            )
+            self.transactions.fail(ticket.run, error)
+            raise error
+        self.transactions.leave_no_trace(ticket.run)
         # NaN on all ranks alike, so that a GradScaler skips the step and no replica applies it.
         return np.full(spec.numel, np.nan, spec.accumulator)
 
-    def _refuse(self, ticket: Ticket, spec: TensorSpec) -> NoReturn:
-        """Roll the step back and raise the error for NaN or Inf in the sum."""
-        how = "" if ticket.bucket is not None else ", which travels dense"
-        error = NonFiniteGradient(
-            f"tensor {ticket.key!r}{how}: the sum of the ranks' gradients has NaN or Inf among its "
-            f"{spec.numel} entries, or leaves the range of {spec.dtype}; look for the step's loss, "
-            "lower the learning rate or the loss scale, or clip gradients before they are "
-            "compressed"
-        )
-        self.fail(ticket.run, error)
-        raise error
+
+def stays_finite(gradient: np.ndarray, dtype: str, kernels: Kernels | ModuleType) -> bool:
+    """Return whether a reduced gradient stays finite as the parameter's dtype; one pass."""
+    if not isinstance(gradient, np.ndarray):
+        moments: Moments = kernels.moments(gradient)
+        return moments.is_finite and (dtype != "float16" or moments.abs_max < HALF_LIMIT)
+    if dtype == "float16":
+        return not gradient.size or float(np.abs(gradient).max()) < HALF_LIMIT
+    return is_finite(gradient)

@@ -32,15 +32,15 @@ from hvd_sparse.types import Selection
 from hvd_sparse.wire.frame import HEADER_BYTES, frame_head
 
 UNKNOWN = Taking(0.0, 0, None)
-"""Of a pass that was noted, and not made yet."""
+"""The result of a pass that is only recorded."""
 DONE = ["start", "nbytes", "sent", "threshold", "margin"]
-"""What is read of the rows that were walked."""
+"""Columns of the results."""
 WORD_BYTES = 8
-"""Frames begin at multiples of it, so that vectors can be read where they lie in them."""
+"""Alignment of the frames, so that their vectors can be viewed."""
 NO_VECTORS, NO_NUMBERS = (0,) * 7, (0.0,) * 11
-"""Of a row that has none: places of ``SENT`` to be filled up."""
+"""Unused columns of a row."""
 SPARE_BYTES = 24
-"""Room for the magnitude of signs, and for what fills up the parts of their body."""
+"""Room for the magnitude of signs and the padding of their body."""
 
 
 class Noted(NamedTuple):
@@ -81,12 +81,7 @@ class NotedPasses:
 
 
 class OutgoingRows:
-    """The rows of one bucket, of vectors of one dtype and one codec; others are left to the walk.
-
-    Parameters
-    ----------
-    pipeline, world_size : as the walk has them
-    """
+    """The rows of one bucket, of one dtype and codec; the pipeline processes all other tensors."""
 
     def __init__(self, pipeline: Pipeline, world_size: int) -> None:
         is_bounded = pipeline.configuration.max_gathered_bytes is not None
@@ -96,7 +91,7 @@ class OutgoingRows:
         self._passes = NotedPasses(pipeline.kernels)
         self._tickets: list[tuple[TensorStep, Begun]] = []
         self._rows: list[bytes] = []
-        self._added: list[np.ndarray] = []  # a row has its address, and nobody else holds it
+        self._added: list[np.ndarray] = []  # kept alive: a row has its address
         self._nbytes, self._codec, self._dtype = 0, cast(Codec, None), np.dtype(np.float32)
 
     def add(self, ticket: TensorStep) -> None:
@@ -141,10 +136,10 @@ class OutgoingRows:
         self._nbytes += -(-nbytes // WORD_BYTES) * WORD_BYTES
 
     def send(self) -> None:
-        """Walk all rows.  Those that are left to the walk have their passes behind them."""
+        """Process all rows; the pipeline continues from the pass of a row that needs more."""
         if self._kernels is None or not self._rows:
             return
-        table = np.frombuffer(bytearray().join(self._rows), SENT)  # which may be written to
+        table = np.frombuffer(bytearray().join(self._rows), SENT)  # writable
         dtype, body = self._dtype, self._codec.row_body
         lists = np.empty(self._nbytes, np.uint8)
         frames = lists if body == PLAIN else np.zeros(self._nbytes, np.uint8)
@@ -192,7 +187,7 @@ class OutgoingRows:
         threshold: float,
         margin: float,
     ) -> None:
-        """Note what a frame sends, as ``Pipeline.send_found`` does."""
+        """Record what a frame sends, as ``Pipeline.send_found`` does."""
         state = ticket.state
         state.note(threshold, margin, state.spec.key)
         if state.departures is not None:

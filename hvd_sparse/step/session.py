@@ -1,8 +1,4 @@
-"""Sessions: gradient averaging over ranks with numpy alone, without a framework.
-
-A session does in one loop what the frontends do through Horovod.  Tests compare the frontends
-with it, and simulations run it.
-"""
+"""Sessions: gradient averaging over ranks with numpy alone, for tests and simulations."""
 
 from __future__ import annotations
 

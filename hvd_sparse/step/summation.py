@@ -1,4 +1,4 @@
-"""Adding up what all ranks sent of a tensor, in rank order: the same bits on every rank."""
+"""The sum of all ranks' selections, in rank order: the same bits on every rank."""
 
 from __future__ import annotations
 
@@ -21,26 +21,7 @@ from hvd_sparse.wire.frame import decode_for, frame_head
 Row = tuple[float, ...]
 
 MOST_FACTOR = 1e6
-"""Horovod multiplies sums by 1 or less, unless it is told otherwise."""
-
-
-class Gathered(NamedTuple):
-    """Selections that arrived for a tensor, decoded.
-
-    Attributes
-    ----------
-    parts : in the order given, each as one of the whole tensor
-    most : a magnitude that no entry of their sum exceeds by more than rounding
-    """
-
-    parts: list[Selection]
-    most: float
-
-    def is_safe(self, factor: float) -> bool:
-        """Return whether factor * sum stays in the range of floats."""
-        # Where the sums of the squares stay in range, the sum of such lists does by far; NaN is
-        # not less than anything.
-        return abs(factor) <= MOST_FACTOR and self.most < math.inf
+"""Largest usual factor of a sum; Horovod's are at most 1 by default."""
 
 
 def gather(
@@ -49,14 +30,11 @@ def gather(
     dtype: np.dtype,
     codec: Codec,
     kernels: Kernels | ModuleType,
-) -> Gathered:
-    """Decode what arrived for a tensor.
+) -> tuple[list[Selection], float]:
+    """Decode the parts of a tensor; CorruptPayload if one is not for this tensor.
 
-    parts : the range of the tensor that each is of, and an encoded selection or one as it is
-
-    Raises
-    ------
-    CorruptPayload : a payload is not for this tensor
+    Returns selections of the whole tensor, and an upper bound of the magnitudes of their sum, up to
+    rounding; infinite or NaN if it may overflow.
     """
     arrived, most = [], 0.0
     for place, sent in parts:
@@ -68,23 +46,16 @@ def gather(
                 f"tensor {spec.key!r} has {numel} entries of {dtype}; a payload for it is for "
                 f"{sent.numel} of {sent.values.dtype}"
             )
+        # If the sums of squares are in range, the sum is by far.
         most += math.sqrt(sent.values.dot(sent.values))
         if numel != spec.numel:
             sent = Selection(sent.indices + np.uint32(start), sent.values, spec.numel)
         arrived.append(sent)
-    return Gathered(arrived, most)
+    return arrived, most
 
 
 class Sum(NamedTuple):
-    """One tensor's result that is added up.
-
-    Attributes
-    ----------
-    spec, codec : of the tensor, and of its step
-    parts : what arrived for it
-    out : written, flat, of the accumulator's dtype
-    factor : of the sum
-    """
+    """One tensor's sum: ``out``, flat, is to become factor * (sum of the parts)."""
 
     spec: TensorSpec
     codec: Codec
@@ -96,30 +67,29 @@ class Sum(NamedTuple):
 def sum_together(
     sums: Sequence[Sum], surplus: Surplus, kernels: Kernels | ModuleType
 ) -> list[float | None]:
-    """Add up what arrived for a bucket's tensors, and put back what passes of devices took too
-    much.
+    """Write the sums of a bucket's tensors, and add surplus entries of device passes back.
 
-    Returns a bound of each sum's magnitudes; None where nothing was written, as a payload is
-    corrupt or the sum might leave the range of floats.
+    Returns an upper bound of each sum's magnitudes; None if nothing was written, because a payload
+    is corrupt or the sum may overflow.
     """
     bounds, given = _sum_rows(sums, kernels), []
     for place, (spec, codec, parts, out, factor) in enumerate(sums):
         if bounds[place] is not None:
             continue
         try:
-            arrived = gather(spec, parts, out.dtype, codec, kernels)
-        except CorruptPayload:  # raised again in the tensor's own turn
+            arrived, most = gather(spec, parts, out.dtype, codec, kernels)
+        except CorruptPayload:  # raised again for the tensor
             continue
-        if arrived.is_safe(factor):
-            bounds[place] = arrived.most * abs(factor)
-            given.append((out, arrived.parts, factor))
+        if abs(factor) <= MOST_FACTOR and most < math.inf:
+            bounds[place] = most * abs(factor)
+            given.append((out, arrived, factor))
     if given or surplus:
         kernels.assemble_together(given, surplus)
     return bounds
 
 
 def _sum_rows(sums: Sequence[Sum], kernels: Kernels | ModuleType) -> list[float | None]:
-    """Do what the engine can in one call, for tensors of the host whose frames are plain."""
+    """Write the sums that one call of the engine can: of tensors on the host with plain frames."""
     bounds: list[float | None] = [None] * len(sums)
     engine = rows_of(kernels)
     if engine is None:
@@ -148,7 +118,7 @@ def _sum_rows(sums: Sequence[Sum], kernels: Kernels | ModuleType) -> list[float 
 def check_range(
     spec: TensorSpec, parts: list[Selection], factor: float, kernels: Kernels | ModuleType
 ) -> None:
-    """Raise NonFiniteGradient where the sum, as it is or times the factor, is not finite."""
+    """Raise NonFiniteGradient if the sum, or its product with the factor, is not finite."""
     out = aligned_empty(spec.numel, spec.accumulator)
     for each in (1.0, factor):
         with np.errstate(over="ignore", invalid="ignore"):

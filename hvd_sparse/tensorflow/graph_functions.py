@@ -286,7 +286,7 @@ class GraphFunctions:
         deadline = time.monotonic() + LONGEST_WAIT_S
         while len(run.received) < len(self._traced) and time.monotonic() < deadline:
             time.sleep(0.001)
-        self._step.fail(run, error)
+        self._step.transactions.fail(run, error)
         run.is_raising = False
 
     def _note(self, scale: Value) -> float:

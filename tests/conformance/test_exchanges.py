@@ -290,7 +290,7 @@ def test_a_discarded_conversation_does_not_write_into_the_step_that_follows():
         session.driver.compress(2, given["t2"].reshape(-1))
         session.driver.compress(1, given["t1"].reshape(-1))
         _, ticket = session.driver.compress(0, given["t0"].reshape(-1))
-        session.step.fail(ticket.run, RuntimeError("taken back"))
+        session.step.transactions.fail(ticket.run, RuntimeError("taken back"))
         return {
             key: value.tolist()
             for key, value in session.reduce(integers(collective.rank, 1)).items()

@@ -8,16 +8,8 @@ import worlds
 from worlds import configure, normals, tensors
 
 from hvd_sparse.frontend.recorder import Outlet, Recorder
-from hvd_sparse.step.departures import (
-    BLOCK,
-    EVERY,
-    INDEX_BYTES,
-    MOST_STEPS,
-    ROOM,
-    STEP,
-    Departures,
-)
 from hvd_sparse.step.session import Session
+from hvd_sparse.step.tensor_state import BLOCK, EVERY, MOST_STEPS, ROOM, STEP, Departures
 from hvd_sparse.telemetry.contract import Place
 
 SPECS = tensors((20, 50), (7,))
@@ -51,11 +43,11 @@ def test_what_waits_to_be_entered_is_bounded():
     tenth = np.arange(0, 10_000, 10, dtype=np.uint32)
     for step in range(100):
         departures.note(step, tenth)
-        waiting = len(departures._indices) // INDEX_BYTES
+        waiting = sum(indices.size for _, indices in departures._buffer)
         assert waiting <= 10_000 // ROOM + MOST_STEPS * STEP + tenth.size
     for step in range(100, 100 + 2 * MOST_STEPS):
         departures.note(step, tenth[:0])
-        assert len(departures._steps) <= 2 * MOST_STEPS
+        assert len(departures._buffer) <= 2 * MOST_STEPS
 
 
 def test_a_part_of_a_large_tensor_stands_for_all_of_it():

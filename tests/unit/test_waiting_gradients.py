@@ -108,7 +108,7 @@ def test_a_step_that_failed_while_gradients_waited_is_not_gone_on_with():
 
         def fail_before(sender, bucket, run, *place):
             if collective.rank == 1 and run.failure is None:
-                session.step.fail(run, MemoryError("elsewhere"))
+                session.step.transactions.fail(run, MemoryError("elsewhere"))
             return go_on(sender, bucket, run, *place)
 
         given = worlds.normals(SPECS, collective.rank, 1)

@@ -15,7 +15,7 @@ from hvd_sparse.kernels.torch.coming import Coming
 from hvd_sparse.kernels.torch.coming import Delivery as TorchDelivery
 from hvd_sparse.kernels.torch.together import run_together
 from hvd_sparse.kernels.torch.vector import Copy, DeviceVector, fetch, fetch_all, upload
-from hvd_sparse.step.devices.contract import Answer, Delivery, Late
+from hvd_sparse.step.records import Answer, Delivery, Late
 from hvd_sparse.types import TensorSpec
 
 TORCH = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
@@ -137,7 +137,7 @@ def lies_in(vector: object, gradient: torch.Tensor) -> bool:
 
 
 class TorchDevices:
-    """A ``step.devices.contract.Devices``, by position; None for vectors of the host."""
+    """A ``step.records.Devices``, by position; None for vectors of the host."""
 
     def __init__(self, devices: Sequence[torch.device | None]) -> None:
         self._devices = devices

@@ -152,7 +152,7 @@ class Results:
             return
         if self._is_thrown_away(position, handed):
             if self._step.configuration.rollback:
-                self._step.give_up(position)
+                self._step.transactions.give_up(position)
             self._tell_of_one_gone(position)
             if self._after_one_gone < 0:
                 self._after_one_gone = position
