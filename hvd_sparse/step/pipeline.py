@@ -1,7 +1,8 @@
-"""The pipeline: the order in which the five parts process one tensor in one step.
+"""The pipeline: the order in which the parts process one tensor in one step.
 
     memory.compensate -> selector.find -> codec.encode -> memory.update
-    codec.decode -> sum in rank order
+
+``receiver`` decodes and sums in rank order.
 
 If only the exchange determines which entries leave a rank (``settles_later``), memory.update runs
 after it.  If the exchange sums before selection (``sums_first``), the pipeline starts with the
@@ -11,18 +12,17 @@ sum.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from types import ModuleType
 from typing import cast
 
 import numpy as np
 
-from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import NonFiniteGradient
 from hvd_sparse.exchanges.contract import Exchange
-from hvd_sparse.exchanges.members import Begun, Observed, Outgoing, Part, Waiting
+from hvd_sparse.exchanges.members import Begun, Observed, Outgoing, Waiting
 from hvd_sparse.kernels.arrays import as_array
 from hvd_sparse.kernels.contract import Aim, Kernels
 from hvd_sparse.kernels.listed import ListedKernels
@@ -30,7 +30,6 @@ from hvd_sparse.kernels.randomness import generator
 from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.selectors._aim import Cut, Miss
 from hvd_sparse.selectors.contract import Context, Found, Selector
-from hvd_sparse.step.summation import MOST_FACTOR, check_range, gather
 from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.step_parts import StepParts
 from hvd_sparse.tracing.spans import Spans
@@ -298,34 +297,6 @@ class Pipeline:
             changes_values = parts.selector.changes_values
             state.memory.update(left, not changes_values, self.kernels)
         state.note_exchange(returned, memo)
-
-    def receive(
-        self,
-        spec: TensorSpec,
-        parts: Iterable[Part],
-        factor: float,
-        out: np.ndarray,
-        steps: int,
-        codec: Codec | None = None,
-    ) -> float:
-        """Write out = factor * (sum of the parts), in the given order, the same on all ranks.
-
-        Returns an upper bound of the magnitudes, up to rounding; infinite if unknown.  Raises
-        CorruptPayload if a payload does not fit, and NonFiniteGradient, on all ranks, if the sum
-        overflows; then ``out`` is unchanged.
-
-        steps, codec : of the tensor's step; the codec may be None
-        """
-        began_s = self.spans.now() if self.spans.is_heard else 0.0
-        codec = codec or self.configuration.at_step(steps, spec).codec
-        arrived, most = gather(spec, parts, out.dtype, codec, self.kernels)
-        is_safe = abs(factor) <= MOST_FACTOR and most < math.inf
-        if not is_safe:
-            check_range(spec, arrived, factor, self.kernels)
-        self.kernels.assemble(out, arrived, factor)
-        if began_s:
-            self.spans.tell("decode", spec.key, began_s)
-        return most * abs(factor) if is_safe else math.inf
 
 
 def draws(key: str, steps: int, selector: Selector, rank: int) -> Callable[[], np.random.Generator]:

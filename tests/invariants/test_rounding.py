@@ -12,6 +12,7 @@ from hvd_sparse.configuration import Configuration
 from hvd_sparse.kernels import reference
 from hvd_sparse.registry import CODECS, MEMORIES
 from hvd_sparse.step.pipeline import Pipeline
+from hvd_sparse.step.receiver import Sum, write_sum
 from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.types import Selection, TensorSpec
 
@@ -123,7 +124,9 @@ def test_what_codecs_round_stays_in_the_residual(memory, codec, rollback):
         accumulated = twin.compensate(gradient.copy(), reference).vector.copy()
         outgoing = pipeline.send(state, gradient, 0, 1, dense=False)
         decoded = np.zeros(spec.numel, np.float32)
-        pipeline.receive(spec, [(slice(0, spec.numel), outgoing.frame)], 1.0, decoded, state.steps)
+        parts = [(slice(0, spec.numel), outgoing.frame)]
+        codec = configuration.at_step(state.steps, spec).codec
+        write_sum(Sum(spec, codec, parts, decoded, 1.0), reference)
         state.commit()
         residual = state.memory.arrays()["residual"]
         is_sent = decoded != 0

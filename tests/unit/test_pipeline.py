@@ -13,6 +13,7 @@ from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.kernels import reference
 from hvd_sparse.registry import CODECS
 from hvd_sparse.step.pipeline import Pipeline
+from hvd_sparse.step.receiver import Sum, write_sum
 from hvd_sparse.step.tensor_state import TensorState
 
 (SPEC,) = worlds.tensors((50, 20))
@@ -80,7 +81,7 @@ def test_the_norm_is_that_of_what_stays_and_only_on_demand(telemetry):
     ],
 )
 def test_a_payload_of_another_tensor_is_refused_by_name(numel, dtype, words):
-    pipeline, _ = pipeline_and_state()
     frame = CODEC.encode(selection_of((1, 2), numel, dtype))
+    given = Sum(SPEC, CODEC, [(slice(0, 1_000), frame)], np.zeros(1_000, np.float32), 1.0)
     with pytest.raises(CorruptPayload, match=f"tensor 't0' has 1000 entries of float32; {words}"):
-        pipeline.receive(SPEC, [(slice(0, 1_000), frame)], 1.0, np.zeros(1_000, np.float32), 0)
+        write_sum(given, reference)
