@@ -128,9 +128,9 @@ def _check_horovod(framework: str) -> bool:
     if framework == "torch":
         _print_torch()
         return True
-    keras3 = importlib.import_module("hvd_sparse.tensorflow.keras3")
-    if keras3.is_keras_3():
-        print(f"    tf.keras is Keras 3. {keras3.WAY_OUT}")
+    optimizer = importlib.import_module("hvd_sparse.tensorflow.optimizer")
+    if optimizer.is_keras_3():
+        print(f"    tf.keras is Keras 3. {optimizer.WAY_OUT}")
     return True
 
 

@@ -8,7 +8,7 @@ from hvd_sparse.frontend.compression import AutoMethod, SendNothing
 from hvd_sparse.methods import Methods
 from hvd_sparse.plan.fallback import Trial
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
-from hvd_sparse.tensorflow.fallback import GraphFallback
+from hvd_sparse.tensorflow.graph import GraphFallback
 from hvd_sparse.tensorflow.optimizer import foresee, read_optimizer
 from hvd_sparse.tensorflow.variables import refuse_graphs
 from hvd_sparse.untyped import Context
