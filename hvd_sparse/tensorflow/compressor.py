@@ -21,7 +21,7 @@ from hvd_sparse.state.state_check import IncompatibleKeys
 from hvd_sparse.step.buckets import one_per_tensor
 from hvd_sparse.step.step import Step
 from hvd_sparse.tensorflow.follower import Follower
-from hvd_sparse.tensorflow.graph import GraphBucket, GraphFallback, Unbranched
+from hvd_sparse.tensorflow.graph import GraphBucket, GraphFallback
 from hvd_sparse.tensorflow.graph_functions import GraphFunctions, Witness, call_numpy
 from hvd_sparse.tensorflow.optimizer import (
     calling_optimizer,
@@ -256,7 +256,7 @@ class TensorflowCompressor(Compressor):
     def _bucket_of(self, site: CallSite, dtype: tf.DType) -> GraphBucket:
         """Return the bucket of Horovod's group, or a new one."""
         together, bucket = self._filling
-        branches = Unbranched()
+        branches = None
         if isinstance(self._policy, GraphFallback):
             branches = self._policy.branches(self, site)
         if bucket is None or site.together is None or site.together is not together:

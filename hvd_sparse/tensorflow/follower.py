@@ -239,7 +239,7 @@ class Follower:
 
     def note(self, held: np.ndarray) -> float:
         """Store the hyper-parameters that came with a gradient, and return the loss scale."""
-        scale, rate, *numbers, is_hat, steps = held.tolist()
+        scale, rate, *numbers, is_hat, steps = np.asarray(held).tolist()
         told = dict(zip(self._names, numbers))
         # Constants count as of when Keras reads them, in update_step: Horovod's reduction is a
         # graph also where Keras runs eagerly, and is not traced again where Keras traces again.

@@ -34,28 +34,8 @@ Build = Callable[[], Value]
 """Builds operations of the graph, and returns their results."""
 
 
-class Unbranched:
-    """Branches of a compressor that always compresses: there is one."""
-
-    inputs: Sequence[tf.Tensor] = ()
-    """Extra inputs of the operation that sends."""
-
-    def send(self, build: Build, flat: tf.Tensor, moved: Sequence[tf.DType]) -> Value:
-        """Return the array to reduce, the tensor's number, and the first phase's data, of dtypes
-        ``moved``."""
-        return build()
-
-    def exchange(self, build: Build, dtype: tf.DType) -> tf.Tensor:
-        """Return the data that the last phase received: 1-D, of this dtype."""
-        return build()
-
-    def receive(self, build: Build, flat: tf.Tensor, reduced: tf.Tensor) -> tf.Tensor:
-        """Return the reduced gradient, flat; ``reduced`` is Horovod's reduction of the array."""
-        return build()
-
-
-class Branched(Unbranched):
-    """A branch for each way (sparse, dense, fp16), of which all ranks take one in a step.
+class Branches:
+    """The ways of a step in a graph (sparse, dense, fp16), of which all ranks take ``way``.
 
     Collectives of the other branches are not submitted.  If ``is_timed``, ``note_end`` is called
     when a result has arrived.
@@ -70,38 +50,35 @@ class Branched(Unbranched):
         note_end: Callable[[np.ndarray], np.int32],
     ) -> None:
         self._owner, self._site, self._note_end = owner, site, note_end
-        self.inputs, self._is_timed = [way], is_timed
-        self._is_sparse, self._is_half = way <= EVERYTHING, tf.equal(way, FP16)
+        self.way, self._is_timed = way, is_timed
+        self.is_sparse, self._is_half = way <= EVERYTHING, tf.equal(way, FP16)
 
-    def send(self, build: Build, flat: tf.Tensor, moved: Sequence[tf.DType]) -> Value:
+    def aside(self, flat: tf.Tensor, moved: Sequence[tf.DType]) -> list[tf.Tensor]:
+        """Return a dense way's array to reduce, with stand-ins for a tensor's number and data."""
         # A float16 gradient has an allreduce of its own, and one entry stands for it here, because
         # Horovod's operation has a single dtype.
-        def aside() -> list[tf.Tensor]:
-            wire = tf.cond(self._is_half, lambda: tf.ones([1], flat.dtype), lambda: flat)
-            return [wire, tf.constant(-1, tf.int64), *(tf.zeros([0], dtype) for dtype in moved)]
+        wire = tf.cond(self._is_half, lambda: tf.ones([1], flat.dtype), lambda: flat)
+        return [wire, tf.constant(-1, tf.int64), *(tf.zeros([0], dtype) for dtype in moved)]
 
-        return tf.cond(self._is_sparse, lambda: list(build()), aside)
+    def dense(self, flat: tf.Tensor, reduced: tf.Tensor) -> tf.Tensor:
+        """Return a dense way's result; ``reduced`` is Horovod's reduction of the array."""
 
-    def exchange(self, build: Build, dtype: tf.DType) -> tf.Tensor:
-        return tf.cond(self._is_sparse, build, lambda: tf.zeros([0], dtype))
-
-    def receive(self, build: Build, flat: tf.Tensor, reduced: tf.Tensor) -> tf.Tensor:
         def half() -> tf.Tensor:
             owner, site, array = self._owner, self._site, tf.cast(flat, tf.float16)
             name = f"hvd_sparse.{owner.name}.fp16"
             summed = graph_reduce(array, site.op, site.scales, name, owner.process_set)
             return tf.cast(summed, flat.dtype)
 
+        return tf.cond(self._is_half, half, lambda: reduced)
+
+    def timed(self, result: tf.Tensor) -> tf.Tensor:
+        """Return a result of any way, so that the measurement delays all alike."""
+
         def noted() -> tf.Tensor:
-            # On all branches, so that the measurement delays all alike.
             end = call_numpy(self._note_end, [result[:1]], tf.int32, name="hvd_sparse_end")
             with tf.control_dependencies([end]):
                 return tf.identity(result)
 
-        def dense() -> tf.Tensor:
-            return tf.cond(self._is_half, half, lambda: reduced)
-
-        result = tf.cond(self._is_sparse, build, dense)
         return tf.cond(self._is_timed, noted, lambda: result)
 
 
@@ -110,11 +87,11 @@ class GraphBucket:
 
     Horovod hands over all tensors of a group before it requests the first result, in the same
     graph.  So a group's message is built when the first result is requested, and the message of a
-    single tensor at once.
+    single tensor at once.  Without ``branches`` every step is sparse.
     """
 
     def __init__(
-        self, owner: GraphOwner, dtype: tf.DType, branches: Unbranched, *, is_group: bool
+        self, owner: GraphOwner, dtype: tf.DType, branches: Branches | None, *, is_group: bool
     ) -> None:
         self._owner, self._dtype, self._branches, self._is_group = owner, dtype, branches, is_group
         self._phases = owner.step.exchange.phases(
@@ -137,13 +114,15 @@ class GraphBucket:
         moved: list[tf.DType] = []
         if not self._is_group:
             function, moved = functions.send, self._moved(0)
-        inputs = [flat, token, scale, *self._branches.inputs]
+        inputs = [flat, token, scale]
+        if self._branches is not None:
+            inputs.append(self._branches.way)
         dtypes = [flat.dtype, tf.int64, *moved]
 
         def build() -> Value:
-            return call_numpy(function, inputs, dtypes, name="hvd_sparse_send")
+            return list(call_numpy(function, inputs, dtypes, name="hvd_sparse_send"))
 
-        wire, number, *first = self._branches.send(build, flat, moved)
+        wire, number, *first = self._if_sparse(build, lambda ways: ways.aside(flat, moved))
         wire.set_shape([None])
         self._numbers.append(number)
         if first:
@@ -177,7 +156,14 @@ class GraphBucket:
             receive = self._owner.functions.receive
             return call_numpy(receive, inputs, flat.dtype, name="hvd_sparse_receive")
 
-        return self._branches.receive(build, flat, reduced)
+        result = self._if_sparse(build, lambda ways: ways.dense(flat, reduced))
+        return result if self._branches is None else self._branches.timed(result)
+
+    def _if_sparse(self, build: Build, otherwise: Callable[[Branches], Value]) -> Value:
+        branches = self._branches
+        if branches is None:
+            return build()
+        return tf.cond(branches.is_sparse, build, lambda: otherwise(branches))
 
     def _exchange(self, *first: tf.Tensor) -> tf.Tensor:
         def build() -> tf.Tensor:
@@ -194,7 +180,8 @@ class GraphBucket:
                 array = self._phase(phase, *moved)
             return array
 
-        return self._branches.exchange(build, self._moved(len(self._phases) - 1)[0])
+        received = self._moved(len(self._phases) - 1)[0]
+        return self._if_sparse(build, lambda _: tf.zeros([0], received))
 
     def _phase(self, phase: int, array: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
         name = f"hvd_sparse.{self._owner.name}" + (f".{phase}" if phase else "")
@@ -219,7 +206,7 @@ class GraphFallback(Fallback):
         super().__init__(trial, sends_all=sends_all)
         self._lock = threading.Lock()
         self._built_for: object | None = None
-        self._branches: Branched | None = None
+        self._branches: Branches | None = None
         # It holds nothing: operations that touch it run in the program's order, so in the same
         # order on all ranks.
         with tf.init_scope(), tf.device("cpu"):
@@ -227,12 +214,12 @@ class GraphFallback(Fallback):
 
     # -- while a graph is traced ------------------------------------------------------------------
 
-    def branches(self, owner: GraphOwner, site: CallSite) -> Branched:
+    def branches(self, owner: GraphOwner, site: CallSite) -> Branches:
         if self._branches is None or self._built_for is not site.gradients:
             self._built_for, self._branches = site.gradients, self._build(owner, site)
         return self._branches
 
-    def _build(self, owner: GraphOwner, site: CallSite) -> Branched:
+    def _build(self, owner: GraphOwner, site: CallSite) -> Branches:
         """Build the operation that returns a step's way, outside Horovod's branches.
 
         It waits for the last gradient of the list, which most backward passes compute first.
@@ -263,7 +250,7 @@ class GraphFallback(Fallback):
             for told in (way, is_timed, order):
                 told.set_shape([])
             self._order.assign(order)
-            return Branched(owner, site, way, is_timed, self._note_end)
+            return Branches(owner, site, way, is_timed, self._note_end)
 
     # -- at every step ----------------------------------------------------------------------------
 

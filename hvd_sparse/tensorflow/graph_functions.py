@@ -182,12 +182,13 @@ class GraphFunctions:
         else:
             if self.witness is not None and self.witness.position == position:
                 self.witness.look()
+            loss_scale = float(scale) if self.follower is None else self.follower.note(scale)
             wire, ticket = self._step.compress(
                 position,
                 gradient,
                 rank,
                 world_size,
-                self._note(scale),
+                loss_scale,
                 everything=everything,
                 is_joined=is_joined,
             )
@@ -297,17 +298,14 @@ class GraphFunctions:
         self._step.transactions.fail(run, error)
         run.is_raising = False
 
-    def _note(self, scale: Value) -> float:
-        """Return the loss scale; store the hyper-parameters that follow it."""
-        return float(scale) if self.follower is None else self.follower.note(np.asarray(scale))
-
     def finish_dense(
         self, token: Value, scale: Value, reduced: np.ndarray, parameter: np.ndarray
     ) -> np.ndarray:
         """Return the optimizer's input for a tensor that Horovod reduced itself."""
         position = self.position(token)
         assert position is not None  # one that is unknown is refused when it is traced
-        ticket = self._step.enter_dense(position, self._note(scale))
+        loss_scale = float(scale) if self.follower is None else self.follower.note(scale)
+        ticket = self._step.enter_dense(position, loss_scale)
         return self._step.finish_dense(ticket, reduced, parameter)
 
 
