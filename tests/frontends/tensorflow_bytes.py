@@ -26,6 +26,7 @@ from _tensorflow_cases import (
 from hvd_sparse.collectives.mpi import MpiCollective
 from hvd_sparse.step.buckets import one_per_tensor
 from hvd_sparse.step.session import Session
+from hvd_sparse.wire.padding import read_blocks
 
 STEPS = 8
 
@@ -43,8 +44,8 @@ class RecordingCollective(MpiCollective):
 
 
 def record_what_is_sent(compressor: Any) -> dict[int, list[bytes]]:
-    """What the graph's first function hands to the allgather, by the tensor's position; filled as
-    training goes on."""
+    """What the graph's first function hands to the allgather, without padding, by the tensor's
+    position; filled as training goes on."""
     compressor.resolve()
     sent: dict[int, list[bytes]] = {}
     functions = compressor.functions
@@ -52,7 +53,8 @@ def record_what_is_sent(compressor: Any) -> dict[int, list[bytes]]:
 
     def recording(gradient: np.ndarray, token: Any, scale: Any) -> Any:
         wire, number, outgoing, splits = send(gradient, token, scale)
-        sent.setdefault(functions._tickets[int(number)].position, []).append(outgoing.tobytes())
+        (message,) = read_blocks(outgoing, name="allgather")
+        sent.setdefault(functions._tickets[int(number)].position, []).append(message.tobytes())
         return wire, number, outgoing, splits
 
     functions.send = recording
