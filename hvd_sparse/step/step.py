@@ -101,7 +101,7 @@ class Step(Receiver):
         self.has_replica = configuration.check_replicas_every > 0
         self.pipeline = Pipeline(configuration, kernels)
         self.spans: Spans = self.pipeline.spans
-        self.carrier_dtype = carrier_dtype
+        self.carrier_dtype = None if carrier_dtype is None else np.dtype(carrier_dtype)
         self.reduction = "average"
         self.applied: dict[str, int] = {}
         self.transactions = Transactions(configuration, self.specs)
@@ -223,7 +223,8 @@ class Step(Receiver):
         if dense is None:
             dense = self._is_dense[question] = self._goes_dense(state, world_size)
         # A dense step's carrier shares an array with the gradient, and so its dtype.
-        dtype = (not dense and self.carrier_dtype) or state.spec.accumulator
+        is_own = dense or self.carrier_dtype is None
+        dtype = state.spec.accumulator if is_own else self.carrier_dtype
         layout = carrier_layout(dtype, world_size, self.has_replica)
         ticket = TensorStep(run, layout, position, bucket, state, parts, scale)
         is_alone = len(bucket.members) == 1

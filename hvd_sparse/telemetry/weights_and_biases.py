@@ -8,7 +8,7 @@ from typing import ClassVar
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.registry import WRITERS
 from hvd_sparse.telemetry.contract import Place, Sink, Writer, flat
-from hvd_sparse.untyped import Report
+from hvd_sparse.untyped import Report, Value
 
 STEP = "hvd_sparse/step"
 
@@ -38,9 +38,8 @@ class WeightsAndBiases(Writer):
             ) from None
         is_ours = wandb.run is None
         rank = {"rank": place.rank, "world_size": place.world_size}
-        run = wandb.run or wandb.init(
-            project=self.project, mode=self.mode, config={"hvd_sparse": rank}
-        )
+        mode: Value = self.mode  # which wandb has as literals
+        run = wandb.run or wandb.init(project=self.project, mode=mode, config={"hvd_sparse": rank})
         # A step of ours: the program's own calls of log must not have to go in step with it.
         run.define_metric(STEP)
 
