@@ -26,7 +26,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import numpy as np
 
@@ -47,29 +47,23 @@ WITHOUT_FRAME = 2**31
 
 @dataclass(frozen=True)
 class Message:
-    """A message that was read and checked; ``framed`` has the positions of the ``frames``, views of
-    the buffer."""
+    """A message that was read and checked; the frames, by position, are views of the buffer."""
 
     rank: int
     step: int
     configuration: int
     members: tuple[int, ...]
-    frames: tuple[np.ndarray, ...]
+    frames: dict[int, np.ndarray]
     error: str | None
-    framed: tuple[int, ...] = ()
 
     def frame(self, position: int) -> np.ndarray:
         """Return the frame of a member; CorruptPayload if it has none."""
-        frame = self.frame_of.get(position)
+        frame = self.frames.get(position)
         if frame is None:
             raise CorruptPayload(
                 f"the message of rank {self.rank} lacks a frame for tensor number {position}"
             )
         return frame
-
-    @cached_property  # asked once for every member, of which there may be hundreds
-    def frame_of(self) -> dict[int, np.ndarray]:
-        return dict(zip(self.framed, self.frames))
 
 
 def overhead_bytes(members: int) -> int:
@@ -200,19 +194,17 @@ def _read(buffer: np.ndarray) -> tuple[Message, int]:
         raise CorruptPayload("the members of a message do not ascend")
     body = buffer[head_bytes:total]
     if kind == ERROR:
-        return Message(rank, step, configuration, (), (), _read_error(body)), total
-    framed = tuple(flagged[flagged < WITHOUT_FRAME].tolist())
-    frames, offset = [], 0
-    for _ in framed:
+        return Message(rank, step, configuration, (), {}, _read_error(body)), total
+    frames, offset = {}, 0
+    for position in flagged[flagged < WITHOUT_FRAME].tolist():
         end = offset + measure_frame(body, offset)
-        frames.append(body[offset:end])
+        frames[position] = body[offset:end]
         offset = end
     if offset != body.size:
         raise CorruptPayload(
-            f"{body.size - offset} bytes follow the {len(framed)} frames of a message"
+            f"{body.size - offset} bytes follow the {len(frames)} frames of a message"
         )
-    message = Message(rank, step, configuration, tuple(positions), tuple(frames), None, framed)
-    return message, total
+    return Message(rank, step, configuration, tuple(positions), frames, None), total
 
 
 def _read_error(body: np.ndarray) -> str:

@@ -81,7 +81,8 @@ def test_package_and_decoder_read_messages_right(file):
         split_messages(np.frombuffer(data, np.uint8), range(len(expected))), expected
     ):
         frames = [
-            decoder.read_frame(codec.encode(codec.decode(frame)).tobytes()) for frame in got.frames
+            decoder.read_frame(codec.encode(codec.decode(frame)).tobytes())
+            for frame in got.frames.values()
         ]
         assert (got.rank, got.step, got.configuration, got.error) == (
             wanted.rank,
@@ -99,7 +100,7 @@ def is_read_by_package(data: bytes, entry: dict) -> bool:
             codec.decode(buffer)
         else:
             for message in split_messages(buffer, range(len(entry["content"]))):
-                for frame in message.frames:
+                for frame in message.frames.values():
                     codec.decode(frame)
     except CorruptPayload:
         return False

@@ -32,7 +32,7 @@ def frame(count, seed=0, dtype="float32"):
 def read_whole(gathered, world_size):
     """What a receiving rank does: split, then decode every frame."""
     return [
-        (m, [CODEC.decode(f) for f in m.frames])
+        (m, [CODEC.decode(f) for f in m.frames.values()])
         for m in split_messages(gathered, range(world_size))
     ]
 
@@ -62,7 +62,7 @@ def test_messages_of_all_ranks_come_apart_as_they_were(data, world_size):
     written = [data.draw(messages(rank)) for rank in range(world_size)]
     read = split_messages(np.concatenate([buffer for buffer, _ in written]), range(world_size))
     for got, (_, expected) in zip(read, written):
-        frames = [f.tobytes() for f in got.frames]
+        frames = [f.tobytes() for f in got.frames.values()]
         assert (got.rank, got.step, got.configuration, got.members, frames, got.error) == expected
 
 
@@ -205,7 +205,7 @@ def test_what_no_rank_writes_is_refused_though_its_checksums_are_right(message, 
 def test_a_member_without_a_frame_is_a_member_all_the_same():
     written = write_message(0, 7, 99, {4: frame(3)}, members=[9, 4, 2])
     (message,) = split_messages(written, range(1))
-    assert (message.members, message.framed) == ((2, 4, 9), (4,))
+    assert (message.members, list(message.frames)) == ((2, 4, 9), [4])
     assert message.frame(4).tobytes() == frame(3).tobytes()
     with pytest.raises(CorruptPayload, match="rank 0 lacks a frame for tensor number 9"):
         message.frame(9)
