@@ -1,9 +1,8 @@
 """Runs a step's collectives, for frontends that can wait for them: numpy and PyTorch.
 
 ``compress`` starts a bucket's exchange as soon as the bucket is full.  The first ``decompress``
-of a step runs all exchanges of the step, phase by phase, in registration order.  Horovod asks for
-results in hook order, which differs between ranks, so two ranks that each ran only the exchange
-asked for would wait for each other.
+of a step runs all exchanges of the step, phase by phase, in registration order: Horovod asks for
+results in hook order, which differs between ranks, and ranks would wait for each other.
 """
 
 from __future__ import annotations
@@ -67,15 +66,8 @@ class Conversation(Generic[Result]):
 
 
 class Driver:
-    """Runs the exchanges of a step object over a collective.
-
-    Parameters
-    ----------
-    step : the step object
-    collective : for the process set over which the gradients are reduced
-    name : prefix of the collectives' names
-    padding : of allgathers; None for none
-    """
+    """Runs the exchanges of a step object over the collective of its process set; ``name`` is the
+    prefix of the collectives' names."""
 
     def __init__(
         self, step: Step, collective: Collective, name: str, padding: Padding | None = None

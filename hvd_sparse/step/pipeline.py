@@ -73,12 +73,10 @@ class Pipeline:
         parts: StepParts | None = None,
         begun: Begun | None = None,
     ) -> Outgoing:
-        """Take the gradient in and return what this rank sends.
+        """Take a gradient in, and return this rank's contribution.
 
         gradient : flat, C-contiguous, of the accumulator's dtype; read once, not kept
-        is_summed : the gradient is the sum over some ranks of this rank's part, for exchanges
-            that sum first
-        parts : the parts of this tensor's step, if known
+        is_summed : it is a sum over ranks of this rank's part, for exchanges that sum first
         begun : the pass, if ``begin`` has launched it
         """
         if self.exchange.sums_first and not is_summed:
@@ -135,8 +133,7 @@ class Pipeline:
     def wait(
         self, state: TensorState, gradient: np.ndarray, world_size: int, parts: StepParts
     ) -> Waiting:
-        """Accumulate the gradient of a tensor whose group is selected from later
-        (``group_selection``)."""
+        """Accumulate a gradient, for ``group_selection``."""
         aim = self._aim_of_group(state, parts.selector)
         vector, moments, taking, _ = self._accumulate(state, gradient, world_size, aim)
         taken = None if taking is None else taking.taken
@@ -202,8 +199,8 @@ class Pipeline:
         return accumulated
 
     def _may_hold(self, parts: StepParts) -> bool:
-        """Return whether surplus entries of a device's pass may wait until the bucket's sums
-        before they are added back: the vector is not read before, and a failed step discards it."""
+        """Return whether surplus entries of a device's pass may be added back with the sums: the
+        vector is not read before, and a failed step discards it."""
         return (
             self.configuration.rollback
             and not self.observes
@@ -264,8 +261,7 @@ class Pipeline:
         is_taken = found.is_taken and is_exact
         if found.is_taken and not is_taken:
             self.kernels.restore(vector, found.selection)
-        # With a lossy codec the residual keeps the rounding errors, so it needs the decoded
-        # values.
+        # The residual keeps a lossy codec's rounding errors.
         if not parts.is_exact:
             sent = codec.decode(frame, self.kernels)
         observed = None
@@ -289,8 +285,7 @@ class Pipeline:
     ) -> None:
         """Update the memory after an exchange that settles later.
 
-        left : the entries that leave this rank, with their accumulated values (or the selector's
-            values, if it changes them)
+        left : the entries that leave this rank, with the selector's values
         """
         if left is not None:
             parts = self.configuration.at_step(state.steps, state.spec, state.pace)

@@ -87,8 +87,7 @@ class Receiver:
         return ticket.report
 
     def result(self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray) -> np.ndarray:
-        """Return the reduced gradient of a tensor, flat, of the accumulator's dtype; on a sparse
-        step in ``TensorStep.out``.
+        """Return the reduced gradient of a tensor, flat, of the accumulator's dtype.
 
         reduced : Horovod's result for the array that ``compress`` returned
         parameter : the tensor's value, flat, for memories that need it
@@ -184,12 +183,10 @@ class Receiver:
         return ticket.out
 
     def _sum_together(self, bucket: BucketRun, factor: float) -> dict[int, tuple[float, float]]:
-        """Write the sums of all tensors of a bucket, and add surplus entries of device passes back;
-        return factor and bound of each.
+        """Write the sums of a bucket's tensors together; return factor and bound of each.
 
-        One call for all is faster, because calls on cold caches are slow.  The other tensors'
-        carriers have not been read: if one has another factor, its tensor is summed again.  Sums
-        that may overflow, and tensors of the host if their times are traced, are left out.
+        The other tensors' carriers have not been read: if one has another factor, its tensor is
+        summed again.  Sums that may overflow, and traced tensors of the host, are left out.
 
         factor : from the carrier of the first tensor
         """
@@ -249,11 +246,10 @@ class Receiver:
         is_finite: bool,
         most: float = math.inf,
     ) -> np.ndarray:
-        """Apply the memory's ``finish``, then rescale; a step with NaN or Inf leaves no trace.
+        """Apply the memory's ``finish``, then rescale; a step with NaN or Inf leaves no trace, on
+        all ranks, which check the same bits.
 
         most : upper bound of the magnitudes; infinite if unknown
-
-        All ranks decide alike, because they check the same bits.
         """
         is_touched = False
         assert ticket.position is not None

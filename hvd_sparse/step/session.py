@@ -23,15 +23,9 @@ from hvd_sparse.types import TensorSpec
 class Session:
     """One rank's compressor for numpy gradients.
 
-    Parameters
-    ----------
-    configuration : parts and options
     specs : the tensors, in the same order on every rank
-    collective : the collectives between the ranks
     average : divide by the number of ranks
     buckets : members of every bucket, by position; None: from the configuration
-
-    Tensors that the configuration does not compress are summed dense.
     """
 
     def __init__(

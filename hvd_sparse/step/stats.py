@@ -26,13 +26,10 @@ BYTES = "frame_bytes"
 class Stats:
     """Counters of one compressor on one rank.
 
-    Tensor counters are of completed steps; byte counters of what was handed to a collective, failed
-    steps included.
+    Counters of tensors are of completed steps, those of bytes include failed steps.
 
-    lock : for all changes
-
-    completed : completed tensors that ``tensors`` does not contain yet; settled at every step and
-        when counters are read, because a call per tensor would cost more
+    completed : tensors that are not counted yet; settled once a step, because a call per tensor
+        would cost more, and when counters are read
     received_bytes : bytes received by the exchanges' collectives
     """
 

@@ -66,17 +66,9 @@ MOST_ANSWERS = 1 << 14
 class Step(Receiver):
     """All tensors of a compressor, and the step that they are in.
 
-    Parameters
-    ----------
-    configuration : parts and options
     specs : the registered tensors, in the same order on every rank
-    buckets : members of every bucket, by position
-    kernels : the engine's kernels
+    buckets, bucket_of : members of every bucket, by position; the bucket of every member
     carrier_dtype : of carriers without a dense gradient; None: the accumulator's
-
-    Attributes
-    ----------
-    bucket_of : the bucket of every member
     applied : checksum of each tensor's last applied gradient that is to be compared
     reduction : "average" or "sum", by the last carriers
     placement : the ranks' places, for exchanges that depend on them
@@ -202,8 +194,6 @@ class Step(Receiver):
 
         The array is the carrier, on a dense step followed by the accumulated vector.
 
-        Parameters
-        ----------
         gradient : flat, C-contiguous, of the accumulator's dtype
         scale : of the loss, and so of the gradient; the same on all ranks
         is_joined : the bucket may be merged with others before its message is made

@@ -28,13 +28,8 @@ class TensorState:
 
     A step writes new versions: ``commit`` keeps them, ``roll_back`` drops them.
 
-    Parameters
-    ----------
     part : the entries whose residual this rank keeps; all, except for exchanges that sum first
     zeros : allocator of the memory's vectors on a device; None for the host
-
-    Attributes
-    ----------
     threshold, memo : of the last selection
     selected_in : the vector of that selection: the tensor's key, or the name of a group
     exchange_memo : of the last exchange, the same on all ranks

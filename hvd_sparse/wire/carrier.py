@@ -156,12 +156,8 @@ class CarrierLayout:
     ) -> CarrierReport:
         """Return the ranks' joint report.
 
-        Parameters
-        ----------
-        reduced : [size], Horovod's result
-        key : name of the tensor, for errors
         checksum : this rank's own; None compares only the ranks' sums
-        rate : learning rate in the checksum, for errors; None if none is
+        key, rate : tensor and learning rate, for errors; None if no rate is in the checksum
 
         Raises
         ------
