@@ -230,7 +230,7 @@ class Receiver:
         is_number = is_finite(reduced)
         if is_number and not self.finishes:
             return reduced
-        if is_number:
+        if is_number and ticket.scale != 1.0:
             reduced = unscaled(reduced, ticket.scale)
         assert ticket.position is not None
         spec = self.specs[ticket.position]

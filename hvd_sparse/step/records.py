@@ -169,7 +169,8 @@ class TensorStep(Ticket):
         """Return the late gradient, unscaled; waits for its copy."""
         late = self.late
         assert late is not None
-        return unscaled(late if isinstance(late, np.ndarray) else late.array(), self.scale)
+        gradient = late if isinstance(late, np.ndarray) else late.array()
+        return gradient if self.scale == 1.0 else unscaled(gradient, self.scale)
 
     def fail(self, error: Exception) -> None:
         """Record a failure, and report it in the bucket's message."""
@@ -202,9 +203,7 @@ def joined(tickets: Sequence[Ticket]) -> BucketRun:
 
 
 def unscaled(gradient: np.ndarray, scale: float) -> np.ndarray:
-    """Return the gradient of the unscaled loss, in a new array unless the scale is 1."""
-    if scale == 1.0:
-        return gradient
+    """Return the gradient of the unscaled loss, in a new array."""
     with np.errstate(over="ignore"):  # checked when the gradient is accumulated
         plain: np.ndarray = gradient / gradient.dtype.type(scale)
     return plain

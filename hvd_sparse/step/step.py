@@ -213,8 +213,8 @@ class Step(Receiver):
         if dense is None:
             dense = self._is_dense[question] = self._goes_dense(state, world_size)
         # A dense step's carrier shares an array with the gradient, and so its dtype.
-        is_own = dense or self.carrier_dtype is None
-        dtype = state.spec.accumulator if is_own else self.carrier_dtype
+        accumulator = state.spec.accumulator
+        dtype = accumulator if dense else self.carrier_dtype or accumulator
         layout = carrier_layout(dtype, world_size, self.has_replica)
         ticket = TensorStep(run, layout, position, bucket, state, parts, scale)
         is_alone = len(bucket.members) == 1
@@ -235,7 +235,8 @@ class Step(Receiver):
                 ticket.late = gradient if late is None else late
                 bucket.begun.append(ticket)
             else:
-                plain = unscaled(gradient if late is None else late.array(), scale)
+                plain = gradient if late is None else late.array()
+                plain = plain if scale == 1.0 else unscaled(plain, scale)
                 if waits and not dense and not self.exchange.sums_first:
                     ticket.waiting = pipeline.wait(state, plain, world_size, parts)
                 elif state.is_on_device and not dense and self.exchange.selects_everywhere:
