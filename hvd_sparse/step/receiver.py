@@ -111,7 +111,10 @@ class Receiver:
         with transactions.lock:
             if run.failure is not None:
                 raise run.failure
-            counted = Counted(ticket.key, sent, kept.stop - kept.start)
+            if sent.dense is None:
+                counted = Counted(ticket.key, sent, kept.stop - kept.start, 0)
+            else:
+                counted = Counted(ticket.key, None, 0, sent.dense.nbytes)
             run.counted.append(counted)
             transactions.stats.completed.append(counted)
             if not run.is_finite:

@@ -49,11 +49,16 @@ class Devices(Protocol):
 
 
 class Counted(NamedTuple):
-    """One tensor's completed step, for the counters; ``numel`` is of the part kept by this rank."""
+    """One tensor's completed step, for the counters.
+
+    sent : None on a dense step, whose vector is not kept
+    numel : entries whose residual this rank keeps
+    """
 
     key: str
-    sent: Outgoing
+    sent: Outgoing | None
     numel: int
+    dense_bytes: int
 
 
 @dataclass(eq=False)

@@ -61,16 +61,17 @@ class Stats:
             self._add(counted, -1)
 
     def _add(self, counted: Iterable[Counted], sign: int) -> None:
-        for key, sent, numel in counted:
-            totals, found, observed = self._tensors[key], sent.found, sent.observed
-            if sent.dense is not None:
+        for key, sent, numel, dense_bytes in counted:
+            totals = self._tensors[key]
+            if sent is None:
                 totals["dense_steps"] += sign
-                totals[BYTES] += sign * sent.dense.nbytes
-            else:
-                totals["sparse_steps"] += sign
-                totals["entries_sent"] += sign * sent.entries
-                totals["entries_total"] += sign * numel
-                totals[BYTES] += sign * (0 if sent.frame is None else sent.frame.nbytes)
+                totals[BYTES] += sign * dense_bytes
+                continue
+            found, observed = sent.found, sent.observed
+            totals["sparse_steps"] += sign
+            totals["entries_sent"] += sign * sent.entries
+            totals["entries_total"] += sign * numel
+            totals[BYTES] += sign * (0 if sent.frame is None else sent.frame.nbytes)
             if found is not None:
                 totals["passes"] += sign * found.passes
                 if found.is_one_pass:
