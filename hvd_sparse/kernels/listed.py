@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hvd_sparse.kernels.contract import Aim, Brought, Kernels, Moments, Tail
+from hvd_sparse.kernels.contract import Aim, Brought, Kernels
 from hvd_sparse.types import Selection
 
 Kernel = Callable[..., object]
@@ -41,8 +41,11 @@ class ListedKernels:
 
     def __getattr__(self, name: str) -> Kernel:
         own: Kernel = getattr(self._kernels, name)
+        known = getattr(self._brought, name, None)
 
         def kernel(*values: object) -> object:
+            if known is not None and values[0] is self._vector and values[1:] in ((), (0,)):
+                return known
             if any(value is self._vector for value in values):
                 self.make_whole()
             return own(*values)
@@ -69,24 +72,6 @@ class ListedKernels:
         if x is self._vector:
             self.make_whole()
         return x
-
-    def moments(self, x: np.ndarray) -> Moments:
-        known = self._brought.moments
-        if known is None or x is not self._vector:
-            return self._kernels.moments(self._look_at(x))
-        return known
-
-    def mean_and_std(self, x: np.ndarray) -> tuple[float, float]:
-        known = self._brought.mean_and_std
-        if known is None or x is not self._vector:
-            return self._kernels.mean_and_std(self._look_at(x))
-        return known
-
-    def tail(self, x: np.ndarray, threshold: float) -> Tail:
-        known = self._brought.tail
-        if known is None or threshold != 0 or x is not self._vector:
-            return self._kernels.tail(self._look_at(x), threshold)
-        return known
 
     def count_at_least(self, x: np.ndarray, threshold: float) -> int:
         if not self.tells(x, threshold):

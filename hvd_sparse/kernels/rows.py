@@ -12,7 +12,6 @@ import math
 import struct
 import sys
 from ctypes import addressof, c_char
-from types import ModuleType
 from typing import Protocol, cast
 
 import numpy as np
@@ -35,8 +34,8 @@ SCATTER = 8.0
 PLENTY = 4.0
 """With more candidates than this factor times the needed entries, the margin narrows faster."""
 
-GRADIENT, MOMENTUM, ADAM = range(3)
-"""Kinds of passes: ``accumulate_and_take``, ``push_momentum_and_take``, ``push_adam_and_take``."""
+GRADIENT, MOMENTUM, ADAM = 0, 4, 15
+"""Number of a direction's vectors and numbers, which identifies its kind; 0 for the gradient."""
 
 PLAIN, SIGNS = 1, 2
 """Bodies of frames: plain indices and values, and those of codec ``sign_mean``."""
@@ -64,11 +63,9 @@ SENT = np.dtype(
 )
 """Row of a tensor to send.
 
-move : kind of the pass
-vectors : addresses of gradient, residual and the new residual; for momentum, of the old and the new
-    velocity; for Adam, of mean and square, and of the new ones
-numbers : for momentum, the factor and whether the form is Nesterov's; for Adam
-    ``AdamStep.factors``, and whether the direction is the mean's
+move : kind of the direction
+vectors : addresses of gradient, residual and the new residual, and of the direction's vectors
+numbers : of the direction
 numel : entries of each vector
 aim, capacity : threshold and capacity of the pass's ``Aim``
 least, wanted, most : least and most entries that may be sent; if there are more, the ``wanted``
@@ -161,7 +158,7 @@ def address(x: np.ndarray) -> int:
         return int(x.__array_interface__["data"][0])
 
 
-def rows_of(kernels: Kernels | ModuleType) -> RowKernels | None:
+def rows_of(kernels: Kernels) -> RowKernels | None:
     """Return an engine's kernels for rows; None if it has none."""
     has_rows = hasattr(kernels, "send_rows") and sys.byteorder == "little"
     return cast(RowKernels, kernels) if has_rows else None

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from hvd_sparse.checks import check_number, is_number
+from hvd_sparse.checks import check_number, check_truth, is_number
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels.arrays import aligned_zeros
-from hvd_sparse.kernels.contract import Aim, Kernels, Taking, Zeros
+from hvd_sparse.kernels.contract import Aim, Kernels, Zeros
+from hvd_sparse.kernels.optimizers import Direction, Momentum
 from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.memories.double_buffer import DoubleBuffer, ResidualState, accumulate
 from hvd_sparse.types import Selection, TensorSpec
@@ -65,6 +66,10 @@ class DirectionMemory:
 Options = TypeVar("Options", bound=DirectionMemory)
 
 
+def directed(gradient: np.ndarray, direction: Direction | None, kernels: Kernels) -> np.ndarray:
+    return gradient if direction is None else kernels.directed(gradient, direction)
+
+
 class Moments(NamedTuple):
     """Moments of averaged gradients, from an optimizer that was not handed over.
 
@@ -85,7 +90,7 @@ class DirectionState(ResidualState, Generic[Options]):
 
         residual' = residual + direction,  where sent entries become +0.0
 
-    Subclasses give the direction (``_direct``, ``_take``).  A late entry moves the parameter by the
+    Subclasses give the direction (``_direct``).  A late entry moves the parameter by the
     learning rate of the step it arrives in. So if the rate falls, old entries weigh less, which
     measured better than the rate of their own step (docs/results/accuracy-ways.md).  A step at rate
     0 would lose its sent entries, so it sends nothing, adds nothing and keeps all.
@@ -106,6 +111,8 @@ class DirectionState(ResidualState, Generic[Options]):
     gain = 1.0
     _vectors: ClassVar[dict[str, str]]
     """The attribute of every vector that a checkpoint has, by its name there."""
+    _switches: ClassVar[dict[str, Any]] = {}
+    """Settings of optimizers that are no options of the memory, and their usual values."""
 
     def __init__(self, spec: TensorSpec, options: Options, rollback: bool) -> None:
         super().__init__(spec, rollback)
@@ -118,38 +125,37 @@ class DirectionState(ResidualState, Generic[Options]):
         self._zeros: Zeros = aligned_zeros
         self._is_held = self._is_climbing = False
         self._beside: tuple[object, ...] = ()
+        self._switched = dict(self._switches)
         self._written: list[DoubleBuffer] = []
 
-    def _follow(
+    def tune(
         self,
         *,
         rate: float,
         parameter: np.ndarray | None = None,
         moments: Moments | None = None,
         maximize: bool = False,
-        beside: tuple[object, ...] = (),
-        **told: object,
+        **settings: Any,
     ) -> None:
         """Adopt the optimizer's current settings for this tensor.
 
-        Parameters
-        ----------
         rate : learning rate
         parameter : its value, flat; where weight decay adds to the gradient
-        moments : those to go on from; None where the memory has its own
+        moments : those to go on from; None keeps the memory's own
         maximize : the optimizer goes up along gradients
-        beside : what else must be the same on all ranks
-        told : options of the memory
+        settings : options of the memory, and ``_switches``
         """
         self.rate, self._parameter, self._is_climbing = rate, parameter, maximize
+        beside = maximize, *(settings.pop(name, usual) for name, usual in self._switches.items())
         if beside != self._beside:
             self._beside, self.settings = beside, ""
+            self._switched = dict(zip(self._switches, beside[1:]))
         # Asked for every tensor in every step: the options are made anew only where one changed.
-        if any(getattr(self._options, name) != value for name, value in told.items()):
-            self._options = replace(self._options, **told)  # type: ignore[type-var]
+        if any(getattr(self._options, name) != value for name, value in settings.items()):
+            self._options = replace(self._options, **settings)  # type: ignore[type-var]
             self.settings = ""
         if not self.settings:
-            self.settings = f"{told}{beside if any(beside) else ''}"
+            self.settings = f"{settings}{beside if any(beside) else ''}"
         if moments is not None:
             self._adopt(moments)
 
@@ -204,6 +210,11 @@ class DirectionState(ResidualState, Generic[Options]):
         decayed: np.ndarray = gradient + self._parameter * gradient.dtype.type(decay)
         return decayed
 
+    def _need(self, name: str) -> None:
+        """Make a vector that is made where it is needed."""
+        if not getattr(self, name).old.size:
+            setattr(self, name, self._another())
+
     def _another(self) -> DoubleBuffer:
         """Return a further vector of the tensor's size, of zeros, where its residual lies."""
         old = self.residual.old
@@ -212,14 +223,10 @@ class DirectionState(ResidualState, Generic[Options]):
             made.move(self._zeros)
         return made
 
-    def _direct(self, gradient: np.ndarray, kernels: Kernels, world_size: int) -> np.ndarray:
-        """Take in this rank's gradient, and return its direction, which the caller neither keeps
-        nor changes."""
-        raise NotImplementedError
-
-    def _take(self, gradient: np.ndarray, kernels: Kernels, world_size: int, aim: Aim) -> Taking:
-        """As ``_direct``; also accumulate the direction and extract the aim's entries in one
-        pass."""
+    def _direct(
+        self, gradient: np.ndarray, kernels: Kernels, world_size: int
+    ) -> tuple[np.ndarray, Direction | None]:
+        """Return a gradient and the direction for the kernels; None accumulates the gradient."""
         raise NotImplementedError
 
     def compensate(
@@ -227,12 +234,14 @@ class DirectionState(ResidualState, Generic[Options]):
     ) -> Accumulated:
         v, gradient = self.residual, self._clipped(self._downhill(gradient), world_size)
         self._is_held = self.rate == 0
+        gradient, direction = self._direct(gradient, kernels, world_size)
         if aim is not None and not self._is_held:
-            return Accumulated(v.new, None, self._take(gradient, kernels, world_size, aim))
-        direction = self._direct(gradient, kernels, world_size)
+            taking = kernels.accumulate_and_take(gradient, v.old, v.new, aim, direction)
+            return Accumulated(v.new, None, taking)
+        gradient = directed(gradient, direction, kernels)
         if self._is_held:
-            return self._hold(direction, kernels)
-        return accumulate(direction, v.old, v.new, None, kernels)
+            return self._hold(gradient, kernels)
+        return accumulate(gradient, v.old, v.new, None, kernels)
 
     def _hold(self, direction: np.ndarray, kernels: Kernels) -> Accumulated:
         """Offer nothing to select from; the direction is only used to check that the gradient is
@@ -292,9 +301,7 @@ class DirectionState(ResidualState, Generic[Options]):
     def move(self, zeros: Zeros) -> None:
         self._zeros = zeros
         for name in self._vectors.values():
-            vector = getattr(self, name)
-            if vector is not None:
-                vector.move(zeros)
+            getattr(self, name).move(zeros)
 
     def arrays(self) -> dict[str, np.ndarray]:
         return {name: getattr(self, vector).old for name, vector in self._vectors.items()}
@@ -313,3 +320,87 @@ class DirectionState(ResidualState, Generic[Options]):
 
     def recall(self, numbers: Mapping[str, float]) -> None:
         """Restore the result of ``numbers``, after ``load``."""
+
+
+class MomentumMemory(DirectionMemory):
+    """Base class of the memories of SGD with momentum.
+
+    Attributes
+    ----------
+    momentum : the part of the velocity that stays from one step to the next
+    nesterov : directions look one step ahead
+    """
+
+    momentum: float
+    nesterov: bool
+
+    def __post_init__(self) -> None:
+        self._check("momentum")
+        check_truth(self.nesterov, f"nesterov of {type(self).__name__}")
+
+
+MomentumOptions = TypeVar("MomentumOptions", bound=MomentumMemory)
+
+
+class VelocityState(DirectionState[MomentumOptions]):
+    """Keep back the directions of SGD with momentum:
+
+        velocity' = momentum * velocity + gradient
+        direction = velocity', or gradient + momentum * velocity' with Nesterov
+
+    A step without momentum, or a state without a velocity, takes the gradient for the direction.
+    The velocity stays as it is meanwhile, as torch's does.
+
+    Attributes
+    ----------
+    velocity : without entries if there is none
+    """
+
+    velocity: DoubleBuffer
+    _switches: ClassVar[dict[str, Any]] = {"dampening": 0.0}
+    _undamped_at = 0
+    """Step whose gradient begins the velocity, and is not dampened."""
+
+    def _adopt(self, moments: Moments) -> None:
+        given = moments.arrays.get("momentum")
+        # Horovod's broadcast makes zeros with no steps for an optimizer without a state.
+        has_begun = given is not None and (moments.steps > 0 or bool(given.any()))
+        self._undamped_at = -1 if has_begun else self.step
+        self._begin(given)
+
+    def _begin(self, velocity: np.ndarray | None) -> None:
+        """Continue from SGD's velocity, or without one."""
+        raise NotImplementedError
+
+    def moments(self, steps: int, ranks: int) -> Moments:
+        velocity = self._velocity_of_sgd() if self._options.momentum else None
+        return Moments({} if velocity is None else {"momentum": velocity}, steps, ranks)
+
+    def _velocity_of_sgd(self) -> np.ndarray:
+        """Return a copy of the velocity from which SGD itself can continue."""
+        raise NotImplementedError
+
+    @property
+    def _momentum(self) -> float:
+        return self._options.momentum
+
+    def _damped(self, gradient: np.ndarray) -> np.ndarray:
+        """Return the part of a gradient that goes into the velocity."""
+        dampening = self._switched["dampening"]
+        if not (dampening and self._options.momentum) or self.step == self._undamped_at:
+            return gradient
+        part: np.ndarray = gradient * gradient.dtype.type(1 - dampening)
+        return part
+
+    def _direct(
+        self, gradient: np.ndarray, kernels: Kernels, world_size: int
+    ) -> tuple[np.ndarray, Direction | None]:
+        gradient, u, momentum = self._damped(gradient), self.velocity, self._momentum
+        if not (u.old.size and momentum):
+            return gradient, None
+        self._note_written(u)
+        return gradient, Momentum(u.old, u.new, momentum, self._options.nesterov)
+
+    def _finished(self, reduced: np.ndarray, parameter: np.ndarray, kernels: Kernels) -> np.ndarray:
+        result = directed(*self._direct(self._downhill(reduced), kernels, 1), kernels)
+        return result.copy() if result is self.velocity.new else result

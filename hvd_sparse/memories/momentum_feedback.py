@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.kernels.contract import Aim, Kernels, Taking
-from hvd_sparse.memories._directions import Moments
-from hvd_sparse.memories._velocities import MomentumMemory, VelocityState
+from hvd_sparse.kernels.contract import Aim, Kernels
+from hvd_sparse.kernels.optimizers import Direction
+from hvd_sparse.memories._directions import MomentumMemory, VelocityState
 from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.memories.double_buffer import DoubleBuffer
 from hvd_sparse.registry import MEMORIES
@@ -105,8 +105,9 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
 
     def __init__(self, spec: TensorSpec, options: MomentumFeedback, rollback: bool) -> None:
         super().__init__(spec, options, rollback)
+        self.velocity = self._nothing_made()
         self._at: float | None = None
-        self._before: tuple[DoubleBuffer, DoubleBuffer | None, float | None] | None = None
+        self._before: tuple[DoubleBuffer, DoubleBuffer, float | None] | None = None
 
     @property
     def gain(self) -> float:  # type: ignore[override]
@@ -138,55 +139,53 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
         u, v = self.velocity, self.residual
         self._before, self._at = (v, u, old), density
         if now != was:
-            self.residual, self.velocity = self._another(), self._another() if now else None
-        elif now and u is None:
-            self.velocity = self._another()
+            self.residual = self._another()
+            self.velocity = self._another() if now else self._nothing_made()
+        elif now:
+            self._need("velocity")
         if now == was:
             return
-        if self.velocity is None:
+        if not now:
             self.residual.old[:] = v.old * (1 - was)
-            if u is not None:
+            if u.old.size:
                 self.residual.old[:] = self.residual.old + u.old * self._ahead(was)
-        elif u is None:
+        elif not u.old.size:
             self.velocity.old[:] = v.old * ((1 - was) / self._ahead(now))
         else:
             self.residual.old[:] = v.old * ((1 - was) / (1 - now))
             self.velocity.old[:] = u.old * (self._ahead(was) / self._ahead(now))
 
-    def _adopt(self, moments: Moments) -> None:
-        """Continue from SGD's velocity: it becomes m's, or, without one, its pending mass joins the
-        residual."""
-        given, momentum = moments.arrays.get("momentum"), self._options.momentum
-        if given is None and self.velocity is not None:
+    def _begin(self, velocity: np.ndarray | None) -> None:
+        momentum = self._options.momentum
+        if velocity is None:
             self.velocity.old[:] = 0
-        if given is None or not momentum:
+        if velocity is None or not momentum:
             return
         at = self._at if self._at is not None else self.density or 0.0
-        left, owed = momentum_left(momentum, at), given * self._ahead(momentum)
+        left, owed = momentum_left(momentum, at), velocity * self._ahead(momentum)
         if left:
-            self.velocity = self.velocity or self._another()
+            self._need("velocity")
             self.velocity.old[:] = owed * (1 / self._ahead(left))
         else:
             self.residual.old[:] = self.residual.old.copy() + owed
 
     def _velocity_of_sgd(self) -> np.ndarray:
         """Return the velocity for plain SGD; the residual waits for a compressor."""
-        if self.velocity is None:
+        if not self.velocity.old.size:
             return np.zeros(self.residual.old.size, self.residual.old.dtype)
         momentum = self._options.momentum
         left = momentum_left(momentum, self._at or 0.0)
         return self.velocity.old.copy() * (self._ahead(left) / self._ahead(momentum))
 
-    def _direct(self, gradient: np.ndarray, kernels: Kernels, world_size: int) -> np.ndarray:
+    def _direct(
+        self, gradient: np.ndarray, kernels: Kernels, world_size: int
+    ) -> tuple[np.ndarray, Direction | None]:
         return super()._direct(self._decayed(gradient, world_size), kernels, world_size)
-
-    def _take(self, gradient: np.ndarray, kernels: Kernels, world_size: int, aim: Aim) -> Taking:
-        return super()._take(self._decayed(gradient, world_size), kernels, world_size, aim)
 
     def _finished(self, reduced: np.ndarray, parameter: np.ndarray, kernels: Kernels) -> np.ndarray:
         self.density, self._parameter = 1.0, parameter
         self._cross()
-        return self._momentum_of(self._downhill(reduced), kernels)
+        return super()._finished(reduced, parameter, kernels)
 
     def commit(self) -> None:
         super().commit()
@@ -199,21 +198,9 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
         self._before = None
         super().roll_back()
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return v and u; u is empty where there is no velocity."""
-        old = self.residual.old
-        momentum = np.zeros(0, old.dtype) if self.velocity is None else self.velocity.old
-        return {"momentum": momentum, "residual": old}
-
     def numbers(self) -> dict[str, float]:
         """Return the density that v and u belong to."""
         return {} if self._at is None else {"density": self._at}
 
     def recall(self, numbers: Mapping[str, float]) -> None:
         self._at = numbers.get("density")
-
-    def load(self, arrays: dict[str, np.ndarray]) -> None:
-        self.residual.old[:] = arrays["residual"]
-        self.velocity = self._another() if arrays["momentum"].size else None
-        if self.velocity is not None:
-            self.velocity.old[:] = arrays["momentum"]

@@ -10,8 +10,14 @@ import numpy as np
 
 from hvd_sparse.checks import check_truth, check_whole, is_number
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.kernels.contract import Aim, Kernels, Taking
-from hvd_sparse.kernels.optimizers import AdamStep, NewtonSchulz, matrices_in
+from hvd_sparse.kernels.contract import Kernels
+from hvd_sparse.kernels.optimizers import (
+    AdamStep,
+    Direction,
+    Momentum,
+    NewtonSchulz,
+    matrices_in,
+)
 from hvd_sparse.memories._directions import Moments
 from hvd_sparse.memories.adam_correction import AdamCorrection, AdamCorrectionState
 from hvd_sparse.registry import MEMORIES
@@ -116,29 +122,15 @@ class MuonCorrectionState(AdamCorrectionState):
         self._is_matrix = len(spec.shape) > 1
         self.square = self._nothing_made()
 
-    def tune(  # type: ignore[override]
-        self,
-        *,
-        rate: float,
-        parameter: np.ndarray | None = None,
-        moments: Moments | None = None,
-        is_epsilon_hat: bool = False,
-        **told: Any,
-    ) -> None:
-        """Adopt the optimizer's current settings for this tensor: ``_follow``.
-
-        Parameters
-        ----------
-        is_epsilon_hat : as in ``AdamCorrection``
-        told : options of the memory; with a momentum the tensor is orthogonalised, else Adam is
-            used
+    def tune(self, **settings: Any) -> None:
+        """Adopt the optimizer's current settings: with a momentum the tensor is orthogonalized,
+        else Adam is used.
 
         Raises
         ------
-        InvalidOption : a tensor of one dimension is to be orthogonalised
+        InvalidOption : a tensor of one dimension is to be orthogonalized
         """
-        self._is_epsilon_hat = is_epsilon_hat
-        is_matrix = "momentum" in told
+        is_matrix = "momentum" in settings
         if is_matrix and len(self._shape) < 2:
             raise InvalidOption(
                 f"tensor {self._key!r} has shape {list(self._shape)} and is in a parameter group "
@@ -148,25 +140,17 @@ class MuonCorrectionState(AdamCorrectionState):
             self._is_matrix, self.begun = is_matrix, self.step
             self.mean.old[:] = 0
             self.square = self._nothing_made()
-        self._follow(rate=rate, parameter=parameter, moments=moments, **told)
+        super().tune(**settings)
 
-    def _direct(self, gradient: np.ndarray, kernels: Kernels, world_size: int) -> np.ndarray:
+    def _direct(
+        self, gradient: np.ndarray, kernels: Kernels, world_size: int
+    ) -> tuple[np.ndarray, Direction | None]:
         if not self._is_matrix:
-            self._need_square()
+            self._need("square")
             return super()._direct(gradient, kernels, world_size)
-        # As of Adam's, the size of an update says nothing of the gradient's: see _of_this_rank.
-        return self._orthogonalized(gradient, kernels, 1.0 if self.is_average else 1 / world_size)
-
-    def _take(self, gradient: np.ndarray, kernels: Kernels, world_size: int, aim: Aim) -> Taking:
-        if not self._is_matrix:
-            self._need_square()
-            return super()._take(gradient, kernels, world_size, aim)
-        direction = self._direct(gradient, kernels, world_size)
-        return kernels.accumulate_and_take(direction, self.residual.old, self.residual.new, aim)
-
-    def _need_square(self) -> None:
-        if not self.square.old.size:
-            self.square = self._another()
+        # The size of an update does not depend on the gradient's, as in Adam.
+        share = 1.0 if self.is_average else 1 / world_size
+        return self._orthogonalized(gradient, kernels, share), None
 
     def _numbers(self, ranks: int = 1, scale: float = 1.0, is_of_mean: bool = False) -> AdamStep:
         return super()._numbers(ranks, scale * (self._options.scale or 1.0), is_of_mean)
@@ -178,9 +162,9 @@ class MuonCorrectionState(AdamCorrectionState):
         """
         options, m, real = self._options, self.mean, gradient.dtype.type
         fresh = gradient * real(1 - options.momentum)
-        kernels.push_momentum(fresh, m.old, m.new, options.momentum)
+        momentum = Momentum(m.old, m.new, options.momentum, options.nesterov)
+        u = kernels.directed(fresh, momentum)
         self._note_written(m)
-        u = fresh + m.new * real(options.momentum) if options.nesterov else m.new
         shape = matrices_in(self._shape)
         step = NewtonSchulz(shape, options.ns_steps, options.ns_coefficients, options.ns_epsilon)
         scale = 0.2 * math.sqrt(max(shape[-2:])) if options.scale is None else options.scale
@@ -190,12 +174,12 @@ class MuonCorrectionState(AdamCorrectionState):
     def _finished(self, reduced: np.ndarray, parameter: np.ndarray, kernels: Kernels) -> np.ndarray:
         if self._is_matrix:
             return self._orthogonalized(reduced, kernels, 1.0)
-        self._need_square()
+        self._need("square")
         return super()._finished(reduced, parameter, kernels)
 
     def _adopt(self, moments: Moments) -> None:
         if not self._is_matrix:
-            self._need_square()
+            self._need("square")
             super()._adopt(moments)
             return
         self.begun = self.step - moments.steps
@@ -203,7 +187,7 @@ class MuonCorrectionState(AdamCorrectionState):
 
     def moments(self, steps: int, ranks: int) -> Moments:
         if not self._is_matrix:
-            self._need_square()
+            self._need("square")
             return super().moments(steps, ranks)
         return Moments({"momentum": self.mean.old.copy()}, steps - self.begun, ranks)
 

@@ -11,10 +11,10 @@ sum.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable
 from functools import partial
-from types import ModuleType
 from typing import cast
 
 import numpy as np
@@ -26,7 +26,6 @@ from hvd_sparse.exchanges.members import Begun, Observed, Outgoing, Waiting
 from hvd_sparse.kernels.arrays import as_array
 from hvd_sparse.kernels.contract import Aim, Kernels
 from hvd_sparse.kernels.listed import ListedKernels
-from hvd_sparse.kernels.randomness import generator
 from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.selectors._aim import Cut, Miss
 from hvd_sparse.selectors.contract import Context, Found, Selector
@@ -42,7 +41,7 @@ GROUP_SHARE = 8
 class Pipeline:
     """The five parts, joined."""
 
-    def __init__(self, configuration: Configuration, kernels: Kernels | ModuleType) -> None:
+    def __init__(self, configuration: Configuration, kernels: Kernels) -> None:
         self.configuration = configuration
         self.kernels = kernels
         self.spans = Spans()
@@ -379,7 +378,7 @@ def cut_down(
 
 
 def _bounded(
-    found: Found, most: int | None, vector: np.ndarray, kernels: Kernels | ModuleType
+    found: Found, most: int | None, vector: np.ndarray, kernels: Kernels
 ) -> Found:
     """Cut a selection to its ``most`` largest entries; the others stay in the vector."""
     chosen = found.selection
@@ -423,3 +422,17 @@ def _observe(state: TensorState, vector: np.ndarray, sent: Selection, is_taken: 
 
 def _squared(x: np.ndarray) -> float:
     return float(x.dot(x))
+
+
+def generator(seed: int, key: str, step: int, rank: int | None = None) -> np.random.Generator:
+    """Return a selector's generator for one step of a tensor; of all ranks without a rank.
+
+    It is counter-based, so the order of hooks does not matter.
+    """
+    digest = hashlib.sha256(f"{seed}|{key}".encode()).digest()
+    # Philox counts draws in the lowest words, so steps and ranks would only overlap after 2**128
+    # draws.
+    counter = [0, 0, step, 0 if rank is None else rank + 1]
+    return np.random.Generator(
+        np.random.Philox(key=np.frombuffer(digest[:16], np.uint64), counter=counter)
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
@@ -299,7 +298,7 @@ class Receiver:
         return np.full(spec.numel, np.nan, spec.accumulator)
 
 
-def stays_finite(gradient: np.ndarray, dtype: str, kernels: Kernels | ModuleType) -> bool:
+def stays_finite(gradient: np.ndarray, dtype: str, kernels: Kernels) -> bool:
     """Return whether a reduced gradient stays finite as the parameter's dtype; one pass."""
     if not isinstance(gradient, np.ndarray):
         moments: Moments = kernels.moments(gradient)
@@ -309,7 +308,7 @@ def stays_finite(gradient: np.ndarray, dtype: str, kernels: Kernels | ModuleType
     return is_finite(gradient)
 
 
-def write_sum(given: Sum, kernels: Kernels | ModuleType) -> float:
+def write_sum(given: Sum, kernels: Kernels) -> float:
     """Write one sum, and return an upper bound of its magnitudes, infinite if unknown.
 
     Raises CorruptPayload if a payload does not fit, and NonFiniteGradient, on all ranks, if the sum
@@ -325,7 +324,7 @@ def write_sum(given: Sum, kernels: Kernels | ModuleType) -> float:
 
 
 def _write_sums(
-    sums: Sequence[Sum], surplus: Surplus, kernels: Kernels | ModuleType
+    sums: Sequence[Sum], surplus: Surplus, kernels: Kernels
 ) -> list[float | None]:
     """Write the sums of a bucket's tensors, and add surplus entries of device passes back.
 
@@ -348,7 +347,7 @@ def _write_sums(
     return bounds
 
 
-def _write_rows(sums: Sequence[Sum], kernels: Kernels | ModuleType) -> list[float | None]:
+def _write_rows(sums: Sequence[Sum], kernels: Kernels) -> list[float | None]:
     """Write the sums that one call of the engine can: of tensors on the host with plain frames."""
     bounds: list[float | None] = [None] * len(sums)
     engine = rows_of(kernels)
@@ -376,7 +375,7 @@ def _write_rows(sums: Sequence[Sum], kernels: Kernels | ModuleType) -> list[floa
 
 
 def _check_range(
-    spec: TensorSpec, parts: list[Selection], factor: float, kernels: Kernels | ModuleType
+    spec: TensorSpec, parts: list[Selection], factor: float, kernels: Kernels
 ) -> None:
     """Raise NonFiniteGradient if the sum, or its product with the factor, is not finite."""
     out = aligned_empty(spec.numel, spec.accumulator)
@@ -395,7 +394,7 @@ def _gather(
     parts: Iterable[Part],
     dtype: np.dtype,
     codec: Codec,
-    kernels: Kernels | ModuleType,
+    kernels: Kernels,
 ) -> tuple[list[Selection], float]:
     """Decode the parts of a tensor; CorruptPayload if one is not for this tensor.
 

@@ -6,24 +6,15 @@ results bit for bit.
 
 from __future__ import annotations
 
-from types import ModuleType
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.exchanges.members import Begun, Outgoing
 from hvd_sparse.kernels.contract import Aim, Kernels, Taking
-from hvd_sparse.kernels.rows import (
-    ADAM,
-    GRADIENT,
-    MOMENTUM,
-    PLAIN,
-    SENT,
-    SENT_ROW,
-    address,
-    rows_of,
-)
+from hvd_sparse.kernels.optimizers import Direction
+from hvd_sparse.kernels.rows import PLAIN, SENT, SENT_ROW, address, rows_of
 from hvd_sparse.selectors._aim import SMALLEST, margin_of
 from hvd_sparse.selectors.contract import Found
 from hvd_sparse.step.pipeline import Pipeline
@@ -44,17 +35,17 @@ SPARE_BYTES = 24
 
 
 class Noted(NamedTuple):
-    """A recorded pass, with vectors and numbers in the order of ``SENT``."""
+    """A recorded pass, with the columns of ``SENT``."""
 
     move: int
     vectors: tuple[np.ndarray, ...]
-    numbers: tuple[float, ...] = ()
+    numbers: tuple[float | np.floating, ...]
 
 
 class NotedPasses:
     """The engine's kernels, except that passes with an aim are only recorded."""
 
-    def __init__(self, kernels: Kernels | ModuleType) -> None:
+    def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
         self.noted: Noted | None = None
 
@@ -62,21 +53,17 @@ class NotedPasses:
         return getattr(self._kernels, name)
 
     def accumulate_and_take(
-        self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray, aim: Aim
+        self,
+        gradient: np.ndarray,
+        residual: np.ndarray,
+        out: np.ndarray,
+        aim: Aim,
+        direction: Direction | None = None,
     ) -> Taking:
-        self.noted = Noted(GRADIENT, (gradient, residual, out))
-        return UNKNOWN
-
-    def push_momentum_and_take(self, *given: Any) -> Taking:
-        gradient, velocity, out_velocity, residual, out, momentum, nesterov, _ = given
-        vectors = gradient, residual, out, velocity, out_velocity
-        self.noted = Noted(MOMENTUM, vectors, (momentum, nesterov))
-        return UNKNOWN
-
-    def push_adam_and_take(self, *given: Any) -> Taking:
-        gradient, *moments, residual, out, step, _ = given
-        vectors = gradient, residual, out, *moments
-        self.noted = Noted(ADAM, vectors, (*step.factors(out.dtype), step.is_of_mean))
+        vectors = () if direction is None else direction.vectors
+        numbers = () if direction is None else direction.numbers(out.dtype)
+        move = len(vectors) + len(numbers)
+        self.noted = Noted(move, (gradient, residual, out, *vectors), numbers)
         return UNKNOWN
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import ModuleType
 
 import numpy as np
 
@@ -36,7 +35,7 @@ class Session:
         *,
         average: bool = True,
         buckets: Sequence[tuple[int, ...]] | None = None,
-        kernels: Kernels | ModuleType = reference,
+        kernels: Kernels = reference,
     ) -> None:
         configuration = configuration.for_tensors(specs)
         refuse_hiding(

@@ -15,7 +15,6 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import ModuleType
 
 import numpy as np
 
@@ -81,7 +80,7 @@ class Step(Receiver):
         configuration: Configuration,
         specs: Sequence[TensorSpec],
         buckets: Sequence[tuple[int, ...]],
-        kernels: Kernels | ModuleType,
+        kernels: Kernels,
         carrier_dtype: type[np.floating] | None = None,
     ) -> None:
         self.configuration = configuration

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hvd_sparse.kernels.optimizers import AdamStep, NewtonSchulz
+from hvd_sparse.kernels.optimizers import Adam, AdamStep, Momentum, NewtonSchulz
 
 
 @contextlib.contextmanager
@@ -114,29 +114,30 @@ def check_take_bins(kernels: Any, x: np.ndarray) -> None:
         assert taken.values.tobytes() == x[indices].tobytes()
 
 
-def check_push_momentum(kernels: Any, x: np.ndarray) -> None:
+def check_directed_by_momentum(kernels: Any, x: np.ndarray) -> None:
     gradient, factor = x[::-1].copy(), x.dtype.type(0.9)
-    expected = np.array([factor * r + g for r, g in zip(x, gradient)], x.dtype).tobytes()
-    out = np.full_like(x, 9)
-    with unwritten(gradient, x):
-        kernels.push_momentum(gradient, x, out, 0.9)
-    assert out.tobytes() == expected
-    in_place = x.copy()
-    kernels.push_momentum(gradient, in_place, in_place, 0.9)
-    assert in_place.tobytes() == expected
+    pushed = np.array([factor * r + g for r, g in zip(x, gradient)], x.dtype)
+    ahead = np.array([factor * p + g for p, g in zip(pushed, gradient)], x.dtype)
+    for nesterov in (False, True):
+        out, in_place = np.full_like(x, 9), x.copy()
+        with unwritten(gradient, x):
+            found = kernels.directed(gradient, Momentum(x, out, 0.9, nesterov))
+        kernels.directed(gradient, Momentum(in_place, in_place, 0.9, nesterov))
+        assert out.tobytes() == in_place.tobytes() == pushed.tobytes()
+        assert found.tobytes() == (ahead if nesterov else pushed).tobytes()
 
 
-def check_push_adam(kernels: Any, x: np.ndarray) -> None:
+def check_directed_by_adam(kernels: Any, x: np.ndarray) -> None:
     gradient, mean, square = x[::-1].copy(), x, np.abs(x[::2]).repeat(2)[: x.size].copy()
     for step in ADAM_STEPS:
         rows = [adam_entry(*row, step) for row in zip(gradient, mean, square)]
         expected = [np.array(column, x.dtype) for column in zip(*rows)]
         with np.errstate(over="ignore", invalid="ignore"):
-            out = [np.full_like(x, 9) for _ in range(3)]
+            new = [np.full_like(x, 9) for _ in range(2)]
             with unwritten(gradient, mean, square):
-                kernels.push_adam(gradient, mean, square, *out, step)
-            in_place = [mean.copy(), square.copy(), np.full_like(x, 9)]
-            kernels.push_adam(gradient, *in_place[:2], *in_place, step)
+                out = [*new, kernels.directed(gradient, Adam(mean, square, *new, step))]
+            same = [mean.copy(), square.copy()]
+            in_place = [*same, kernels.directed(gradient, Adam(*same, *same, step))]
         for found, wanted in zip([*out, *in_place], [*expected, *expected]):
             assert np.array_equal(np.isnan(found), np.isnan(wanted))
             assert found[~np.isnan(found)].tobytes() == wanted[~np.isnan(wanted)].tobytes()
@@ -199,6 +200,6 @@ ON_FINITE_DATA = (
     check_sample_magnitudes,
     check_take_indices,
     check_take_bins,
-    check_push_momentum,
-    check_push_adam,
+    check_directed_by_momentum,
+    check_directed_by_adam,
 )

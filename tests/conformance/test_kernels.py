@@ -6,7 +6,7 @@ import cases
 import numpy as np
 import pytest
 from conformance import hostile, kernel_checks
-from conformance.directed_checks import check_large_directions, check_push_adam_and_take
+from conformance.directed_checks import check_large_directions, check_take_by_adam
 from conformance.fused_checks import DRAWS, FUSED, check_large
 from conformance.kernel_checks import PER_VECTOR, has_statistics, put, vectors
 from conformance.packing_checks import PACKING
@@ -36,7 +36,7 @@ def test_a_kernel_does_what_its_contract_says(kernels, check, dtype):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(
     "check",
-    [*ON_FINITE_DATA, check_push_adam_and_take],
+    [*ON_FINITE_DATA, check_take_by_adam],
     ids=lambda check: check.__name__.removeprefix("check_"),
 )
 def test_a_kernel_of_single_selectors_does_what_its_contract_says(kernels, check, dtype):

@@ -26,7 +26,7 @@ from distributions import draw
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.kernels.engines import resolve_engine
-from hvd_sparse.kernels.optimizers import AdamStep, NewtonSchulz
+from hvd_sparse.kernels.optimizers import Adam, AdamStep, Momentum, NewtonSchulz
 from hvd_sparse.kernels.torch import KernelsByPlace, coming
 from hvd_sparse.kernels.torch.coming import Delivery
 from hvd_sparse.kernels.torch.vector import DeviceVector, upload
@@ -41,6 +41,8 @@ def calls(numel: int) -> dict[str, tuple[Any, ...]]:
     out = np.empty_like(x)
     some = np.arange(0, numel, 9, dtype=np.uint32)
     chosen = Selection(some, x[some], numel)
+    momentum = Momentum(x, out.copy(), 0.9, True)
+    adam = Adam(x, abs(x), out.copy(), out.copy(), AdamStep(0.9, 0.999, 1e-8, 1))
     return {
         "moments": (x,),
         "mean_and_std": (x,),
@@ -56,40 +58,10 @@ def calls(numel: int) -> dict[str, tuple[Any, ...]]:
         "take_indices": (x, some),
         "take_bins": (x, gradient, 50),
         "accumulate": (gradient, x, out),
-        "accumulate_and_take": (gradient, x, out, Aim(1.0, numel)),
+        "accumulate_and_take": (gradient, x.copy(), out, Aim(1.0, numel), momentum),
         "trim": (chosen, 5, out),
         "restore": (out, chosen),
-        "push_momentum": (gradient, x, out, 0.9),
-        "push_momentum_and_take": (
-            gradient,
-            x,
-            out.copy(),
-            x.copy(),
-            out,
-            0.9,
-            True,
-            Aim(1.0, numel),
-        ),
-        "push_adam_and_take": (
-            gradient,
-            x,
-            abs(x),
-            out.copy(),
-            out.copy(),
-            x.copy(),
-            out,
-            AdamStep(0.9, 0.999, 1e-8, 1),
-            Aim(1.0, numel),
-        ),
-        "push_adam": (
-            gradient,
-            x,
-            abs(x),
-            out.copy(),
-            out.copy(),
-            out,
-            AdamStep(0.9, 0.999, 1e-8, 1),
-        ),
+        "directed": (gradient, adam),
         "orthogonalized": (x, NewtonSchulz((numel // 10, 10))),
         "clear": (out, some),
         "assemble": (out, [chosen, chosen]),

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from devices.engine_worker import calls
-from devices.vectors_on_device import VECTORS
+from devices.vectors_on_device import carried
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -31,7 +31,7 @@ from hvd_sparse.kernels.torch.vector import DeviceVector
 NAME = "acc"
 NUMEL = 1000
 NO_WAIT = (
-    "push_momentum", "push_adam", "orthogonalized", "clear", "restore", "assemble", "scatter_add",
+    "directed", "orthogonalized", "clear", "restore", "assemble", "scatter_add",
     "trim",
 )  # fmt: skip
 """Kernels that give a device work, and ask it for nothing."""
@@ -75,7 +75,7 @@ def on_device(name: str, values: tuple[Any, ...]) -> list[Any]:
     """Return what a kernel is given, its vectors as those of the device."""
     names = list(inspect.signature(getattr(Kernels, name)).parameters)[1:]
     return [
-        DeviceVector(fake(value)) if parameter in VECTORS else value
+        carried(parameter, value, lambda array: DeviceVector(fake(array)))
         for parameter, value in zip(names, values)
     ]
 

@@ -12,8 +12,7 @@ from installed import is_installed
 pytestmark = pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
 
 WAITS = {
-    "push_momentum": 0,
-    "push_adam": 0,
+    "directed": 0,
     "orthogonalized": 0,
     "clear": 0,
     "restore": 0,

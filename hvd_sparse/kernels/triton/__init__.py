@@ -13,8 +13,9 @@ import torch
 import triton
 
 from hvd_sparse.kernels.contract import Aim, Brought, Kernels, Sums, Surplus, Taking
-from hvd_sparse.kernels.torch import TorchKernels, statistics
+from hvd_sparse.kernels.torch import TorchKernels
 from hvd_sparse.kernels.torch.coming import Answers, Pass, Sum, joined
+from hvd_sparse.kernels.torch.passes import STATISTICS, brought_in, pending
 from hvd_sparse.kernels.torch.vector import Vector, tensor_of
 from hvd_sparse.kernels.triton.launches import MOMENTS, assemble, take
 from hvd_sparse.types import Selection
@@ -86,14 +87,14 @@ def _brought_beside(passes: Sequence[Pass], own: str) -> Answers | None:
         number
         for one, names in zip(passes, asked)
         if names
-        for number in statistics.pending(one.residual + one.gradient, names)
+        for number in pending(one.residual + one.gradient, names)
     ]
 
     def read_all(words: np.ndarray) -> list[Brought]:
         rest, found = words.view(np.float64).tolist(), []
         for one, names in zip(passes, asked):
-            count = sum(statistics.STATISTICS[name].size for name in names)
-            found.append(statistics.read(rest[:count], names, one.out.numel()))
+            count = sum(STATISTICS[name].size for name in names)
+            found.append(brought_in(rest[:count], names, one.out.numel()))
             rest = rest[count:]
         return found
 
