@@ -13,8 +13,14 @@ from hvd_sparse.errors import UnsupportedInput
 from hvd_sparse.kernels.contract import Zeros
 from hvd_sparse.kernels.torch.coming import Coming
 from hvd_sparse.kernels.torch.coming import Delivery as TorchDelivery
-from hvd_sparse.kernels.torch.together import run_together
-from hvd_sparse.kernels.torch.vector import Copy, DeviceVector, fetch, fetch_all, upload
+from hvd_sparse.kernels.torch.vector import (
+    Copy,
+    DeviceVector,
+    fetch,
+    fetch_all,
+    run_together,
+    upload,
+)
 from hvd_sparse.step.records import Answer, Delivery, Late
 from hvd_sparse.types import TensorSpec
 
