@@ -15,21 +15,12 @@ Kernel = Callable[..., object]
 class ListedKernels:
     """An engine's kernels that answer questions about one vector from a list where possible.
 
-    The list has every entry that reaches an aim. It suffices for thresholds of at least the aim's,
-    and for the largest entries. For other questions the entries are put back into the vector first,
-    and the engine answers. The answers are the same bit for bit.
+    The list has every entry that reaches an aim, and the vector has +0.0 there. It suffices for
+    thresholds of at least the aim's, and for the largest entries. For other questions the entries
+    are put back into the vector first (``is_whole``), and the engine answers. The answers are the
+    same bit for bit.
 
-    Parameters
-    ----------
-    kernels : the engine's kernels
-    vector : the vector, with +0.0 at the taken entries
-    taken : the taken entries
-    aim : the aim that they reach
     brought : statistics that the pass computed
-
-    Attributes
-    ----------
-    is_whole : the entries have been put back into the vector, because the list did not suffice
     """
 
     def __init__(

@@ -67,7 +67,6 @@ class Momentum(NamedTuple):
         return self[:2]
 
     def numbers(self, dtype: np.dtype) -> tuple[float | np.floating, ...]:
-        """Return the kernel's numbers, rounded to the data's dtype."""
         return dtype.type(self.momentum), self.is_nesterov
 
 
@@ -95,7 +94,6 @@ class Adam(NamedTuple):
         return self[:4]
 
     def numbers(self, dtype: np.dtype) -> tuple[float | np.floating, ...]:
-        """Return the kernel's numbers, rounded to the data's dtype."""
         return *self.step.factors(dtype), self.step.is_of_mean
 
 

@@ -24,7 +24,6 @@ SIGN = np.uint16(0x8000)
 
 
 def blocks_of(numel: int, bits: int = BLOCK_BITS) -> int:
-    """Return the number of blocks of a tensor."""
     return -(-numel >> bits)
 
 
@@ -60,18 +59,13 @@ _ONE_BEATS_TWO, _TWO_BEATS_THREE, _THREE_BEATS_FOUR = (
 
 def modulus_of(count: int, numel: int) -> tuple[int, int]:
     """Return shift and parts of the modulus ``parts << shift`` with the shortest code of the gaps
-    between ``count`` random indices.
+    between ``count`` > 0 random indices below ``numel`` < 2^32.
 
     The moduli are 1, 2, 3, 4, 6, 8, 12, ... With y = (1 - count / numel)^u, modulus u is shorter
     than 2u for y < 0.618034, 2u than 3u for y < 0.754878, and 3u than 4u for y < 0.819173.
 
     Integers make the modulus the same on every machine. They stay below 2^63, because numba
     compiles this function too.
-
-    Parameters
-    ----------
-    count : above 0
-    numel : below 2^32
     """
     high, rest = divmod((numel - count) << _HALF, numel)
     chance, shift = (high << _HALF) + (rest << _HALF) // numel, 0

@@ -120,21 +120,16 @@ class RowKernels(Protocol):
     ) -> tuple[int, np.ndarray, np.ndarray]:
         """Encode rows as frames, up to the first row that is left to the pipeline.
 
-        Parameters
-        ----------
+        Returns the number of the row that is left, or of all rows; and the indices and values that
+        its pass took out of the vector.
+
         rows : ``SENT``; read and written
         first : row to begin at
         head : the first 8 bytes of every frame, as an integer
         frames : uint8, aligned to 8 bytes; written. For a body of signs zeros
         lists : uint8, as long as ``frames``; written: the entries as other ranks decode them, at
             the places of a plain frame. For a plain body ``frames`` itself
-        body : ``PLAIN`` or ``SIGNS``
-        dtype : of the vectors
-
-        Returns
-        -------
-        The number of the row that is left, or of all rows; and the indices and values that its pass
-        took out of the vector.
+        body, dtype : ``PLAIN`` or ``SIGNS``, and of the vectors
         """
 
     def sum_rows(
@@ -142,11 +137,8 @@ class RowKernels(Protocol):
     ) -> None:
         """Check the frames of every row, and write factor * their sum, added in their order.
 
-        Parameters
-        ----------
         rows, frames : ``ARRIVED`` and ``FRAME``
-        head : the first 8 bytes that every frame must have, as an integer
-        body, dtype : of the frames, and of the vectors
+        head, body, dtype : as in ``send_rows``
         """
 
 
@@ -165,14 +157,8 @@ def rows_of(kernels: Kernels) -> RowKernels | None:
 
 
 def steered(margin: float, found: int, needed: int) -> float:
-    """Return the next margin below a threshold, in plain arithmetic, which numba compiles.
-
-    Parameters
-    ----------
-    margin : this step's margin
-    found : number of entries that the pass took
-    needed : least number that suffices
-    """
+    """Return the next margin below a threshold, after a pass took ``found`` entries where
+    ``needed`` suffice, in plain arithmetic, which numba compiles."""
     if found < needed:
         wanted = 2.0 * margin + 0.001
     elif found < min(MOST_SLACK, SLACK + SCATTER / math.sqrt(max(1, needed))) * needed:

@@ -20,13 +20,7 @@ from hvd_sparse.types import Selection, TensorSpec
 
 
 class DirectionMemory:
-    """Base class of the memories whose states accumulate an optimizer's directions.
-
-    Attributes
-    ----------
-    weight_decay : the L2 penalty
-    clip_norm : bound on the norm of a tensor's gradient; None for no bound
-    """
+    """Base class of the memories whose states accumulate an optimizer's directions."""
 
     weight_decay: float
     clip_norm: float | None
@@ -44,12 +38,7 @@ class DirectionMemory:
         return "" if limit is None else f"with clip_norm {limit!r} takes norms on the host"
 
     def _check(self, *fractions: str) -> None:
-        """Raise InvalidOption where a shared option is wrong.
-
-        Parameters
-        ----------
-        fractions : names of options that are numbers in [0, 1)
-        """
+        """Check the shared options; ``fractions`` are names of options in [0, 1)."""
         owner = type(self).__name__
         for name in fractions:
             value = getattr(self, name)
@@ -73,8 +62,6 @@ def directed(gradient: np.ndarray, direction: Direction | None, kernels: Kernels
 class Moments(NamedTuple):
     """Moments of averaged gradients, from an optimizer that was not handed over.
 
-    Attributes
-    ----------
     arrays : flat, by the names of a memory's arrays; none to start anew
     steps : of the optimizer so far
     ranks : number of ranks of the average; 1 for a tensor that is never compressed
@@ -90,21 +77,10 @@ class DirectionState(ResidualState, Generic[Options]):
 
         residual' = residual + direction,  where sent entries become +0.0
 
-    Subclasses give the direction (``_direct``).  A late entry moves the parameter by the
-    learning rate of the step it arrives in. So if the rate falls, old entries weigh less, which
-    measured better than the rate of their own step (docs/results/accuracy-ways.md).  A step at rate
-    0 would lose its sent entries, so it sends nothing, adds nothing and keeps all.
-
-    Attributes
-    ----------
-    step : completed steps of the tensor
-    is_average : the ranks' gradients are averaged, not summed
-    density : of the step; 1 if it runs dense, None if the method chooses its own
-    gain : factor for the ranks' sum or mean of this step's entries
-    rate : learning rate of the step; only whether it is 0 matters
-    settings : the optimizer's, as text that is the same on all ranks; empty without a handed-over
-        one
-    residual : the unsent directions
+    Subclasses give the direction (``_direct``). A late entry moves the parameter by the learning
+    rate of the step it arrives in. So if the rate falls, old entries weigh less, which measured
+    better than the rate of their own step (docs/results/accuracy-ways.md). A step at rate 0 would
+    lose its sent entries, so it sends nothing, adds nothing and keeps all.
     """
 
     density: float | None = None
@@ -164,30 +140,26 @@ class DirectionState(ResidualState, Generic[Options]):
         raise NotImplementedError
 
     def moments(self, steps: int, ranks: int) -> Moments:
-        """Return moments that an optimizer without this memory can continue from.
-
-        Parameters
-        ----------
-        steps : completed steps of the tensor
-        ranks : as in ``Moments``
-        """
+        """Return moments that an optimizer without this memory can continue from, after ``steps``
+        of the tensor; ``ranks`` as in ``Moments``."""
         raise NotImplementedError
 
     def _nothing_made(self) -> DoubleBuffer:
-        """Return a vector without entries, for one that is made where it is needed."""
+        """Return a vector without entries, for one that is made when it is needed."""
         return DoubleBuffer(0, self.residual.old.dtype, rollback=self.residual.can_roll_back)
 
     def _downhill(self, gradient: np.ndarray) -> np.ndarray:
-        """Return the gradient; where the optimizer maximizes, its negative."""
+        """Return the gradient, or its negative if the optimizer maximizes."""
         if not self._is_climbing:
             return gradient
         negative: np.ndarray = gradient * gradient.dtype.type(-1)
         return negative
 
     def _clipped(self, gradient: np.ndarray, world_size: int) -> np.ndarray:
-        """Return the gradient, no longer than one of N independent ones that together keep to
-        ``clip_norm``: their sum is sqrt(N) times as long as each, their average 1 / sqrt(N)
-        times."""
+        """Return the gradient, no longer than one of N independent ones within ``clip_norm``.
+
+        Their sum is sqrt(N) times as long as each, their average 1 / sqrt(N) times.
+        """
         clip_norm, root = self._options.clip_norm, math.sqrt(world_size)
         if clip_norm is None:
             return gradient
@@ -196,8 +168,7 @@ class DirectionState(ResidualState, Generic[Options]):
         return gradient if norm <= limit else gradient * gradient.dtype.type(limit / norm)
 
     def _decayed(self, gradient: np.ndarray, world_size: int) -> np.ndarray:
-        """Return the gradient with the L2 penalty's; of ranks that are summed, this rank's
-        share."""
+        """Return the gradient plus the L2 penalty's, or this rank's share of it in a sum."""
         decay = (
             self._options.weight_decay
             if self.is_average
@@ -211,12 +182,12 @@ class DirectionState(ResidualState, Generic[Options]):
         return decayed
 
     def _need(self, name: str) -> None:
-        """Make a vector that is made where it is needed."""
+        """Make a vector unless it exists."""
         if not getattr(self, name).old.size:
             setattr(self, name, self._another())
 
     def _another(self) -> DoubleBuffer:
-        """Return a further vector of the tensor's size, of zeros, where its residual lies."""
+        """Return a vector of zeros like the residual, in its place."""
         old = self.residual.old
         made = DoubleBuffer(old.size, old.dtype, rollback=self.residual.can_roll_back)
         if self._zeros is not aligned_zeros:
@@ -268,16 +239,8 @@ class DirectionState(ResidualState, Generic[Options]):
     def finish(
         self, reduced: np.ndarray, parameter: np.ndarray, is_compressed: bool, kernels: Kernels
     ) -> np.ndarray:
-        """Return the reduced gradient as it is; of a tensor that is never compressed, the
-        optimizer's direction.
-
-        Parameters
-        ----------
-        reduced : the reduced gradient, flat
-        parameter : the tensor's values, flat; for weight decay
-        is_compressed : False for a tensor that is never compressed
-        kernels : of the engine
-        """
+        """Return the reduced gradient itself, or the optimizer's direction for a tensor that is
+        never compressed."""
         return reduced if is_compressed else self._finished(reduced, parameter, kernels)
 
     def _finished(self, reduced: np.ndarray, parameter: np.ndarray, kernels: Kernels) -> np.ndarray:
@@ -315,7 +278,7 @@ class DirectionState(ResidualState, Generic[Options]):
             vector.old[:] = given
 
     def numbers(self) -> dict[str, float]:
-        """Return the numbers for a checkpoint besides the arrays, by name."""
+        """Return numbers for a checkpoint, by name."""
         return {}
 
     def recall(self, numbers: Mapping[str, float]) -> None:
@@ -323,13 +286,7 @@ class DirectionState(ResidualState, Generic[Options]):
 
 
 class MomentumMemory(DirectionMemory):
-    """Base class of the memories of SGD with momentum.
-
-    Attributes
-    ----------
-    momentum : the part of the velocity that stays from one step to the next
-    nesterov : directions look one step ahead
-    """
+    """Base class of the memories of SGD with momentum."""
 
     momentum: float
     nesterov: bool
@@ -343,17 +300,10 @@ MomentumOptions = TypeVar("MomentumOptions", bound=MomentumMemory)
 
 
 class VelocityState(DirectionState[MomentumOptions]):
-    """Keep back the directions of SGD with momentum:
+    """Accumulate the directions of SGD with momentum (``optimizers.Momentum``).
 
-        velocity' = momentum * velocity + gradient
-        direction = velocity', or gradient + momentum * velocity' with Nesterov
-
-    A step without momentum, or a state without a velocity, takes the gradient for the direction.
-    The velocity stays as it is meanwhile, as torch's does.
-
-    Attributes
-    ----------
-    velocity : without entries if there is none
+    A step without momentum, or a state whose velocity has no entries, accumulates the gradient, and
+    the velocity stays, as in torch.
     """
 
     velocity: DoubleBuffer

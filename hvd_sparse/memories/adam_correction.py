@@ -23,13 +23,7 @@ from hvd_sparse.types import TensorSpec
 
 @lru_cache(maxsize=8)  # all tensors of a step ask the same
 def momenta_of_nadam(beta1: float, decay: float, step: int) -> tuple[float, float, float]:
-    """Return the product of NAdam's momenta up to a step, the step's, and that of the next.
-
-    Parameters
-    ----------
-    beta1, decay : NAdam's
-    step : the first is 1
-    """
+    """Return the product of NAdam's momenta up to a step, from 1, the step's, and the next one."""
     steps = np.arange(1, min(step, 100_000) + 1)  # of so many the product is 0
     now, then = (beta1 * (1 - 0.5 * 0.96 ** (decay * each)) for each in (step, step + 1))
     return float((beta1 * (1 - 0.5 * 0.96 ** (decay * steps))).prod()), now, then
@@ -106,9 +100,7 @@ class AdamCorrection(DirectionMemory):
 class AdamCorrectionState(DirectionState[AdamCorrection]):
     """m, s and v of one tensor.  Implements ``MemoryState``.
 
-    Attributes
-    ----------
-    begun : step of the tensor at which m and s began; below 0 where they are older
+    begun : step of the tensor at which m and s began; below 0 if they are older
     largest : the largest s; without entries unless the optimizer has amsgrad
     """
 
@@ -148,7 +140,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         return AdamStep(options.beta1, options.beta2, epsilon, step, ranks, scale, is_of_mean)
 
     def _unbiased(self, steps: int) -> tuple[float, float]:
-        """Return the factors that take the bias of their start out of m**2 and s."""
+        """Return the factors that correct m**2 and s for their start."""
         options = self._options
         return 1 / (1 - options.beta1**steps) ** 2, 1 / (1 - options.beta2**steps)
 
@@ -205,10 +197,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         return kernels.directed(gradient, at_rest), None
 
     def _push_nadam(self, gradient: np.ndarray, kernels: Kernels, decay: float) -> np.ndarray:
-        """Update m and s with a reduced gradient, and return NAdam's direction.
-
-        decay : of the momentum
-        """
+        """Update m and s with a reduced gradient, and return NAdam's direction."""
         mean, square, real = self.mean, self.square, gradient.dtype.type
         step, beta1 = self._numbers(), self._options.beta1
         spare = empty_like(gradient), empty_like(gradient)
@@ -223,7 +212,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         return direction
 
     def _check_square(self, gradient: np.ndarray, kernels: Kernels) -> None:
-        """Raise NonFiniteGradient where squares would spoil the only buffer there is."""
+        """Raise NonFiniteGradient if squares would overflow in the only buffer."""
         largest = kernels.moments(gradient).abs_max
         if largest * largest > float(np.finfo(gradient.dtype).max):
             raise NonFiniteGradient(
@@ -246,7 +235,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         return directed(*self._push(reduced, kernels, self._numbers(is_of_mean=True)), kernels)
 
     def numbers(self) -> dict[str, float]:
-        """Return the step at which m and s began, where it is not the tensor's first."""
+        """Return the step at which m and s began, unless it is the tensor's first."""
         return {"begun": self.begun} if self.begun else {}
 
     def recall(self, numbers: Mapping[str, float]) -> None:

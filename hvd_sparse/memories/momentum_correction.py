@@ -113,8 +113,8 @@ class MomentumCorrectionState(VelocityState[MomentumCorrection]):
     def finish(
         self, reduced: np.ndarray, parameter: np.ndarray, is_compressed: bool, kernels: Kernels
     ) -> np.ndarray:
-        """Return the gradient with momentum, for tensors never compressed, and with weight decay,
-        for all."""
+        """Return the gradient with weight decay, and for tensors that are never compressed with
+        momentum."""
         options = self._options
         result: np.ndarray = super().finish(reduced, parameter, is_compressed, kernels)
         if not options.weight_decay:
@@ -134,10 +134,8 @@ class MomentumCorrectionState(VelocityState[MomentumCorrection]):
         return result
 
     def roll_back(self) -> None:
-        """Drop the new velocities, or give the sent entries back.
-
-        Without second buffers the failed step's gradient stays in u and v, so nothing is lost.
-        """
+        """Drop the new velocities; without second buffers give the sent entries back, and keep the
+        failed step's gradient."""
         if self._masked is not None:
             self.velocity.old[self._sent.indices] = self._masked
         super().roll_back()

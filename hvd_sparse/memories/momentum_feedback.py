@@ -50,7 +50,7 @@ class MomentumFeedback(MomentumMemory):
 
         m = s / (1 + s),  s = max(0, momentum / (1 - momentum) - (1 / density - 1))
 
-    At a density of 1 - momentum or less m is 0, and there is no u.  On dense steps, and for tensors
+    At a density of 1 - momentum or less m is 0, and there is no u. On dense steps, and for tensors
     that are never compressed, m is the momentum: that is SGD itself.
 
     Parameters
@@ -63,26 +63,23 @@ class MomentumFeedback(MomentumMemory):
     Notes
     -----
     Momentum smooths gradients over momentum / (1 - momentum) steps, and moves the parameter by rate
-    * gradient / (1 - momentum) for each of them.  A kept entry waits for about 1 / density - 1
-    steps, over which v adds up its gradients. That smooths them too, and a velocity in front would
-    delay each gradient once more.  So u does the rest of the smoothing, and momentum's scale is
-    applied once to every gradient.
+    * gradient / (1 - momentum) for each. A kept entry waits for about 1 / density - 1 steps, over
+    which v adds up its gradients. This smooths too, and a velocity would delay each gradient once
+    more. So u does only the rest of the smoothing, and momentum's scale is applied once to every
+    gradient.
 
-    If the density changes, the pending mass stays the same: v and u are rescaled to the new m, u is
+    If the density changes, the pending mass stays the same: v and u are rescaled to the new m; u is
     added to v when m becomes 0, and v to u when m was 0, so that a dense step does not apply
-    long-waiting entries at once.
-
-    A run at density 1, or of dense steps only, is SGD with momentum.
-
-    A late entry moves the parameter by the rate and the momentum of the step it arrives in.
+    long-waiting entries at once. A run of dense steps only is SGD with momentum. A late entry moves
+    the parameter by the rate and the momentum of the step it arrives in.
 
     With a handed-over optimizer (``optimizer=``), momentum, Nesterov and weight decay come from the
     tensor's parameter group at every step, not from these options, and a step at learning rate 0
-    sends nothing and keeps all.  Used by name, the optimizer must apply no momentum of its own.
+    sends nothing and keeps all. Used by name, the optimizer must apply no momentum of its own.
 
     State: v, float32 (float64 for float64 gradients), and u unless m is 0; twice with rollback.
-    Cost: that of error feedback, and another pass to clip and for weight decay; unless m is 0 that
-    of ``MomentumCorrection``.
+    Cost: as error feedback, and another pass to clip and for weight decay; unless m is 0 as
+    ``MomentumCorrection``.
 
     Derived here.
     """
@@ -99,7 +96,7 @@ class MomentumFeedback(MomentumMemory):
 
 
 class MomentumFeedbackState(VelocityState[MomentumFeedback]):
-    """v of one tensor, and u where there is a velocity.  Implements ``MemoryState``."""
+    """v of one tensor, and u if m is above 0.  Implements ``MemoryState``."""
 
     _vectors: ClassVar[dict[str, str]] = {"momentum": "velocity", "residual": "residual"}
 
@@ -120,7 +117,7 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
         return momentum_left(self._options.momentum, self.density or 0.0)
 
     def _ahead(self, momentum: float) -> float:
-        """Return the part of a velocity that the next step applies, were there no gradient."""
+        """Return the part of a velocity that a next step without gradient would apply."""
         return momentum * momentum if self._options.nesterov else momentum
 
     def compensate(
@@ -130,7 +127,7 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
         return super().compensate(gradient, kernels, world_size, aim)
 
     def _cross(self) -> None:
-        """Rescale residual and velocity so that the pending mass stays the same at this density."""
+        """Rescale residual and velocity to this density, with the same pending mass."""
         density, old = self.density or 0.0, self._at
         if not self._options.momentum:
             return  # as torch's, the velocity waits until there is momentum again
@@ -199,7 +196,7 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
         super().roll_back()
 
     def numbers(self) -> dict[str, float]:
-        """Return the density that v and u belong to."""
+        """Return the density for which v and u are scaled."""
         return {} if self._at is None else {"density": self._at}
 
     def recall(self, numbers: Mapping[str, float]) -> None:

@@ -27,44 +27,44 @@ from hvd_sparse.types import TensorSpec
 @MEMORIES.register("muon_correction")
 @dataclass(frozen=True)
 class MuonCorrection(AdamCorrection):
-    """Accumulate what Muon makes of a matrix's gradient, on every rank for itself; of other
-    tensors', what ``AdamCorrection`` does.
+    """Accumulate Muon's updates of a matrix's gradients, on every rank; other tensors are
+    accumulated as by ``AdamCorrection``.
 
         m' = momentum * m + (1 - momentum) * gradient
         u = m', or (1 - momentum) * gradient + momentum * m' with Nesterov
-        v' = v + scale * NS(u)        NS: Newton and Schulz's iteration (``kernels.optimizers``)
-        v' is selected from; where an entry is sent v' = 0
+        v' = v + scale * NS(u)        NS: the Newton-Schulz iteration (``kernels.optimizers``)
+        select from v'; where an entry is sent v' = 0
 
     Parameters
     ----------
     momentum : float in [0, 1), of matrices
     nesterov : the Nesterov form
-    ns_steps : how often the iteration is taken
+    ns_steps : number of iterations
     ns_coefficients : of x, x**3 and x**5 in the iteration
-    ns_epsilon : is added to the norm that a matrix is divided by
-    scale : of a matrix's directions; None for 0.2 * sqrt(the larger of rows and columns), at which
-        Adam's learning rates fit
+    ns_epsilon : added to the norm that divides a matrix
+    scale : of a matrix's directions; None for 0.2 * sqrt(the larger of rows and columns), which
+        suits Adam's learning rates
     beta1, beta2, epsilon : of all other tensors, as in ``AdamCorrection``
-    weight_decay : 0: Muon's is decoupled from the gradient, and is the optimizer's own
+    weight_decay : 0: Muon's is decoupled from the gradient, and the optimizer applies it
     clip_norm : as in ``MomentumCorrection``
 
     Notes
     -----
-    What arrives is applied as it is, times the learning rate: it is not orthogonalised again.  Muon
-    behind the exchange would orthogonalise a matrix of rare entries.
+    The reduced updates are applied unchanged, times the learning rate, and not orthogonalized
+    again. Muon after the exchange would orthogonalize a matrix of rare entries.
 
-    At density 1 on one rank this is Muon itself.  On several ranks it is the mean of the updates
-    that Muon would take from each rank's own gradients, where Muon takes the update of their mean;
-    ranks that agree give the same, and where they do not the mean is shorter.
+    At density 1 on one rank this is Muon itself. On several ranks it is the mean of the updates for
+    each rank's own gradients, where Muon takes the update for their mean: the same if the ranks
+    agree, and shorter if they do not.
 
-    By name, every tensor of two or more dimensions is a matrix; ``optimizer=`` knows which are
-    not, such as embeddings.  Kernels of convolutions are matrices with a row an output channel.
-    Tensors that are never compressed get Muon itself, or Adam, on their reduced gradient.
+    By name, every tensor of two or more dimensions is a matrix; ``optimizer=`` knows the
+    exceptions, such as embeddings. Kernels of convolutions are matrices with a row per output
+    channel. Tensors that are never compressed get Muon itself, or Adam, on their reduced gradient.
 
     State: m and v of a matrix, float32 (float64 for float64 gradients), and Adam's second moment of
     others; all twice with rollback.
     Cost: the iteration, on every rank for all matrices: about 2 * ns_steps * (r + 2 * c) * r * r
-    operations for r rows and c columns, r being the smaller; three passes besides.
+    operations for r rows and c columns, if r is the smaller; and three passes.
 
     Paper: jordan2024muon.  Derived here: that the residual keeps updates.
     """
@@ -109,7 +109,7 @@ class MuonCorrection(AdamCorrection):
 
 
 class MuonCorrectionState(AdamCorrectionState):
-    """m and v of one tensor, and Adam's square where it is no matrix.  Implements ``MemoryState``.
+    """m and v of one tensor, and Adam's square unless it is a matrix.  Implements ``MemoryState``.
 
     ``mean`` is m: Adam's mean of a matrix is Muon's momentum.
     """
@@ -156,10 +156,7 @@ class MuonCorrectionState(AdamCorrectionState):
         return super()._numbers(ranks, scale * (self._options.scale or 1.0), is_of_mean)
 
     def _orthogonalized(self, gradient: np.ndarray, kernels: Kernels, share: float) -> np.ndarray:
-        """Update a matrix's momentum, and return the direction as a new vector.
-
-        share : factor of the direction
-        """
+        """Update a matrix's momentum, and return ``share`` times the direction, a new vector."""
         options, m, real = self._options, self.mean, gradient.dtype.type
         fresh = gradient * real(1 - options.momentum)
         momentum = Momentum(m.old, m.new, options.momentum, options.nesterov)

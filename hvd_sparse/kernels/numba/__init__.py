@@ -167,8 +167,6 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
         return Selection(indices[:found], values[:found], x.size)
 
     def _largest_of_many(self, x: np.ndarray, count: int) -> Selection:
-        """Return the largest entries of a vector that is too long to copy."""
-
         def reached(cuts: np.ndarray) -> np.ndarray:
             parts = self._spread(x.size, partial(_counts_of_part, x, cuts))
             return np.asarray(np.sum(parts, axis=0))

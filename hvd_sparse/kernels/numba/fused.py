@@ -166,8 +166,7 @@ def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Callable[..., obj
     """Make an intrinsic over whole vectors: out = residual + the addend, without the taken entries.
 
     past_caches : write without reading the cache lines first; ``out`` must be aligned to 64 bytes
-    is_crowded : so many entries reach the threshold that branches are unpredictable; every vector
-        is appended without a branch, and its surplus overwritten
+    is_crowded : append every vector without a branch, and overwrite its surplus
     """
 
     def emit(call: Call) -> ir.Value:
@@ -240,8 +239,8 @@ def _add_and_take_vectors(past_caches, is_crowded, *arguments):  # type: ignore[
 
 @njit
 def _go_past_caches(residual, out, start):  # type: ignore[no-untyped-def]
-    """Return whether writes to ``out`` should bypass the caches: ``out`` is not ``residual``, is
-    aligned, and is too large for the caches."""
+    """Return whether ``out`` is another array than ``residual``, aligned, and larger than the
+    caches."""
     # If they are one array, its lines are already in the caches.
     place = out.ctypes.data
     is_line = (place + start * out.itemsize) % 64 == 0
@@ -257,7 +256,6 @@ def _take(  # type: ignore[no-untyped-def]
 
     Returns the number of taken entries, or -1 if they exceed the capacity and none is taken.
 
-    direction : a tuple that gives the addend; see the module
     cut : bit pattern of the threshold, above 0
     indices, values : room for ``capacity + SPARE`` entries
     totals : float64 [2], added to: sum of magnitudes; number of entries that are not finite

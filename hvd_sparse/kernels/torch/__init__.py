@@ -237,7 +237,7 @@ class TorchKernels(Kernels):
 
 
 class KernelsByPlace:
-    """Kernels of two engines: one for vectors on a device, and one for arrays on the host."""
+    """Kernels for vectors on a device, and for arrays on the host."""
 
     def __init__(self, host: Kernels, device: Kernels) -> None:
         self._host, self._device = host, device

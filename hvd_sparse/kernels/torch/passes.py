@@ -30,11 +30,8 @@ class Taken(NamedTuple):
 
 
 def largest(x: torch.Tensor, count: int) -> torch.Tensor:
-    """Return a mask of the largest magnitudes, without zeros and NaN; the first of equal ones.
-
-    x : not empty
-    count : 1 to the size of x
-    """
+    """Return a mask of the ``count`` > 0 largest magnitudes of a vector that is not empty, without
+    zeros and NaN; the first of equal ones."""
     magnitudes = torch.where(x.isnan(), torch.zeros_like(x), x.abs())
     # Use only the value, because the index among equal entries depends on the device.
     least = magnitudes.kthvalue(x.numel() - count + 1).values
@@ -44,15 +41,12 @@ def largest(x: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def take(x: torch.Tensor, mask: torch.Tensor, capacity: int, *also: torch.Tensor) -> Taken:
-    """Return the entries of a mask, by one copy and one wait; see ``packed``."""
     return unpacked(fetch(packed(x, mask, capacity, *also)), x, capacity, len(also))
 
 
 def packed(x: torch.Tensor, mask: torch.Tensor, capacity: int, *also: torch.Tensor) -> torch.Tensor:
-    """Return the entries of a mask in one piece of device memory, int32, for ``unpacked``.
+    """Return up to ``capacity`` entries of a mask in one piece of device memory, int32.
 
-    x, mask : float32 or float64 [n], bool [n]
-    capacity : largest number of entries that are copied
     also : numbers on the device, exact in float64, to copy with them
     """
     room = max(0, min(capacity, x.numel()))
@@ -64,10 +58,7 @@ def packed(x: torch.Tensor, mask: torch.Tensor, capacity: int, *also: torch.Tens
 
 
 def unpacked(fetched: np.ndarray, x: torch.Tensor, capacity: int, also: int) -> Taken:
-    """Convert the result of ``packed`` on the host, int32, given the same x and capacity.
-
-    also : number of additional numbers
-    """
+    """Convert the result of ``packed`` with ``also`` more numbers on the host."""
     room, head = max(0, min(capacity, x.numel())), 2 * (1 + also)
     count, *rest = fetched[:head].view(np.float64).tolist()
     count = int(count)
@@ -149,7 +140,7 @@ def _root(x: torch.Tensor) -> torch.Tensor:
 
 
 def pending_moments(x: torch.Tensor) -> torch.Tensor:
-    """Return sum and maximum of the magnitudes and the number of non-zeros, on the device."""
+    """Return sum and maximum of the magnitudes and the number of non-zeros."""
     if not x.numel():
         return torch.zeros(3, dtype=torch.float64, device=x.device)
     magnitudes = x.abs()
@@ -163,7 +154,7 @@ def moments_in(found: np.ndarray, numel: int) -> Moments:
 
 
 def pending_mean_and_std(x: torch.Tensor) -> torch.Tensor:
-    """Return the mean and the sum of the squared distances from it, on the device."""
+    """Return the mean and the sum of the squared distances from it."""
     wide = x.to(torch.float64)
     mean = wide.mean()
     return torch.stack([mean, (wide - mean).square().sum()])
@@ -177,7 +168,6 @@ def mean_and_std_in(found: np.ndarray, numel: int) -> tuple[float, float]:
 
 
 def pending_tail(x: torch.Tensor, threshold: float = 0.0) -> torch.Tensor:
-    """Return the statistics of the excesses over a threshold, on the device."""
     magnitudes = x.abs()
     above = reaching(x, magnitudes, threshold)
     excesses = magnitudes.to(torch.float64) - rounded(x, threshold)
@@ -198,8 +188,7 @@ def tail_in(found: np.ndarray, numel: int) -> Tail:
 
 
 class Statistic(NamedTuple):
-    """One of the ``Brought`` statistics: its computation on the device, its number of float64, and
-    its conversion on the host."""
+    """A ``Brought`` statistic: ``size`` float64, computed on the device and read on the host."""
 
     pending: Callable[[torch.Tensor], torch.Tensor]
     size: int
@@ -219,7 +208,6 @@ def pending(x: torch.Tensor, names: Sequence[str]) -> list[torch.Tensor]:
 
 
 def brought_in(numbers: Sequence[float], names: Sequence[str], numel: int) -> Brought:
-    """Convert the numbers of statistics on the host."""
     found, rest = {}, np.array(numbers)
     for name in names:
         statistic = STATISTICS[name]

@@ -18,13 +18,10 @@ LOW = 0xFFFFFFFF
 
 
 class DeviceVector:
-    """A vector on a device, with the part of numpy's interface that this package uses.
+    """A 1-D, contiguous vector on a device, with the part of numpy's interface that is used.
 
-    It has a size and a dtype; slices are vectors on the device, and entries at indices are arrays
-    on the host. Vectors can be added, and multiplied and divided by numbers. numpy's functions
-    raise TypeError.
-
-    tensor : 1-D, contiguous, float32 or float64
+    Slices are vectors on the device, entries at indices arrays on the host. numpy's functions raise
+    TypeError.
     """
 
     __slots__ = ("dtype", "tensor")
@@ -79,7 +76,6 @@ class DeviceVector:
         return DeviceVector(torch.empty_like(self.tensor))
 
     def write_maximum(self, x: DeviceVector, y: DeviceVector) -> None:
-        """Write the elementwise maximum; NaN if either entry is."""
         torch.maximum(x.tensor, y.tensor, out=self.tensor)
 
     def copy(self) -> np.ndarray:
@@ -107,7 +103,6 @@ def tensor_of(x: Vector) -> torch.Tensor:
 
 
 def rounded(x: torch.Tensor, threshold: float) -> float:
-    """Return the threshold in the vector's dtype; infinite if it is too large."""
     if x.dtype == torch.float64:
         return threshold
     with np.errstate(over="ignore"):
@@ -150,7 +145,7 @@ def wait_until(done: torch.Event) -> None:
 
 
 def wait_for(device: torch.device) -> None:
-    """Wait until the device has finished this thread's current stream."""
+    """Wait for this thread's current stream of the device."""
     torch.accelerator.current_stream(device).synchronize()
 
 
@@ -267,7 +262,7 @@ class Walk:
 
 
 def can_stop() -> bool:
-    """Return whether tasks can wait together: the package greenlet is installed."""
+    """Return whether greenlet is installed, so that tasks can wait together."""
     return greenlet is not None
 
 

@@ -28,7 +28,6 @@ BLOCK = 4096
 
 
 def has_gpu() -> bool:
-    """Return whether there is a GPU for which Triton compiles."""
     return IS_INTERPRETED or bool(torch.cuda.is_available())
 
 
@@ -75,11 +74,8 @@ class TritonKernels(TorchKernels):
 
 
 def _brought_beside(passes: Sequence[Pass], own: str) -> Answers | None:
-    """Return the ``Brought`` statistics of passes that have not started, by plain operations.
-
-    Statistics in ``own``, which the launches compute, are left out. None if no pass asks for
-    others.
-    """
+    """Return the ``Brought`` statistics of passes that have not started, without those in ``own``;
+    None if no pass asks for others."""
     asked = [_asked(one.aim, own) for one in passes]
     if not any(asked):
         return None
