@@ -96,7 +96,7 @@ def launch(
     The test is left out where Horovod was built without what the worker's name or the controller
     says.
     """
-    _require_framework(Path(worker).name)
+    _require_framework(" ".join((Path(worker).name, *arguments[:1])))
     return _run(_launcher(ranks, controller), ranks, *_script(worker), *arguments, limit_s=limit_s)
 
 
@@ -135,7 +135,7 @@ def launch_elastic(
     silence_s : after which a rank is given up; a new worker must start in less, or Horovod aborts
         those that wait for it
     """
-    _require_framework(Path(worker).name)
+    _require_framework(" ".join((Path(worker).name, *arguments[:1])))
     with tempfile.TemporaryDirectory(prefix="hvd-sparse-test-") as folder:
         discover = Path(folder) / "discover"
         discover.write_text("#!/bin/sh\n" + "".join(f"echo {host}:1\n" for host in hosts))

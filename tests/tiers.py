@@ -22,17 +22,16 @@ RANKS = ("frontends", "launch", "network", "soak")
 """Folders whose tests start real ranks: one launch at a time, as each wants more cores than there
 are."""
 SHORT_ON_RANKS = {
+    "test_auto.py",
     "test_ddp.py",
     "test_elastic.py",
+    "test_faults.py",
     "test_keras3.py",
     "test_methods.py",
+    "test_production.py",
     "test_real_exchanges.py",
-    "test_tensorflow_density_one.py",
-    "test_tensorflow_faults.py",
     "test_tensorflow_optimizers.py",
     "test_tensorflow_training.py",
-    "test_torch_checkpoints.py",
-    "test_torch_faults.py",
     "test_torch_input.py",
     "test_torch_optimizers.py",
     "test_torch_training.py",

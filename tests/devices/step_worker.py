@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from devices import pretend
-from frontends._device_cases import STAYING
-from frontends._integer_gradients import SHAPES, gradients_of
+from frontends._method_cases import SHAPES, STAYING, gradients_of
 
 from hvd_sparse.collectives.local import LocalCollective, LocalWorld
 from hvd_sparse.configuration import Configuration

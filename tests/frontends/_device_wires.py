@@ -24,8 +24,7 @@ from _device_runs import (
     reused,
     without_nccl,
 )
-from _torch_cases import give_gradients
-from _torch_laws import optimizer_without_motion
+from _torch_cases import give_gradients, optimizer_without_motion
 from devices import carried
 from devices.mutants import MUTANTS, undone
 from torch import nn

@@ -183,19 +183,6 @@ def indexed_slices_pass_by(name: str) -> dict[str, Any]:
 
 
 @IDENTITY
-def direct_allreduce(name: str) -> dict[str, Any]:
-    variables = variables_of([(4, 3)])
-    compressor = dense(variables, name)
-    value = telling(variables)[0]
-
-    def step() -> Any:
-        return [hvd.allreduce(value, compression=compressor, name=name)]
-
-    wrong = wrong_in_both_modes(step)
-    return found(wrong, 4, compressor)
-
-
-@IDENTITY
 def direct_allreduce_of_a_group(name: str) -> dict[str, Any]:
     """Without a tape only shapes that are unique are known.  The second call's tensors are none of
     the first's."""
