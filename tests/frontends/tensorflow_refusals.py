@@ -103,8 +103,9 @@ def same_name_twice(*, closes: bool) -> str:
     first.resolve()
     if closes:
         first.close()
-    said = made_with(lambda: [weight()], name="twin")
-    first.close()
+    said = made_with(one_weight, name="twin")
+    if not closes:
+        first.close()
     return said
 
 
