@@ -20,8 +20,7 @@ SPARSE_ONLY: dict[str, Any] = {"allow_dense": False, "min_numel": 1, "compress_1
 
 
 class Cases(dict[str, Case]):
-    """Functions by name, in the order of their definition, which is the order in which all ranks
-    run them."""
+    """Functions by name, in the order in which all ranks run them."""
 
     def __call__(self, function: Case) -> Case:
         self[function.__name__] = function
@@ -68,11 +67,10 @@ def caught(function: Any, *arguments: Any) -> str:
 
 
 def run_cases(cases: Mapping[str, Case], rank: int, meet: Callable[[], Any]) -> dict[str, Any]:
-    """Run every case on this rank and report: what it measured, or its error; return the report.
+    """Run every case on this rank, report what it measured, or its error, and return the report.
 
-    A case is given its own name, which its compressor bears, so that cases do not meet in each
-    other's collectives. Results are reported after every case: when one hangs, those before it are
-    known.
+    A case is given its own name, for its compressor. Results are reported after every case: when
+    one hangs, those before it are known.
     """
     results: dict[str, Any] = {}
     for name, function in cases.items():
@@ -90,8 +88,7 @@ launched = cache(launch)
 
 
 def measured(outcome: Outcome, case: str) -> list[Any]:
-    """What a case measured, by rank; fails with the case's errors, or with the output if it was not
-    reached."""
+    """What a case measured, by rank; fails with its errors, or where it was not reached."""
     found = [(result or {}).get(case) for result in outcome.results]
     assert None not in found, f"{case} did not end on every rank\n{outcome.end}"
     errors = [f"rank {rank}: {each['error']}" for rank, each in enumerate(found) if "error" in each]

@@ -140,8 +140,7 @@ def with_momentum(model: DistributedDataParallel, hook: Callable[..., Any]) -> A
 
 @cases
 def momentum_met_by_its_own_results(name: str) -> dict[str, Any]:
-    """A second pass on top of what the first has brought, on one rank or all; then as it should
-    be."""
+    """A second pass on top of the results of the first; then as it should be."""
     errors = []
     model = DistributedDataParallel(network(), **SMALL_BUCKETS)
     optimizer = torch.optim.SGD(model.parameters(), **MOMENTUM)
@@ -165,8 +164,7 @@ def momentum_met_by_its_own_results(name: str) -> dict[str, Any]:
 
 
 class Branching(nn.Module):
-    """Three layers, of which the second is used with a factor of zero and the third not at all, in
-    some steps."""
+    """Three layers; in some steps the second has a factor of zero and the third is unused."""
 
     def __init__(self, *, is_static: bool) -> None:
         super().__init__()
@@ -183,8 +181,7 @@ class Branching(nn.Module):
 
 
 def zeros_and_unused(name: str, **ddp: Any) -> dict[str, Any]:
-    """Momentum and decay go on in a step whose gradient is zero on all ranks, and rest where no
-    rank has used the parameter."""
+    """Momentum and decay go on at a gradient of zeros, and rest where no rank has used it."""
 
     def run(hook: Callable[..., None]) -> nn.Module:
         branching = Branching(is_static="static_graph" in ddp)

@@ -70,8 +70,7 @@ cases |= dict.fromkeys(OF_METHODS, same_as_the_core)
 
 
 def drawn_for(rank: int, step: int) -> dict[str, np.ndarray]:
-    """Gradients in eighths, so that float32 adds them without rounding; of two tensors now and then
-    none, on one rank or on all."""
+    """Gradients in eighths, whose sums are exact; of two tensors now and then none."""
     draw = np.random.RandomState(1000 * step + rank)
     gradients = {key: np.round(8 * draw.laplace(size=shape)) / 8 for key, shape in WIDE.items()}
     if step % 4 == 1:
@@ -225,8 +224,7 @@ def one_file_of_all_ranks(name: str) -> dict[str, Any]:
 
 @cases
 def clipped(name: str) -> dict[str, Any]:
-    """What is applied with ``clip_grad_norm``, all being sent, beside the gradients' average: where
-    ranks have the same gradients, and where they have not."""
+    """What is applied with ``clip_grad_norm``, all being sent, beside the average."""
     model = chosen(WIDE, **SMALL_BUCKETS)
     handle = register(model, "topk", density=1.0, clip_grad_norm=2.0, name=name, **SPARSE_ONLY)
     found: dict[str, Any] = {}

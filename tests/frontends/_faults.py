@@ -59,8 +59,7 @@ for label, op in REDUCTIONS.items():
 
 
 def process_set_cases(some: Any) -> Cases:
-    """The compressor's process set and Horovod's differ, both ways round, from the start and
-    later."""
+    """The compressor's process set and Horovod's differ, both ways round."""
 
     def train(name: str, *, is_ours: bool, later: bool) -> dict[str, Any]:
         everyone = {"process_set": hvd.global_process_set}
@@ -183,8 +182,7 @@ def broken_selector(step: Callable[[], Any]) -> str:
 def recover(
     name: str, *, fault: str, rollback: bool = True, how: Any = None, **options: Any
 ) -> dict[str, Any]:
-    """Some steps, one of which fails: what is raised, what it changes, and what is lost at the
-    end."""
+    """Some steps, one of which fails: what is raised, what it changes, and what is lost."""
     chosen = {"compress_1d": True, "on_nonfinite": "raise", "rollback": rollback, **options}
     books = fw.Books(
         TENSORS,

@@ -130,8 +130,7 @@ OPTIONS_ON_DEVICES: dict[str, Any] = {
 
 
 def gradients_of(rank: int, step: int) -> list[np.ndarray]:
-    """A rank's float64 gradients of one step, in eighths: few bits, so that even bfloat16 holds
-    them exactly."""
+    """A rank's float64 gradients of a step, in eighths, which even bfloat16 holds exactly."""
     draw = np.random.RandomState(1000 * step + rank)
     return [np.clip(np.round(8 * draw.laplace(size=shape)), -120, 120) / 8 for shape in SHAPES]
 
@@ -146,8 +145,7 @@ def compressor_of(compression: Any, case: str, params: Any, **options: Any) -> A
 def session_beside(
     compressor: Any, collective: Any = None, buckets: list[tuple[int, ...]] | None = None
 ) -> Any:
-    """The numpy core, with the parts and the buckets of a frontend's compressor, unless it is told
-    others; over mpi4py unless another collective is given."""
+    """The numpy core, with the parts and buckets of a frontend's compressor; over mpi4py."""
     from hvd_sparse.step.session import Session
 
     if collective is None:

@@ -53,8 +53,7 @@ def last_rank() -> bool:
 
 
 def summed(array: Any, name: str, process_set: Any = hvd.global_process_set) -> np.ndarray:
-    """The sum over the ranks in float64, by Horovod's dense allreduce; the array itself where the
-    set is one rank."""
+    """The sum over the ranks in float64, by Horovod's dense allreduce."""
     wide = tf.constant(np.asarray(array, np.float64))
     return np.asarray(hvd.allreduce(wide, op=hvd.Sum, name=f"test.{name}", process_set=process_set))
 

@@ -38,8 +38,7 @@ def weights_trained_alone() -> np.ndarray:
 
 
 def compare_keras(name: str, setting: Setting, process_sets: dict[str, Any]) -> dict[str, Any]:
-    """Fit compressed at density 1.0, dense and alone, from the same start: how far apart the
-    weights end."""
+    """Fit compressed at density 1.0, dense and alone: how far apart the weights end."""
     process_set = process_sets[setting.place.members if hvd.size() > 2 else "all"]
     model = make_built_model() if setting.given == "list" else make_model()
     compressor = getattr(Compression, setting.method)(
@@ -67,8 +66,7 @@ def compare_keras(name: str, setting: Setting, process_sets: dict[str, Any]) -> 
 
 
 def _fit_setting(model: Any, setting: Setting, compression: Any, process_set: Any) -> np.ndarray:
-    """Train a model as the setting wants it; an unbuilt one is built by its first batch where it
-    can be."""
+    """Train a model as the setting wants it; its first batch may build it."""
     options: dict[str, Any] = {
         "average": {},
         "sum": {"op": hvd.Sum},
@@ -109,8 +107,7 @@ class CompareFits:
     def add(
         self, label: str, wrap: Callable[..., Any], params: Callable[[Any], Any], name: str
     ) -> None:
-        """``wrap(model, compression)`` makes the optimizer, ``params(model)`` is what the
-        compressor is given."""
+        """``wrap`` makes the optimizer, ``params`` is what the compressor is given."""
         model, twin = make_built_model(), make_built_model()
         compressor = dense(params(model), name)
         fit(model, wrap(model, compressor))

@@ -167,8 +167,7 @@ for label, train in {"a_tape": train_by_tape, "keras": train_by_keras}.items():
 
 @LAWS
 def names_of_groups_are_those_of_other_ranks_and_traces(name: str) -> list[list[str]]:
-    """The collectives' names in every trace, for batches of other shapes; groups with a tensor that
-    has no gradient."""
+    """The collectives' names in every trace, where one tensor has no gradient."""
     variables = variables_of([*SHAPES, (7, 9), (9, 5)])
     compressor = Compression.topk(variables, density=0.1, name=name, **SPARSE_ONLY)
 

@@ -53,8 +53,7 @@ class Network:
 
 
 def compare_tape(name: str, setting: Setting, process_sets: dict[str, Any]) -> dict[str, Any]:
-    """Gradients of some steps, compressed at density 1.0 and dense: how far apart, and what was
-    sent."""
+    """Gradients of some steps at density 1.0 and dense: how far apart, and what was sent."""
     process_set = process_sets[setting.place.members if hvd.size() > 2 else "all"]
     network = Network(setting)
     compressor = getattr(Compression, setting.method)(
@@ -118,8 +117,7 @@ def _gradient_function(
 
 
 def _reference(network: Network, setting: Setting, own: list[Any], process_set: Any) -> list[Any]:
-    """What dense Horovod gives; for 16 bits, which it sums coarsely or not at all, the sum by
-    hand."""
+    """What dense Horovod gives; for 16 bits, which it sums coarsely, the sum by hand."""
     if setting.dtype in ("float32", "float64"):
         return list(_gradient_function(network, setting, hvd.Compression.none, process_set)(own))
     reduced = []

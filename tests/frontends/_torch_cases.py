@@ -71,8 +71,7 @@ def params_of(variables: Mapping[str, nn.Parameter]) -> Any:
 def optimizer_without_motion(
     parameters: Mapping[str, nn.Parameter], compression: Any, **options: Any
 ) -> Any:
-    """Horovod's optimizer, of which only the reduced gradients matter; the compressor's name is in
-    those of its allreduces, so that cases do not meet there."""
+    """Horovod's optimizer, of which only the reduced gradients matter, under the case's name."""
     named = [(f"{compression.name}.{key}", p) for key, p in parameters.items()]
     descent = torch.optim.SGD(list(parameters.values()), lr=0.0)
     return hvd.DistributedOptimizer(
@@ -113,8 +112,7 @@ class Reducer:
 
 
 def forget_step(optimizer: Any) -> None:
-    """Make Horovod's optimizer ready for a new step: its names are free when their old allreduces
-    are done."""
+    """Make Horovod's optimizer ready for a new step, once its old allreduces are done."""
     for handle, _ in optimizer._handles.values():
         hvd.synchronize(handle)
     optimizer.load_state_dict(optimizer.state_dict())
@@ -135,8 +133,7 @@ def step_of(
 def later_step_of(
     compressor: Any, variables: Mapping[str, nn.Parameter], ours: Any = None, **how: Any
 ) -> Callable[[], Any]:
-    """A step in which the carrier shows what the handshake has not seen: by ``hvd.allreduce`` of
-    what ``compress`` returns, where Horovod's optimizer would not ask for it."""
+    """A step by ``hvd.allreduce``, where the carrier alone shows what Horovod does."""
 
     def take() -> None:
         give_gradients({v: torch.randn(v.shape) for v in variables.values()})

@@ -64,8 +64,7 @@ def residuals_of(compressor: Any) -> dict[str, str]:
 
 
 def changed(name: str, *, change: Change, **options: Any) -> dict[str, Any]:
-    """Two steps, one with a change, and two more; what is kept back is what it was before the
-    third."""
+    """Steps before and behind one with a change, which leaves what is kept back."""
     model = small_model()
     compressor = compress(model.named_parameters(), name=name, **options)
     optimizer = optimize(model, compressor, name)
@@ -97,8 +96,7 @@ def changed_where_auto_sends_float16(name: str) -> dict[str, Any]:
 
 
 def alone(name: str, **options: Any) -> dict[str, Any]:
-    """One rank changes gradients and raises, the others finish the step, and all raise in the
-    next."""
+    """One rank changes gradients and raises; all raise in the next step."""
     model = small_model()
     compressor = compress(model.named_parameters(), name=name, **options)
     optimizer = optimize(model, compressor, name)
@@ -207,8 +205,7 @@ def _draw(
 
 @cases
 def pauses_in_a_collective_before_the_step(name: str) -> dict[str, Any]:
-    """One rank lacks a gradient, which Horovod sends for it in the step; all average a number
-    before."""
+    """One rank lacks a gradient until the step; all average a number before."""
     model, compressor, optimizer = _trained(name, 3)
     for step in range(STEPS):
         optimizer.zero_grad()

@@ -47,8 +47,7 @@ def applied_of(ledger: Books) -> str:
 
 @cases
 def densities_that_hide(name: str) -> dict[str, Any]:
-    """Lost entries and densities of every step; a state in the middle, which another run goes on
-    from; a new world at the end."""
+    """Every step, a state that another run goes on from, and a new world at the end."""
     ledger = ledger_of(name)
     lost, asked, applied, state = [], [], [], {}
     for step in range(TAKEN):

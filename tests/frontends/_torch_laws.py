@@ -43,8 +43,7 @@ class Ledger(Books):
     def change_parameters(
         self, added: Mapping[str, tuple[int, ...]], removed: str, compress: Callable[[Any], Any]
     ) -> Any:
-        """Wrap the optimizer anew, as docs/guide/production.md says; what of the old state had no
-        place."""
+        """Wrap the optimizer anew, as docs/guide/production.md says."""
         state = self.compressor.state_dict()
         self.compressor.close()
         del self.run
@@ -83,8 +82,7 @@ cases["conservation_without_rollback"] = partial(conserve, method="ldte_bs", rol
 
 @cases
 def parameters_added_later(name: str) -> dict[str, Any]:
-    """Ten steps, another layer, ten more: what the first layer had kept back is sent by the new
-    compressor."""
+    """Ten steps, another layer, ten more."""
 
     def compress(named: Any) -> Any:
         return Compression.topk(named, density=0.05, name=name, **SPARSE_ONLY)
@@ -132,11 +130,8 @@ def identical_replicas(name: str) -> dict[str, Any]:
 
 @cases
 def gradients_of_equal_shapes(name: str) -> dict[str, Any]:
-    """Fifty parameters of one shape; each gradient tells whose it is; hooks in another order on
-    every rank and step.
-
-    A third of them takes no part in a rank's step.  At density 1.0 every reduced gradient must be
-    its parameter's.
+    """At density 1.0, with hooks in another order on every rank and step, of which a third is
+    missing: every reduced gradient must be its parameter's.
     """
     parameters = {f"p{i}": nn.Parameter(torch.zeros(2, 3)) for i in range(50)}
     compressor = Compression.topk(parameters.items(), density=1.0, name=name, **SPARSE_ONLY)
@@ -164,8 +159,7 @@ def gradients_of_equal_shapes(name: str) -> dict[str, Any]:
 
 @cases
 def gradients_zeroed_in_place(name: str) -> dict[str, Any]:
-    """Living tensors and the places that are remembered, after 8 and after 30 steps, two of which
-    were dense."""
+    """Living tensors and places that are remembered, after 8 and after 30 steps."""
     parameters = {f"p{i}": nn.Parameter(torch.zeros(8, 6)) for i in range(3)}
     compressor = Compression.auto(parameters.items(), density=0.1, name=name, **SPARSE_ONLY)
     compressor._policy.trial = Scripted(3 * ["sparse"] + 2 * ["dense"] + 25 * ["sparse"])
@@ -187,8 +181,7 @@ def gradients_zeroed_in_place(name: str) -> dict[str, Any]:
 
 
 def living_tensors() -> int:
-    """The fewest of twenty counts in half a second: Horovod's thread lets go of a message only
-    after it has said that the message is there."""
+    """The fewest of twenty counts: Horovod's thread lets go of a message a little late."""
     counts = []
     for _ in range(20):
         gc.collect()
@@ -208,8 +201,7 @@ def mark_of(number: int, step: int, rank: int) -> float:
 
 @cases
 def groups_make_no_difference(name: str) -> dict[str, Any]:
-    """The same steps with small neighbours together, all alone, in one message, and changing in
-    mid-run; and each of these with groups of Horovod's own, which are others."""
+    """With our groups and Horovod's, which are others, and in mid-run."""
     digests = []
     plans_of_ours = ([None], [3], [1], [2, [["wide", "one"]], 3])
     for number, (theirs, plans) in enumerate(

@@ -39,8 +39,7 @@ def gradients_of(ledger: Books, step: int) -> dict[str, Any]:
 
 @cases
 def a_plan_makes_no_difference(name: str) -> dict[str, Any]:
-    """With a step of NaN, a missing gradient, a state that is loaded and a new world among the
-    steps that are measured."""
+    """With NaN, a missing gradient, a loaded state and a new world while steps are measured."""
     digests, plans, buckets = [], [], []
     for number, groups in enumerate((None, "planned")):
         options = {
@@ -99,8 +98,7 @@ def groups_are_given_and_planned_again(name: str) -> dict[str, Any]:
 
 
 def planned_by_members(name: str, process_sets: dict[str, Any]) -> dict[str, Any]:
-    """By some of the ranks, with two backward passes a step, and in a warm-up in which every tensor
-    runs dense."""
+    """By some of the ranks, with two passes a step, in a dense warm-up."""
     members = process_sets["one_left_out"]
     if hvd.size() > 1 and not members.included():
         return {"plan": None, "is_member": False}

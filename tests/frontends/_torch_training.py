@@ -132,8 +132,7 @@ def accumulate_gradients(model: Network, setting: Setting, step: int) -> None:
 
 
 def train(model: Network, setting: Setting, optimizer: Any, *, by_hand: Any = None) -> None:
-    """STEPS steps; ``by_hand`` is the process set over which the gradients are reduced without
-    Horovod's optimizer."""
+    """STEPS steps; ``by_hand`` is the process set of a reduction without the optimizer."""
     for step in range(STEPS):
         model.zero_grad(set_to_none=setting.zeroing == "to_none")
         accumulate_gradients(model, setting, step)
@@ -143,8 +142,7 @@ def train(model: Network, setting: Setting, optimizer: Any, *, by_hand: Any = No
 
 
 def reduce_by_hand(model: nn.Module, setting: Setting, process_set: Any) -> None:
-    """What Horovod's dense allreduce makes of the gradients, asked for in a layout and dtype that
-    it knows."""
+    """Horovod's dense allreduce, in a layout and dtype that it knows."""
     op = hvd.Sum if setting.reduction == "sum" else hvd.Average
     wide = torch.float64 if setting.dtype == "float64" else torch.float32
     for name, parameter in model.named_parameters():
@@ -155,8 +153,7 @@ def reduce_by_hand(model: nn.Module, setting: Setting, process_set: Any) -> None
 
 
 def train_dense(start: Network, setting: Setting, process_set: Any) -> Network:
-    """Trained by stock Horovod with ``hvd.Compression.none``, or by hand where Horovod refuses the
-    gradients."""
+    """Trained by stock Horovod, or by hand where it refuses the gradients."""
     model = copy.deepcopy(start)
     if setting.is_refused_by_horovod:
         train(model, setting, descent(model), by_hand=process_set)
@@ -178,8 +175,7 @@ SETTINGS = {
 
 
 def compare_with_dense(name: str, process_sets: dict[str, Any]) -> dict[str, Any]:
-    """Train compressed, dense and alone from the same start; how far apart they end, and what was
-    sent."""
+    """Train compressed, dense and alone: how far apart they end, and what was sent."""
     setting = SETTINGS[name]
     process_set = process_sets[setting.members]
     start = make_network(setting)

@@ -77,8 +77,7 @@ def locked_a_while(processes: list[int]) -> None:
 
 
 def suspended(processes: list[int]) -> None:
-    """All ranks are stopped for twice the limit, and go on; meanwhile the others wait for the last
-    one."""
+    """All ranks are stopped for twice the limit, while the others wait for the last one."""
     numbers = " ".join(map(str, processes))
     stopped = f"kill -STOP {numbers}; sleep {2 * TIMEOUT_S}; kill -CONT {numbers}"
     subprocess.Popen(["sh", "-c", f"sleep {TIMEOUT_S / 3}; {stopped}"])

@@ -109,8 +109,7 @@ def beside_average_by_hand(
     execution: dict[str, Any] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """How far ``fit`` at density 1.0 ends from gradients that are averaged by hand, and that from
-    what every rank trains alone."""
+    """How far ``fit`` ends from gradients that are averaged by hand, and those from alone."""
     make_by_hand = make_by_hand or make
     model = make_model() if given == "unbuilt_model" and grouping != "lists" else make_built_model()
     compressor = Compression.topk(
@@ -182,8 +181,7 @@ def by_store(model: Any, optimizer: Any, plain: Any) -> None:
 
 
 def by_checkpoint(model: Any, optimizer: Any, plain: Any) -> None:
-    """Let a plain optimizer take over what ``tf.train.Checkpoint`` saves of another; without the
-    model, to which the other one belongs in Keras 3."""
+    """As ``by_store``, by ``tf.train.Checkpoint``; an optimizer of Keras 3 has its model."""
     plain.build(model.trainable_variables)
     with tempfile.TemporaryDirectory() as folder:
         tf.train.Checkpoint(optimizer=optimizer).write(f"{folder}/state")

@@ -23,8 +23,7 @@ cases = Cases()
 
 
 class Training:
-    """Softmax regression that starts otherwise on every rank, on batches that depend on rank and
-    step alone."""
+    """Softmax regression on batches that depend on rank and step alone."""
 
     def __init__(
         self,
@@ -199,8 +198,7 @@ def what_cannot_be_is_refused(name: str) -> list[str]:
 
 
 def frozen_in_torch(name: str) -> dict[str, Any]:
-    """A layer that is frozen behind LocalSteps and unfrozen later; one that was frozen before is
-    refused."""
+    """A layer that is frozen behind LocalSteps, and one that was frozen before."""
     training, digests = Training(name, 2), []
     weights = training.variables["weights"]
     weights.requires_grad_(False)

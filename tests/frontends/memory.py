@@ -46,8 +46,7 @@ def peak_of(work: Callable[[], Any]) -> int:
 def measure(
     name: str, selector: str, options: dict[str, Any], shape: Any = SHAPE, **layout: bool
 ) -> dict[str, float]:
-    """In gradients: what a compressor keeps between steps, and the most that one of its steps needs
-    besides."""
+    """In gradients: what is kept between steps, and the most that a step needs besides."""
     gc.collect()
     params, step_with, settle = (of_torch if NAME == "torch" else of_tensorflow)(shape, **layout)
     base = status("VmRSS")

@@ -38,8 +38,7 @@ METHODS: dict[str, dict[str, Any]] = {
 
 
 class Training:
-    """Variables, momentum, and gradients that depend on rank and step alone; the loss is scaled if
-    wanted."""
+    """Variables, momentum, and gradients that depend on rank and step alone."""
 
     def __init__(
         self,
@@ -129,8 +128,7 @@ class Training:
         return {"weights": weights, "kept": fw.digest_of(arrays)}
 
     def owed(self) -> tuple[list[float], list[float]]:
-        """What the optimizer is still owed of each tensor, summed over its entries; and how much is
-        moved about."""
+        """What is still owed of each tensor, summed over its entries; and how much is moved."""
         tensors = self.compressor.state_dict()["tensors"]
         parts = [tensors[key]["arrays"]["residual"].double() for key in sorted(tensors)]
         name = self.compressor.name

@@ -280,8 +280,7 @@ def resumed_at_another_momentum(name: str) -> bool:
 
 @cases
 def thrown_away(name: str) -> dict[str, list[str]]:
-    """What is said of gradients that a tape has reduced, and that the program applies, or clips, or
-    does not apply."""
+    """What is said of gradients that are applied, or clipped, or not applied."""
     said = {}
     for kind in ("applied", "decayed", "clipped", "thrown away"):
         model, inputs, optimizer = make_built_model(), data_of_rank()[0], sgd(0.05)

@@ -77,8 +77,7 @@ def outcome_of(model: Any, compressor: Any) -> dict[str, Any]:
 
 
 def with_tape(make: Callable[[], Any], in_graph: bool, **options: Any) -> dict[str, Any]:
-    """A loop as Horovod's own example has it: the model is built, and broadcast, by the first
-    batch."""
+    """As in Horovod's own example: the first batch builds the model, which is broadcast."""
     model, optimizer = make(), keras.optimizers.SGD(RATE)
     compressor = Compression.topk(model, density=0.5, **options)
     inputs, labels = map(tf.constant, data())
@@ -190,8 +189,7 @@ def watched(name: str) -> dict[str, Any]:
 
 @cases
 def placement(name: str) -> dict[str, Any]:
-    """Devices of the operations that a traced program on a GPU has, and what TensorFlow copies
-    between them; none of them is run."""
+    """Devices of the operations traced for a GPU, and copies between them; none is run."""
     weight = tf.Variable(tf.ones((FEATURES, 50)), name="weight")
     compressor = Compression.topk([weight], density=0.1, name=name, **SPARSE_ONLY)
 

@@ -23,8 +23,7 @@ def outcome_in(world):
 
 @in_worlds
 def test_nothing_is_lost_however_the_ways_change(world):
-    """The first step of a dense way sends what was kept back; where it leaves no trace, the next
-    one does."""
+    """The first good step of a dense way sends what was kept back."""
     usual = [way == "sparse" for way in SCRIPT]
     for name, results in measured_of(outcome_in(world), "auto_changes_ways").items():
         is_late = name.endswith("taken_back")
@@ -70,8 +69,7 @@ def test_a_state_that_is_loaded_on_a_dense_way_is_sent(world):
 
 @in_tensorflow
 def test_at_density_1_every_way_gives_horovods_gradients(world):
-    """As float16 the average over three is rounded, and so is the average of those that were
-    divided before."""
+    """As float16 the average over three is rounded, and so are divided gradients."""
     for result in measured(outcome_in(world), "auto_gradients_are_horovods_on_every_way"):
         assert result["entries_sent"] > 3 * 2 * 800
         assert len(result["apart"]) == 15

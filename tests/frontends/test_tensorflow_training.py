@@ -71,8 +71,7 @@ def test_every_two_choices_meet_in_some_setting(settings, factors):
 
 
 def results_of(world, kind, settings):
-    """What every setting of a place measured; every entry was sent, and nothing dense, and nothing
-    at all where Horovod has no other rank to reduce with."""
+    """What every setting of a place measured; every entry was sent, and nothing dense."""
     for name, setting in settings_of(settings, *world).items():
         results = measured(outcome_in(world), f"{kind}-{name}")
         assert any(result["is_reduced"] for result in results) == (world[0] > 1)

@@ -140,8 +140,7 @@ def compare(
 
 
 def scheduled(wrap: Callable[..., Any]) -> nn.Module:
-    """Train along a schedule; Horovod takes a step with zero gradients when a state is spread, in
-    which weight decay moves parameters."""
+    """Train along a schedule; Horovod spreads a state by a step of zero gradients."""
     model = network()
     wrapped = wrap(model)
     if hasattr(wrapped._compression, "stats"):
@@ -215,8 +214,7 @@ def trained(
 
 
 def resumed(name: str, *, make: Make, **options: Any) -> dict[str, Any]:
-    """Training in one go, and with a stop in the middle; under one name, which is part of the
-    state."""
+    """Training in one go, and with a stop in the middle, under one name."""
     whole, losses = trained(name, make, range(40), **options)
     half, _ = trained(name, make, range(20), **options)
     rest, _ = trained(name, make, range(20, 40), half, **options)
@@ -266,8 +264,7 @@ def ways_change(name: str) -> dict[str, Any]:
 
 
 def along_the_rate(name: str) -> dict[str, Any]:
-    """What a run sends of which only the steps are told; and what is said where one rank's
-    scheduler is ahead."""
+    """What a run sends that is told its steps; and with one rank's scheduler ahead."""
     model = network()
     optimizer = sgd(model)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, RUN)
@@ -365,8 +362,7 @@ BOUND = 0.25
 
 
 def clipped(wrap: Callable[..., Any], scaler: Any = None) -> nn.Module:
-    """Gradients are clipped together by the compressor, or when they have come back: of equal ranks
-    both norms are the same."""
+    """Clipped together by the compressor, or behind the reduction, of equal ranks."""
     model, norms = network(), []
     wrapped = wrap(model)
     is_ours = hasattr(wrapped._compression, "stats")
@@ -478,8 +474,7 @@ for program in (skip_batches, climb_first, contest):
 def said_of(
     name: str, make: Callable[[Any], torch.optim.Optimizer], *, hands_over: bool, density: float
 ) -> list[str]:
-    """What is logged of accuracy while an optimizer is handed over, or not, and trains for two
-    steps."""
+    """What is logged of accuracy in two steps of an optimizer."""
     model = network()
     optimizer = make(model.parameters())
     options = {"optimizer": optimizer} if hands_over else {}
