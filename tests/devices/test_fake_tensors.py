@@ -19,7 +19,7 @@ def found():
 
 
 def test_no_kernel_that_must_not_wait_asks_for_an_entry(found):
-    assert len(found["kernels"]) == 13
+    assert len(found["kernels"]) == 12
     assert {name: error for name, error in found["kernels"].items() if error} == {}
 
 
