@@ -194,7 +194,7 @@ def check_form(state: State) -> None:
     """Raise CorruptCheckpoint unless a state has all fields with values of the right types."""
     missing = [field for field in FIELDS if field not in state]
     wrong = [] if missing else [f"{name} is {_short(state[name])}" for name in _wrong_fields(state)]
-    tensors = {} if missing or wrong else state["tensors"]
+    tensors: State = {} if missing or wrong else state["tensors"]
     missing += [
         f"{field} of {key!r}"
         for key, tensor in tensors.items()
