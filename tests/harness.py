@@ -100,18 +100,6 @@ def launch(
     return _run(_launcher(ranks, controller), ranks, *_script(worker), *arguments, limit_s=limit_s)
 
 
-def launch_command(ranks: int, controller: str, *arguments: str) -> Outcome:
-    """Run ``hvd-sparse`` on that many processes; it reports nothing, and prints."""
-    return _run(
-        _launcher(ranks, controller),
-        ranks,
-        sys.executable,
-        "-m",
-        "hvd_sparse",
-        *arguments,
-    )
-
-
 def launch_example(script: str, ranks: int, controller: str, *arguments: str) -> Outcome:
     """Run ``examples/<script>`` on that many processes; it reports nothing, and writes what it is
     told to."""

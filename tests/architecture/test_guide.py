@@ -64,12 +64,6 @@ def test_links_between_pages_lead_to_pages():
     assert found == [], "pages of the site reach docs/ and CONTRIBUTING.md alone"
 
 
-def test_a_broken_link_is_found():
-    page = DOCS / "laws.md"
-    assert broken_links(page, "[a](guide/start.md#two-lines) [b](https://elsewhere)") == []
-    assert len(broken_links(page, "[a](nowhere.md) [b](../README.md)")) == 2
-
-
 def tool(name: str) -> ModuleType:
     """Return a module of ``scripts/lib``."""
     found = importlib.util.spec_from_file_location(name, ROOT / "scripts" / "lib" / f"{name}.py")
@@ -134,12 +128,6 @@ def test_ci_runs_every_command_of_a_block_that_is_said_to_run_there(block):
     assert [each for each in commands_of(block) if not is_run_by_ci(each)] == []
 
 
-def test_a_command_that_ci_does_not_run_is_found():
-    assert is_run_by_ci("scripts/package") and is_run_by_ci("HVD_SPARSE_STACK=2.18 scripts/setup")
-    for command in ("scripts/test --quick", "HVD_SPARSE_STACK=2.16 scripts/setup", "scripts/bench"):
-        assert not is_run_by_ci(command)
-
-
 def quotations() -> list[tuple[str, str, str]]:
     """Return every figure that a page says to have from another: its page, the other, the
     figure."""
@@ -163,10 +151,6 @@ def test_the_picture_of_readme_is_of_what_was_measured_last():
     assert drawn == headline.current(), "run: python scripts/lib/headline.py"
 
 
-def test_figures_are_quoted():
-    assert len(quotations()) >= 20
-
-
 @pytest.mark.parametrize(
     ("page", "count"),
     [
@@ -188,10 +172,3 @@ def test_a_site_whose_notebooks_were_not_run_is_refused(tmp_path: Path):
     assert "was it run" in mistakes(tmp_path)[0]
     (folder / "a.html").write_text('<img src="data:image/png;base64,">')
     assert mistakes(tmp_path) == []
-
-
-def test_docstrings_are_spread_for_the_site():
-    text = "Do.\n\nWith code::\n\n    a : b\n\nParameters\n----------\nx, y : both\n    of them"
-    spread = tool("docs_docstrings").spread(text)
-    assert "With code:\n\n    a : b\n" in spread
-    assert spread.endswith("x\n    both\n    of them\ny\n    both\n    of them")

@@ -34,7 +34,6 @@ from hvd_sparse.errors import (
     PeerFailure,
     SparseError,
 )
-from hvd_sparse.exchanges._entries import merge, restrict
 from hvd_sparse.registry import EXCHANGES, SELECTORS
 from hvd_sparse.schedules.constant import Constant
 from hvd_sparse.step import receiver
@@ -305,18 +304,3 @@ def test_a_discarded_conversation_does_not_write_into_the_step_that_follows():
     for outcome in worlds.run(2, script):
         for key, value in outcome.items():
             assert (2 * worlds.np.array(value) == again[0]["applied"][0][key]).all()
-
-
-def test_sparse_vectors_are_added_and_restricted_by_index():
-    a = worlds.np.array([1.0, 2.0, 3.0], worlds.np.float32)
-    first = restrict(
-        merge(_selection([0, 4, 9], a), _selection([4, 7], a[:2])),
-        worlds.np.array([4, 7], worlds.np.uint32),
-    )
-    assert (first.indices.tolist(), first.values.tolist()) == ([4, 7], [3.0, 2.0])
-
-
-def _selection(indices, values):
-    from hvd_sparse.types import Selection
-
-    return Selection(worlds.np.array(indices, worlds.np.uint32), values, 10)

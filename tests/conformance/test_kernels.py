@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import cases
 import numpy as np
 import pytest
@@ -14,9 +16,21 @@ from conformance.statistics_checks import ON_FINITE_DATA, check_orthogonalized
 from distributions import draw
 
 from hvd_sparse.kernels import reference
-from hvd_sparse.kernels.contract import Aim
+from hvd_sparse.kernels.contract import Aim, Kernels
 from hvd_sparse.registry import ENGINES
 from hvd_sparse.types import Selection
+
+
+def test_every_kernel_of_the_reference_has_a_contract_with_its_parameters():
+    stated, written = (
+        {
+            name: list(inspect.signature(each).parameters)
+            for name, each in vars(owner).items()
+            if inspect.isfunction(each) and each.__module__ == home and name[0] != "_"
+        }
+        for owner, home in ((Kernels, Kernels.__module__), (reference, reference.__name__))
+    )
+    assert {name: parameters[1:] for name, parameters in stated.items()} == written
 
 
 @pytest.fixture(params=cases.ENGINES, ids=str)
@@ -53,31 +67,6 @@ def test_an_engine_gives_the_references_bits_on_whatever_callers_give(kernels):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_singular_values_go_through_newton_and_schulzs_polynomial(kernels, dtype):
     check_orthogonalized(kernels, dtype)
-
-
-def test_the_largest_of_a_list_of_zeros_are_its_numbers_alone(kernels):
-    """And nothing that nobody wrote; the zeros go back."""
-    values = np.array([5, *10 * [0], 3], np.float32)
-    taken, out = Selection(np.arange(12, dtype=np.uint32), values, 12), np.full(12, 9, np.float32)
-    kept, smallest = kernels.trim(taken, 8, out)
-    assert (kept.indices.tolist(), kept.values.tolist(), smallest) == ([0, 11], [5.0, 3.0], 3.0)
-    assert out.tolist() == [9, *10 * [0], 9]
-
-
-def test_magnitudes_far_apart_are_put_in_order(kernels):
-    """Bit patterns of doubles are so far apart that the end of a bin can lie beyond 64 bits."""
-    x = np.array([1e-60, 1e250])
-    assert [kernels.take_largest(x, count).indices.tolist() for count in (1, 2)] == [[1], [0, 1]]
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-@pytest.mark.parametrize("numel", [1, 15, 17, 31])
-def test_what_is_not_finite_never_stays_in_a_residual_that_is_its_own_output(kernels, numel, bad):
-    residual, gradient = np.ones(numel, np.float32), np.ones(numel, np.float32)
-    gradient[-1] = bad
-    taking = kernels.accumulate_and_take(gradient, residual, residual, Aim(9.0, numel))
-    assert taking.nonfinite == 1
-    assert residual.tolist() == [*(numel - 1) * [2.0], 1.0]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -132,12 +121,6 @@ def test_magnitudes_are_summed_in_float64(kernels):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_moments_report_what_is_not_finite(kernels, dtype):
     kernel_checks.check_infinity_is_reported(kernels, dtype)
-
-
-def test_an_infinite_entry_is_the_largest(kernels):
-    x = np.array([1, -np.inf, 2, np.nan], np.float32)
-    assert kernels.take_largest(x, 2).indices.tolist() == [1, 2]
-    assert kernels.take_at_least(x, 2.0).indices.tolist() == [1, 2]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

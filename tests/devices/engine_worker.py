@@ -24,11 +24,11 @@ from devices.vectors_on_device import VectorsOnDevice
 from distributions import draw
 
 from hvd_sparse.kernels import reference
-from hvd_sparse.kernels.contract import Aim
+from hvd_sparse.kernels.contract import Aim, Brought
 from hvd_sparse.kernels.engines import resolve_engine
 from hvd_sparse.kernels.optimizers import Adam, AdamStep, Momentum, NewtonSchulz
 from hvd_sparse.kernels.torch import KernelsByPlace, coming
-from hvd_sparse.kernels.torch.coming import Delivery
+from hvd_sparse.kernels.torch.coming import Delivery, Pass
 from hvd_sparse.kernels.torch.vector import DeviceVector, upload
 from hvd_sparse.types import Selection
 
@@ -96,7 +96,20 @@ def count_waits(device: torch.device) -> dict[str, Any]:
     kernels = VectorsOnDevice(counted, device)
     for name, values in calls(1000).items():
         getattr(kernels, name)(*values)
+    begin_and_add_up(counted, device)
     return {"waits": counted.waits, "forbidden": counted.forbidden}
+
+
+def begin_and_add_up(kernels: Any, device: torch.device) -> None:
+    """Begin a bucket's passes, and add up its sums."""
+
+    def vector() -> torch.Tensor:
+        return torch.zeros(1000, device=device)
+
+    aims = Aim(1.0, 50), None, Aim(1.0, 50, Brought._fields)
+    kernels.begin([Pass(vector(), vector(), vector(), aim) for aim in aims])
+    chosen = calls(1000)["restore"][1]
+    kernels.assemble_together([(DeviceVector(vector()), [chosen, chosen], 0.5) for _ in range(2)])
 
 
 # -- streams --------------------------------------------------------------------------------------

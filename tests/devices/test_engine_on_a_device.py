@@ -19,6 +19,8 @@ WAITS = {
     "assemble": 0,
     "scatter_add": 0,
     "trim": 0,
+    "begin": 0,
+    "assemble_together": 0,
     "take_at_least": 2,  # how many they are, and they themselves
     "take_bins": 3,
 }

@@ -10,7 +10,7 @@ from distributions import ALL, draw
 
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.kernels import reference
-from hvd_sparse.registry import CODECS, MEMORIES
+from hvd_sparse.registry import CODECS, MEMORIES, SELECTORS
 from hvd_sparse.step.pipeline import Pipeline
 from hvd_sparse.step.receiver import Sum, write_sum
 from hvd_sparse.step.tensor_state import TensorState
@@ -105,14 +105,21 @@ CONSERVING = [case for case in cases.MEMORIES if case.create(MEMORIES).conserves
 @pytest.mark.parametrize("codec", MADE, ids=repr)
 @pytest.mark.parametrize("memory", CONSERVING, ids=str)
 def test_what_codecs_round_stays_in_the_residual(memory, codec, rollback):
+    check_rounding_stays({"id": "topk", "density": 0.02}, memory.create(MEMORIES), codec, rollback)
+
+
+@pytest.mark.parametrize("case", cases.SELECTORS, ids=str)
+def test_what_a_mean_of_magnitudes_rounds_stays_behind_every_selector(case):
+    selector = case.create(SELECTORS, density=0.25)
+    check_rounding_stays(selector, "error_feedback", CODECS.create("sign_mean"), True)
+
+
+def check_rounding_stays(selector, memory, codec, rollback):
     """Sent + kept == accumulated bit for bit for exact codecs; kept == accumulated - decoded else;
     overflow included."""
     spec = TensorSpec("t", (40, 50), "float32")
     configuration = Configuration.create(
-        selector={"id": "topk", "density": 0.02},
-        memory=memory.create(MEMORIES),
-        codec=codec,
-        rollback=rollback,
+        selector=selector, memory=memory, codec=codec, rollback=rollback
     )
     pipeline = Pipeline(configuration, reference)
     state, twin = TensorState(spec, configuration), configuration.memory.create(spec, rollback=True)

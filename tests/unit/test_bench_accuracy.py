@@ -125,11 +125,6 @@ def test_one_bit_adam_is_adamw_and_then_moves_by_signs_over_a_frozen_moment(accu
     assert trained.rule.entry_bytes - nbytes == ROWS * COLUMNS / 8 + 4
 
 
-def test_signs_have_the_mean_magnitude_of_each_worker(accuracy):
-    signs = accuracy.signs_of(torch.tensor([[1.0, -3.0, 0.0, 4.0], [0.5, -0.5, 0.5, -0.5]]), 1)
-    assert signs.tolist() == [[2.0, -2.0, 2.0, 2.0], [0.5, -0.5, 0.5, -0.5]]
-
-
 def test_sparse_loco_trains_locally_and_exchanges_what_moved(accuracy):
     trained = Trained(accuracy.SparseLoCo, 2, 64, adamw=True)
     before = trained.weight
@@ -149,15 +144,6 @@ def test_sparse_loco_trains_locally_and_exchanges_what_moved(accuracy):
     assert int((sent.abs() > 1e-6).sum()) <= WORKERS * 64 * chunks
 
 
-def test_sparse_loco_keeps_the_largest_of_a_chunk_and_owes_nothing_of_what_it_says(accuracy):
-    trained = Trained(accuracy.SparseLoCo, 1, 4, adamw=True)
-    owed = torch.linspace(-1, 1, 2 * 4096).expand(WORKERS, -1).reshape(WORKERS, 64, 128)
-    sent = trained.rule.compressed(owed).flatten(1)
-    assert sent[0].nonzero().flatten().tolist() == [0, 1, 2, 3, *range(8188, 8192)]
-    values = torch.tensor([[1.0, -2.0, 3.0, -6.0]])
-    assert accuracy.two_bits(values).tolist() == [[2.0, -2.0, 2.0, -6.0]]
-
-
 def test_demo_sends_the_largest_cosines_and_moves_by_signs(accuracy):
     trained = Trained(accuracy.DeMo, 2, rate=0.5)
     cosines = accuracy.cosines(64)
@@ -175,11 +161,6 @@ def test_demo_sends_the_largest_cosines_and_moves_by_signs(accuracy):
     assert 0 < float(owed.norm()) < float(found.norm())
     components = cosines @ owed[0, :, :64] @ cosines.T
     assert int((components.abs() < 1e-4).sum()) >= 2
-
-
-@pytest.mark.parametrize(("number", "found"), [(300, 60), (1568, 56), (64, 64), (10, 10), (67, 1)])
-def test_blocks_are_as_large_as_divides_the_tensor(accuracy, number, found):
-    assert accuracy.largest_divisor(number, 64) == found
 
 
 def test_muon_takes_the_steps_of_its_reference(accuracy):
@@ -242,11 +223,6 @@ def test_real_ranks_train_as_simulated_ones(accuracy):
     assert simulated["score"] == pytest.approx(real["score"], abs=0.5)
 
 
-def test_what_diverges_has_no_score(accuracy):
-    run = accuracy.Run(accuracy.Line("digits", "momentum", "dense", 60), 1e20, 0)
-    assert accuracy.train(run)["score"] is None
-
-
 # -- which runs, and what becomes of them ---------------------------------------------------------
 
 
@@ -257,29 +233,6 @@ def results_of(accuracy, line, scores, seed=0):
         accuracy.Run(line, ladder[place], seed): {"score": score, "part": 0.5}
         for place, score in scores.items()
     }
-
-
-def test_a_search_goes_on_while_the_best_rate_is_at_an_end(accuracy):
-    line = accuracy.Line("gpt", "adamw", "dense", 1200)
-    results = results_of(accuracy, line, {2: 1.9, 3: 1.8, 4: 1.7})
-    assert not accuracy.is_searched(line, results)
-    (missing,) = [
-        run for run in accuracy.search(line, results_up_to(results)) if run not in results
-    ]
-    assert missing.rate == accuracy.rates_of(line)[5]
-    results |= results_of(accuracy, line, {5: None})
-    assert accuracy.is_searched(line, results)
-    assert accuracy.best_rate(line, results) == accuracy.rates_of(line)[4]
-
-
-def results_up_to(results):
-    """Return results of which those that are not there diverged."""
-
-    class Rest(dict):
-        def __missing__(self, _):
-            return {"score": None}
-
-    return Rest(results)
 
 
 def test_the_most_wanted_run_comes_first_and_none_comes_twice(accuracy):
@@ -332,48 +285,6 @@ def test_a_goal_is_met_within_the_error_or_the_limit(accuracy):
     assert verdict((0.0,)).startswith("not judged")
 
 
-def test_a_rule_is_ahead_where_no_line_of_ours_with_as_few_bytes_is_as_good(accuracy):
-    ours = [row(accuracy, "ours/600", (0.2,), 1 / 600), row(accuracy, "ours/200", (0.1,), 1 / 200)]
-    others = [
-        row(accuracy, "dgc", (0.15,), 1 / 50),
-        row(accuracy, "topk/kept", (0.15,), 1 / 500),
-        row(accuracy, "demo/8", (-1.0,), 1 / 1200),
-    ]
-    found = accuracy.ahead_of_ours([*ours, *others])
-    assert [(other.line.rule, mine.line.rule) for other, mine in found] == [
-        ("topk/kept", "ours/600")
-    ]
-
-
-def test_the_law_is_found_again_and_counts_density_times_steps(accuracy):
-    law = accuracy.Law(30.0, 2.5, -1.0)
-    found = accuracy.fit([(times, law.gap(times)) for times in (1.0, 2.0, 5.0, 10.0)])
-    assert found.gap(3.0) == pytest.approx(law.gap(3.0), abs=0.05)
-    line = accuracy.Line("gpt", "adamw", "ours", 1200)
-    assert accuracy.times_sent(line) == pytest.approx(5.0)
-    told, more = replace(line, rule="ours/600"), replace(line, rule="ours/600", steps=2400)
-    assert accuracy.times_sent(more) == pytest.approx(2 * accuracy.times_sent(told))
-
-
-def test_the_page_says_what_was_not_run(accuracy, tmp_path):
-    line = accuracy.Line("gpt", "adamw", "ours/600", 1200)
-    results = results_of(accuracy, replace(line, rule="dense"), {3: 1.5})
-    results |= results_of(accuracy, line, {3: 1.51})
-    results |= results_of(accuracy, replace(line, rule="dense"), {4: 1.6, 5: None})
-    results |= results_of(accuracy, line, {4: None, 5: None})
-    accuracy.write_page(tmp_path, results)
-    text = (tmp_path / "accuracy.md").read_text()
-    assert (
-        "| `ldte_bs` at 1/600 | 1/2 | 4.527 | +1.01 % | 0.004, not searched to its end | 1 of 3 |"
-        in text
-    )
-    assert text.count("* Small GPT, AdamW, rate") == 1, "dense diverges at twice that rate, too"
-    assert "* Small GPT, AdamW, rate 0.008: `ldte_bs` at 1/600" in text
-    assert "| 1-bit Adam | not run |" in text and "not judged: 1 of 3 seeds" in text
-    named = [each for each in accuracy.WORDS if each not in ("dense", "ours/600")]
-    assert all(f"| {accuracy.WORDS[each]} | not run |" in text for each in named)
-
-
 def test_runs_that_are_there_are_not_trained_again(tmp_path):
     command = [sys.executable, "-m", "benchmarks", "accuracy", "--quick", "--output", str(tmp_path)]
     found = []
@@ -389,40 +300,7 @@ def test_runs_that_are_there_are_not_trained_again(tmp_path):
 # -- networks and data ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["CharacterLSTM", "SmallGPT"])
-def test_networks_of_text_guess_from_what_came_before(accuracy, name):
-    torch.manual_seed(0)
-    network = getattr(accuracy, name)()
-    characters = torch.randint(90, (2, 16))
-    changed = characters.clone()
-    changed[:, 9] = (changed[:, 9] + 1) % 90
-    with torch.no_grad():
-        before, after = network(characters), network(changed)
-    assert torch.allclose(before[:, :9], after[:, :9], atol=1e-6)
-    assert not torch.allclose(before[:, 9:], after[:, 9:], atol=1e-3)
-
-
-def test_text_is_drawn_alike_for_any_number_of_workers_and_held_out(accuracy):
-    text = accuracy.Text("".join(chr(97 + i * i % 26) for i in range(20_000)) + "z" * 1000)
-    assert torch.equal(text.draw(1, 5, 16), text.draw(1, 5, 16))
-    assert not torch.equal(text.draw(1, 5, 16), text.draw(1, 6, 16))
-    assert int(text.draw(0, 0, 10_000).max()) < len(text._train) - accuracy.WINDOW
-    assert set(text._held.flatten()[-64:].tolist()) == {text.alphabet.index("z")}
-
-
 # -- curves ---------------------------------------------------------------------------------------
-
-
-def test_curves_are_of_every_method_at_both_densities():
-    from hvd_sparse.methods import METHODS
-    from hvd_sparse.methods.spelling import read_method
-
-    lines = list(importlib.import_module("benchmarks.curves").lines())
-    named = {line.method.partition(",")[0] for line in lines}
-    assert named == {"dense", *METHODS} and len(set(lines)) == len(lines)
-    for line in lines[1:]:
-        wants = read_method(line.method).takes_density
-        assert (line.density in (0.01, 0.001)) is wants
 
 
 def test_curves_go_on_where_they_were_stopped(tmp_path):

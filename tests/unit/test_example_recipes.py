@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -59,33 +57,6 @@ def test_cifar10_says_what_it_lacks(tmp_path):
     (tmp_path / "cifar-10-batches-py" / "data_batch_3").unlink()
     with pytest.raises(SystemExit, match=r"lacks data_batch_3: --data wants the unpacked CIFAR-10"):
         cifar10.load(tmp_path)
-
-
-def test_batches_of_images_are_an_epoch_in_a_new_order_shifted_and_mirrored():
-    from recipes import cifar10
-
-    images = np.zeros((10, 32, 32, 3), np.uint8)
-    images[:, 16, 16] = (np.arange(10)[:, None] + 1) * 20
-    batches = cifar10.Batches(images, np.arange(10), 3, None, seed=0)
-    assert len(batches) == 3
-    orders, places = [], set()
-    for _ in range(20):
-        epoch = list(batches)
-        orders.append(tuple(np.concatenate([labels for _, labels in epoch])))
-        for pixels, labels in epoch:
-            assert pixels.shape == (3, 32, 32, 3) and pixels.dtype == np.float32
-            raw = np.round((pixels * cifar10.STD + cifar10.MEAN) * 255)
-            for image, label in zip(raw, labels):
-                (row,), (column,) = np.nonzero(image[:, :, 0])
-                assert image[row, column].tolist() == [(label + 1) * 20] * 3
-                places.add((row, column))
-    assert len(set(orders)) > 1 and all(len(set(order)) == 9 for order in orders)
-    rows, columns = zip(*places)
-    assert (min(rows), max(rows)) == (12, 20)
-    assert (min(columns), max(columns)) == (11, 20), "15 mirrors to 16; shifts are up to 4"
-    assert len(list(cifar10.Batches(images, np.arange(10), 3, 2, seed=0))) == 2
-    with pytest.raises(SystemExit, match="10 images a worker are less than a batch of 11"):
-        cifar10.Batches(images, np.arange(10), 11, None, seed=0)
 
 
 def test_penn_treebank_is_read_line_by_line_with_an_end(tmp_path):
@@ -158,21 +129,6 @@ def test_networks_of_pytorch_have_the_published_sizes(name, parameters):
     assert sum(p.numel() for p in network.parameters()) == parameters
     side, classes = (64, 1000) if name == "resnet50" else (32, 10)
     assert network(torch.zeros(2, 3, side, side)).shape == (2, classes)
-
-
-def test_the_lstm_of_pytorch_has_the_published_size_and_carries_its_state():
-    torch = pytest.importorskip("torch")
-    from recipes.torch_networks import Language
-
-    with torch.device("meta"):
-        large = Language(10_000)
-    assert sum(p.numel() for p in large.parameters()) == 66_034_000
-    torch.manual_seed(0)
-    small, words = Language(50, width=8, dropout=0.0), torch.arange(12).reshape(2, 6)
-    whole = small(words).reshape(2, 6, 50)
-    small.forget()
-    parts = [small(part).reshape(2, 3, 50) for part in (words[:, :3], words[:, 3:])]
-    assert torch.allclose(torch.cat(parts, dim=1), whole, atol=1e-6)
 
 
 def test_rates_warm_up_and_fall(monkeypatch):
@@ -256,31 +212,7 @@ def test_terngrad_leaves_the_optimizer_its_work(monkeypatch):
     assert not is_handed_over(args)
 
 
-def test_horovods_own_compressors_are_counted(monkeypatch):
-    from common import Counter
-    from recipes.options import build_compression
-
-    args = options("--method", "fp16", monkeypatch=monkeypatch)
-    half = SimpleNamespace(compress=lambda x: (x.astype(np.float16), None))
-    stock = SimpleNamespace(fp16=half)
-    metered = build_compression(args, 7, None, "p", "o", stock, Counter())
-    metered.compress(np.zeros(5, np.float32))
-    assert metered.stats()["bytes_sent"] == 10
-
-
 def test_an_unknown_method_is_refused_on_the_command_line(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         options("--method", "ldtebs", monkeypatch=monkeypatch)
     assert "did you mean 'ldte_bs'?" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", ["resnet20", "vgg16"])
-def test_networks_of_keras_have_the_sizes_of_those_of_pytorch(name):
-    pytest.importorskip("tensorflow")
-    if os.environ.get("TF_USE_LEGACY_KERAS") != "1":
-        pytest.skip("Keras 2 is chosen before TensorFlow is imported")
-    from recipes import keras_networks
-
-    network = getattr(keras_networks, name)()
-    trained = sum(int(np.prod(w.shape)) for w in network.trainable_weights)
-    assert trained == {"resnet20": 269_722, "vgg16": 14_724_042}[name]

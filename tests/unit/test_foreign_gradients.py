@@ -354,3 +354,40 @@ def test_torchs_own_muon_is_taken_over_and_goes_on_from_its_state() -> None:
     ours, plain = (state["state"][0]["momentum_buffer"] for state in states)
     assert (ours - plain).abs().max() < 0.02 * plain.abs().max()
     assert (ends[0] - ends[1]).abs().max() < 0.02 * (ends[1] - start).abs().max()
+
+
+def scheduled(name: str, *, first: str) -> list[torch.Tensor]:
+    """Train with a schedule, which is made before the compressor, behind it, or without one.
+
+    A schedule puts a ``step`` of the optimizer's class on the object.
+    """
+    model, optimizer = made(name)
+    handle = handed(model, optimizer) if first == "compressor" else None
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+    if first == "schedule":
+        handle = handed(model, optimizer)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss_of(model, step).backward()
+        optimizer.step()
+        schedule.step()
+    if handle is not None:
+        handle.close()
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_a_schedule_may_be_made_before_the_compressor_or_behind_it(name: str) -> None:
+    before, behind, plain = (
+        scheduled(name, first=first) for first in ("schedule", "compressor", "neither")
+    )
+    for one, other in zip(before, behind, strict=True):
+        assert torch.equal(one, other)
+    same(before, plain)
+
+
+def test_a_step_that_somebody_put_on_the_object_is_refused() -> None:
+    model, optimizer = made("sgd")
+    optimizer.step = optimizer.step  # type: ignore[method-assign]
+    with pytest.raises(InvalidOption, match="was replaced on the object"):
+        handed(model, optimizer)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import worlds
 from hypothesis import given, settings
@@ -11,8 +10,8 @@ from hypothesis import strategies as st
 from hvd_sparse.collectives.topology import in_nodes_of
 from hvd_sparse.errors import PeerFailure
 from hvd_sparse.kernels import reference
-from hvd_sparse.plan.costs import REPETITIONS, SIZES, Costs, Line, Route, sizes_of
-from hvd_sparse.plan.group_plan import GroupPlan, Instance, end_s, groups, partition_end_s
+from hvd_sparse.plan.costs import REPETITIONS, Costs, Route
+from hvd_sparse.plan.group_plan import GroupPlan
 from hvd_sparse.plan.measurements import (
     REVIEW_EVERY,
     SETTLING,
@@ -126,20 +125,6 @@ def test_our_own_work_is_no_part_of_the_backward_pass_and_failed_steps_do_not_co
     )
 
 
-def test_lengths_reach_from_the_smallest_tensor_to_all_together():
-    sizes = sizes_of(
-        [{"nbytes": {"a": 500.0, "b": 90_000.0}}, {"nbytes": {"a": 600.0, "b": 100_000.0}}]
-    )
-    assert (
-        sizes[0] == 500
-        and sizes[-1] == 100_600
-        and sizes == sorted(set(sizes))
-        and len(sizes) == SIZES
-    )
-    for nothing in ({}, {"a": 0.0}, {"a": 3.0}):
-        assert len(set(sizes_of([{"nbytes": nothing}]))) == SIZES
-
-
 def test_dear_starts_merge_and_dear_bytes_do_not():
     assert len(planned_with([(10.0, 0.0)]).groups) == 1
     dear_bytes = planned_with([(0.0, 1e-5)], gap_s=0.5)
@@ -221,44 +206,6 @@ def test_every_compressed_tensor_is_in_one_group_no_optimizers_are_mixed_and_no_
         assert len({tuple(seen.get(name, ())) for name in names}) == 1
     assert plan.predicted_s["planned"] <= min(plan.predicted_s.values()) * (1 + 1e-9)
     assert GroupPlan.from_dict(plan.to_dict()) == plan
-
-
-def as_ready(instance):
-    """The plan that sends whatever is ready when the wire is free."""
-    layers, ends, start, free_s = np.arange(instance.size), [], 0, 0.0
-    ready_s = np.cumsum(instance.compute_s(layers, layers + 1))
-    while start < instance.size:
-        now_s = max(free_s, float(ready_s[start]))
-        stop = max(start + 1, int(np.searchsorted(ready_s, now_s, "right")))
-        free_s = now_s + float(instance.wire_s(start, stop))
-        ends.append(stop)
-        start = stop
-    return tuple(ends)
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1e5), st.booleans()), min_size=1, max_size=8),
-    st.floats(0, 1),
-)
-def test_groups_of_neighbours_end_as_the_plan_does(layers, start_s):
-    instance = Instance(
-        np.array([backward_s for backward_s, _, _ in layers]),
-        np.ones(len(layers)),
-        np.array([nbytes for _, nbytes, _ in layers]),
-        Line(start_s, 1e-5),
-    )
-    plan = tuple(i for i, (_, _, ends) in enumerate(layers, 1) if ends or i == len(layers))
-    parts = [list(range(start, stop)) for start, stop in groups(plan)]
-    assert partition_end_s(instance, parts[::-1]) <= end_s(instance, plan) * (1 + 1e-9)
-    alone = [(layer,) for layer in range(instance.size)]
-    fused = as_ready(instance)
-    assert partition_end_s(instance, alone) == pytest.approx(end_s(instance, fused)), (
-        "as Horovod fuses"
-    )
-    assert partition_end_s(instance, [range(instance.size)]) == pytest.approx(
-        end_s(instance, (instance.size,))
-    )
 
 
 def measured(planning, rank, good):
@@ -355,14 +302,6 @@ def test_dear_selections_merge_where_a_group_is_selected_from_at_once():
     each = told({spec.key: [3] for spec in SPECS}, 0.0)
     apart = make_plan(route(), SPECS, [each], [samples(0.0, 1e-9)], two)
     assert apart.predicted_s["none"] < 0.02, "tensor by tensor, no group saves a start"
-
-
-def test_of_the_groups_own_time_only_the_choice_depends_on_them():
-    found = merged_told(0.0, 1e-6, encode_s=1e-3)
-    plan = merged_plan(found)
-    assert plan.work.byte_s == pytest.approx(1e-6, rel=1e-3)
-    assert plan.predicted_s["planned"] == min(plan.predicted_s.values())
-    assert sorted(position for bucket in plan.buckets(SPECS) for position in bucket) == COMPRESSED
 
 
 def test_tensors_that_no_vector_holds_together_are_planned_apart():

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import math
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from hvd_sparse.tracing.spans import Spans
@@ -18,9 +16,9 @@ for package in ("horovod.torch", "matplotlib"):
 from benchmarks import stepping  # noqa: E402 - they import torch and Horovod
 from benchmarks.step import meter  # noqa: E402
 from benchmarks.step.goals import verdicts  # noqa: E402
-from benchmarks.step.models import OVERHEAD, needed_bytes, tensors_of  # noqa: E402
+from benchmarks.step.models import OVERHEAD, tensors_of  # noqa: E402
 from benchmarks.step.replay import Replay  # noqa: E402
-from benchmarks.step.summary import merged, summarize  # noqa: E402
+from benchmarks.step.summary import summarize  # noqa: E402
 
 SENT = {"sparse_steps": 8, "dense_steps": 0, "one_pass": 6}
 
@@ -42,12 +40,6 @@ def summary_of(rows, *, model="resnet50", method="ldte_bs", ranks=2, sent=SENT):
     return summarize(method, ranks, [found] * ranks, rows)
 
 
-def test_of_the_ranks_work_is_the_mean_and_wall_the_slowest():
-    (both,) = merged([[row(compress=1e-3, wall=20e-3)], [row(compress=3e-3, wall=50e-3)]])
-    assert both["compress"] == pytest.approx(2e-3)
-    assert both["wall"] == 50e-3
-
-
 def test_ratios_are_of_one_round():
     """The slow round's floor was slow too."""
     found = summary_of([row(), row(compress=20e-3, decompress=10e-3, floor=10e-3), row()])
@@ -60,22 +52,6 @@ def test_the_parts_are_times_the_floor():
     parts = {part: quartiles.median for part, quartiles in found.parts.items()}
     expected = {"select": 1.0, "encode": 0.25, "exchange": 0.25, "decode": 0.5, "python": 1.0}
     assert parts == pytest.approx(expected)
-
-
-def test_other_figures():
-    found = summary_of([row()])
-    assert found.process.median == pytest.approx(9.0)
-    assert found.wall.median == pytest.approx(10.0)
-    assert found.sparse_us.median == pytest.approx(1400.0)
-    assert found.dense_us.median == pytest.approx(50.0)
-    assert found.fault_share == pytest.approx(0.1)
-    assert found.one_pass == 0.75
-
-
-def test_horovods_own_methods_have_no_parts():
-    lacking = {name: value for name, value in row().items() if name not in ("select", "decode")}
-    found = summary_of([lacking], method="dense", sent={})
-    assert (found.parts, found.one_pass) == ({}, None)
 
 
 def page_of(folder, found=(), left_out=()):
@@ -94,11 +70,6 @@ def test_a_goal_is_met_up_to_its_limit_and_stands_on_the_page(work_s, verdict, t
     assert "| " + " | ".join(told) + " |" in page_of(tmp_path, [found])
 
 
-def test_goals_are_for_two_ranks_at_their_density():
-    assert not list(verdicts([summary_of([row()], ranks=4)], density=0.001))
-    assert not list(verdicts([summary_of([row()])], density=0.01))
-
-
 def test_every_goal_is_judged_where_everything_was_measured():
     models = ("resnet50", "transformer", "lstm", "vgg16", OVERHEAD)
     handed = [f"ldte_bs,optimizer={each}" for each in ("sgd", "nesterov", "adam")]
@@ -111,16 +82,6 @@ def test_every_goal_is_judged_where_everything_was_measured():
         *(["≤ 1.5"] * 4 + ["≤ 3.5"] * 4 + ["≤ 2.5"] * 4),
     ]
     assert {measured for _, measured, _, _ in told[8:]} == {"2.00"}
-
-
-def test_a_model_that_does_not_fit_is_left_out_and_said_to_be(monkeypatch, tmp_path):
-    asked = {"models": ["transformer", "vgg16"], "density": 0.001, "seconds": 0.1}
-    bench = stepping.Bench(argparse.Namespace(**asked))
-    monkeypatch.setattr(stepping, "available_bytes", lambda: needed_bytes("vgg16", "dgc", 4) - 1)
-    assert list(bench._fitting("dgc", 4)) == ["transformer"]
-    assert list(bench._fitting("ldte_bs", 4)) == ["transformer", "vgg16"]
-    assert [(each["model"], each["method"]) for each in bench.left_out] == [("vgg16", "dgc")]
-    assert "Left out: dgc, VGG-16, 4 ranks: it needs" in page_of(tmp_path, [], bench.left_out)
 
 
 def test_a_backward_pass_hands_over_every_gradient_as_it_lies_from_the_last_to_the_first():
@@ -141,29 +102,6 @@ def test_a_backward_pass_hands_over_every_gradient_as_it_lies_from_the_last_to_t
     replay.parameters[2].grad = replay.parameters[2].grad.clone()
     with pytest.raises(AssertionError, match="copied the gradient of parameter 2"):
         replay.check_handed_over(2)
-
-
-def test_ranks_and_steps_have_other_gradients_and_the_first_one_is_a_residual():
-    shapes = [(64, 64)]
-    drawn = []
-    for seed, step in ((1, 1), (1, 2), (2, 1)):
-        replay = Replay(shapes, seed)
-        replay.draw(step)
-        drawn.append(replay.gradient(0).numpy().copy())
-    assert not any(np.array_equal(a, b) for a, b in zip(drawn, drawn[1:] + drawn[:1]))
-    replay.draw_steady(0.01, 1.0)
-    largest = replay.gradient(0).abs().max().item()
-    rms = math.sqrt(float(np.mean(np.square(drawn[2]))))
-    assert 2 < largest / rms < 40  # a random walk reaches about rms / sqrt(density)
-
-
-def test_spans_take_another_clock():
-    spans, told = Spans(), []
-    spans.clock = iter([7.0, 9.5]).__next__
-    spans.add(lambda *what: told.append(what))
-    began = spans.now()
-    spans.tell("select", "a", began)
-    assert told == [("select", "a", 7.0, 9.5)]
 
 
 class Worker:
@@ -209,12 +147,3 @@ def test_a_traced_step_is_divided_into_its_parts(monkeypatch):
     assert told == pytest.approx(expected)
     assert measured.calls == {"sparse": 1}
     assert meter.hvd.poll is poll
-
-
-def test_an_exchange_that_is_not_seen_is_an_error(monkeypatch):
-    worker = Worker(SimpleNamespace(now=0.0))
-    monkeypatch.setattr(worker, "compress", lambda tensor: (tensor, None))
-    measured = meter.Meter(worker)
-    unseen = pytest.raises(AssertionError, match="no call of Horovod's was seen")
-    with unseen, measured.tracing():
-        measured.compress(torch.zeros(64, 64))

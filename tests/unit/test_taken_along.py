@@ -22,6 +22,7 @@ NUMEL = 5_000
 DENSITY = 0.02
 ON_THE_HOST = {
     "radix_select": {},
+    "dgc_sampled": {},
     "stc": {},
     "redsync_trimmed": {},
     "redsync_search": {},
@@ -86,7 +87,8 @@ def counting(kernels, asked):
 
         return kernel
 
-    quiet = ("restore", "clear", "scatter_add", "trim")
+    # A sample is no pass.
+    quiet = ("restore", "clear", "scatter_add", "trim", "sample_magnitudes")
     own = {name: getattr(reference, name) for name in dir(reference) if name[0] != "_"}
     return SimpleNamespace(
         **{
@@ -141,8 +143,9 @@ def test_an_aim_changes_no_bit_and_asks_less(case, memory, distribution, on_devi
     assert residuals == kept
     assert [each.is_fallback for each in founds] == [each.is_fallback for each in plain]
     assert not any(each.is_one_pass for each in plain)
-    # Where nothing reaches a fixed threshold the largest entry has to be looked for.
-    spare = 1 if case == "fixed_threshold" or case == "fixed_threshold, cut" else 0
+    # Where nothing reaches a fixed threshold the largest entry has to be looked for; behind an aim
+    # that was missed, the moments that a pass without one brings.
+    spare = 1 if case in ("fixed_threshold", "fixed_threshold, cut", "dgc_sampled") else 0
     assert all(len(own) <= len(all_) + spare for own, all_ in zip(questions, without))
     assert sum(map(len, questions)) < 0.7 * sum(map(len, without))
     assert [each.is_one_pass for each in founds] == [not asked for asked in questions]
