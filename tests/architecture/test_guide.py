@@ -149,26 +149,3 @@ def test_the_picture_of_readme_is_of_what_was_measured_last():
     headline = tool("headline")
     drawn = (DOCS / "results" / "headline.svg").read_text(encoding="utf-8")
     assert drawn == headline.current(), "run: python scripts/lib/headline.py"
-
-
-@pytest.mark.parametrize(
-    ("page", "count"),
-    [
-        ('<script src="https://elsewhere/a.js"></script>', 1),
-        ('<img src="//elsewhere/a.png"><link rel="stylesheet" href="http://elsewhere/a.css">', 2),
-        ('<a href="https://elsewhere">go</a><img src="a.png"><script>fetch</script>', 0),
-        ('<link rel="canonical" href="https://elsewhere">', 0),
-    ],
-)
-def test_what_a_page_loads_from_elsewhere_is_found(page: str, count: int):
-    assert len(tool("docs_check").Page(page).loaded) == count
-
-
-def test_a_site_whose_notebooks_were_not_run_is_refused(tmp_path: Path):
-    mistakes, folder = tool("docs_check").mistakes, tmp_path / "notebooks"
-    folder.mkdir()
-    assert "no notebooks" in mistakes(tmp_path)[0]
-    (folder / "a.html").write_text("<style>a {background: url(data:image/png,)}</style>")
-    assert "was it run" in mistakes(tmp_path)[0]
-    (folder / "a.html").write_text('<img src="data:image/png;base64,">')
-    assert mistakes(tmp_path) == []

@@ -98,7 +98,19 @@ def check_beside_the_reference(kernels: Any, seed: int) -> None:
     )
     count = int(rng.choice([0, 1, 2, x.size // 2, x.size, x.size + 5]))
     indices = np.sort(rng.choice(3 * x.size + 1, x.size, replace=False)).astype(np.uint32)
-    asked = _questions(x, gradient, 1.0 if np.isnan(threshold) else threshold, count, indices)
+    ask_both(kernels, x, gradient, 1.0 if np.isnan(threshold) else threshold, count, indices)
+
+
+def ask_both(
+    kernels: Any,
+    x: np.ndarray,
+    gradient: np.ndarray,
+    threshold: float,
+    count: int,
+    indices: np.ndarray,
+) -> None:
+    """Everything of one vector: the same bits as the reference's."""
+    asked = _questions(x, gradient, threshold, count, indices)
     with np.errstate(over="ignore", invalid="ignore"):
         for name, ask in asked.items():
             assert ask(kernels) == ask(reference), (

@@ -127,54 +127,8 @@ def test_moments_report_what_is_not_finite(kernels, dtype):
 @pytest.mark.parametrize("numel", [15, 16, 17, 4_095, 4_097, 12_345, 300_001])
 def test_long_vectors_give_the_references_bits(kernels, numel, dtype):
     """Beyond the contract's small vectors: segments, remainders and threads."""
-    gradient, start = draw("laplace", numel, dtype), draw("normal", numel, dtype)
-    ours, theirs = start.copy(), start.copy()
-    moments, expected = (
-        kernels.accumulate(gradient, ours, ours),
-        reference.accumulate(gradient, theirs, theirs),
-    )
-    assert ours.tobytes() == theirs.tobytes()
-    assert (moments.abs_max, moments.nonzeros, moments.numel) == (
-        expected.abs_max,
-        expected.nonzeros,
-        numel,
-    )
-    assert np.isclose(moments.abs_sum, expected.abs_sum, rtol=1e-12)
-    for aim in (
-        Aim(3.0, numel),
-        Aim(3.0, max(1, numel // 50)),
-        Aim(9.0, numel),
-        Aim(1e-300, numel),
-    ):
-        ours, theirs = start.copy(), start.copy()
-        taking = kernels.accumulate_and_take(gradient, ours, ours, aim)
-        wanted = reference.accumulate_and_take(gradient, theirs, theirs, aim)
-        assert ours.tobytes() == theirs.tobytes()
-        assert np.isclose(taking.abs_sum, wanted.abs_sum, rtol=1e-6)
-        assert_same(taking.taken, wanted.taken)
-    for threshold in (0.0, 1.0, 4.0):
-        assert kernels.count_at_least(gradient, threshold) == reference.count_at_least(
-            gradient, threshold
-        )
-        assert_same(
-            kernels.take_at_least(gradient, threshold), reference.take_at_least(gradient, threshold)
-        )
-        for capacity in (numel, numel // 100):
-            ours = kernels.count_and_take(gradient, threshold or 1e-300, capacity)
-            theirs = reference.count_and_take(gradient, threshold or 1e-300, capacity)
-            assert ours[0] == theirs[0]
-            assert_same(ours[1], theirs[1])
-    parts = [reference.take_at_least(np.roll(gradient, shift), 1.0) for shift in (0, 1, 7)]
-    sums = np.empty_like(gradient), np.ones_like(gradient)
-    for k, out in zip((kernels, reference), sums):
-        k.assemble(out, parts)
-    assert sums[0].tobytes() == sums[1].tobytes()
-    for count in (1, numel // 100, numel // 2, numel):
-        assert_same(kernels.take_largest(gradient, count), reference.take_largest(gradient, count))
-
-
-def assert_same(one, other):
-    assert (one is None) == (other is None)
-    if one is not None:
-        assert one.indices.tobytes() == other.indices.tobytes()
-        assert one.values.tobytes() == other.values.tobytes()
+    x, gradient = draw("normal", numel, dtype), draw("laplace", numel, dtype)
+    indices = np.arange(1, 3 * numel, 3, dtype=np.uint32)
+    asked = ((3.0, numel), (3.0, max(1, numel // 50)), (9.0, numel // 2), (0.0, numel), (1.0, 1))
+    for threshold, count in asked:
+        hostile.ask_both(kernels, x, gradient, threshold, count, indices)

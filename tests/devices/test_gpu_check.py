@@ -19,9 +19,9 @@ from installed import has_triton, is_installed
 pytest.importorskip("torch")
 
 from devices.gpu_check import cub
-from devices.gpu_check.build import build, tools, wants_build
+from devices.gpu_check.build import build, wants_build
 from devices.gpu_check.checks import checks, judge, judge_stall
-from devices.gpu_check.page import Result, draw, write
+from devices.gpu_check.page import draw, write
 
 pytestmark = pytest.mark.full
 
@@ -108,14 +108,6 @@ def test_horovod_is_built_where_it_is_asked_for_or_lacks_on_a_gpu(tmp_path):
     assert python is None and result.verdict == "FAILED" and "no network" in result.words
 
 
-def test_what_was_built_beside_horovod_is_found(tmp_path):
-    headers = tmp_path / "cccl" / "nvidia" / "cu13" / "include" / "cccl"
-    headers.mkdir(parents=True)
-    found = tools(str(tmp_path / "venv" / "bin" / "python"))
-    assert found.path == [str(tmp_path / "venv" / "bin"), str(tmp_path / "cuda" / "bin")]
-    assert found.cccl == str(headers)
-
-
 def test_where_cub_is_not_compiled_the_page_says_why(tmp_path, monkeypatch):
     def told(script):
         nvcc = tmp_path / "bin" / "nvcc"
@@ -161,27 +153,6 @@ def page_of(folder, results, times):
     """The page of a GPU that is not there."""
     write(folder / "gpu.md", "none", results, times)
     return (folder / "gpu.md").read_text()
-
-
-def test_the_page_tells_what_was_not_run(tmp_path):
-    results = [Result("a", "NOT RUN", "no NCCL"), Result("b", "FAILED", "x\ny")]
-    told = page_of(tmp_path, results, {})
-    assert "| a | NOT RUN | no NCCL |" in told and "| b | FAILED | y |" in told
-
-
-def test_the_image_runs_it_by_default():
-    lines = (ROOT / "docker" / "Dockerfile.cuda").read_text(encoding="utf-8").splitlines()
-    assert lines[-1] == 'CMD ["scripts/gpu-check"]'
-
-
-@pytest.mark.skipif(
-    (ROOT / "docs" / "results" / "gpu.md").exists(), reason="a GPU has been tried: see its page"
-)
-def test_until_a_gpu_was_tried_readers_are_told_as_the_first_use_tells():
-    words = "tested on a pretend device and by compilation only"
-    for name in ("README.md", "docs/guide/gpu.md", "hvd_sparse/frontend/torch/ways.py"):
-        text = (ROOT / name).read_text(encoding="utf-8")
-        assert "experimental" in text and words in text, name
 
 
 def test_a_law_is_judged_by_what_came_of_it():

@@ -4,13 +4,11 @@ stopped, and its page."""
 from __future__ import annotations
 
 import importlib
-import math
 import subprocess
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 pytestmark = pytest.mark.full
@@ -66,23 +64,6 @@ class Trained:
 
 
 # -- the rules of others --------------------------------------------------------------------------
-
-
-def test_what_no_rule_compresses_is_averaged(accuracy):
-    trained = Trained(accuracy.PowerSGD, 1)
-    before = trained.network.bias.detach().clone()
-    trained.step()
-    assert torch.allclose(trained.network.bias.detach(), before - 0.1)
-    assert trained.rule.entry_bytes == 4 * (ROWS + COLUMNS)
-
-
-def test_halves_are_summed_as_halves(accuracy):
-    trained = Trained(accuracy.Fp16, rate=1.0)
-    before = trained.weight
-    found = trained.step(torch.tensor([2048.0, 1.0, 1.0]).view(3, 1, 1).expand(3, ROWS, COLUMNS))
-    # 2048 + 1 is no half, and rounds to 2048
-    assert torch.allclose(before - trained.weight, torch.full_like(before, 2048 / 3), rtol=1e-3)
-    assert trained.rule.entry_bytes == 2 * found[0].numel()
 
 
 @pytest.mark.parametrize("rank", [1, 4])
@@ -226,65 +207,6 @@ def test_real_ranks_train_as_simulated_ones(accuracy):
 # -- which runs, and what becomes of them ---------------------------------------------------------
 
 
-def results_of(accuracy, line, scores, seed=0):
-    """Return results by the place of a rate in the ladder."""
-    ladder = accuracy.rates_of(line)
-    return {
-        accuracy.Run(line, ladder[place], seed): {"score": score, "part": 0.5}
-        for place, score in scores.items()
-    }
-
-
-def test_the_most_wanted_run_comes_first_and_none_comes_twice(accuracy):
-    results, order = {}, []
-    while (run := accuracy.next_run(results)) is not None:
-        assert run not in results
-        best = 1.0 if run.rate == accuracy.rates_of(run.line)[3] else 2.0
-        if not accuracy.TASKS[run.line.task].is_text:
-            best = -best
-        results[run] = {"score": best, "part": 1.0}
-        order.append(run)
-    assert [run.line.rule for run in order[:2]] == ["dense", "ours/600"]
-    assert {run.line for run in order} >= set(accuracy.all_lines())
-    for line in accuracy.all_lines():
-        assert len([run for run in order if run.line == line]) == 3 + 2
-    assert [run for run in order if run.is_real] == [
-        replace(run, is_real=True) for run in accuracy.samples()
-    ]
-
-
-def test_differences_are_paired_seed_by_seed(accuracy):
-    dense = accuracy.Line("gpt", "adamw", "dense", 1200)
-    line = replace(dense, rule="ours/600")
-    results = {}
-    for seed, (beside, score) in enumerate([(1.5, 1.51), (1.7, 1.7)]):
-        results |= results_of(accuracy, dense, {3: beside}, seed)
-        results |= results_of(accuracy, line, {3: score}, seed)
-    row = accuracy.row_of(line, results)
-    assert row.worse == pytest.approx((100 * math.expm1(0.01), 0.0), abs=1e-9)
-    assert row.mean == pytest.approx(math.exp(1.605))
-    assert row.error == pytest.approx(np.std(row.worse, ddof=1) / math.sqrt(2))
-    assert not row.is_searched
-    results |= results_of(accuracy, line, {3: 1.6}, seed=2)
-    assert len(accuracy.row_of(line, results).worse) == 2, "dense has no third seed"
-
-
-def row(accuracy, rule, worse, part, task="fashion_mnist"):
-    line = accuracy.Line(task, "momentum", rule, 1200)
-    return accuracy.Row(line, 0.1, True, (90.0,) * len(worse), worse, part)
-
-
-def test_a_goal_is_met_within_the_error_or_the_limit(accuracy):
-    def verdict(worse, task="fashion_mnist"):
-        return accuracy.verdict_of(row(accuracy, "ours/600", worse, 0.002, task))
-
-    assert verdict((0.05, 0.1, 0.1)) == "met"
-    assert verdict((0.0, 0.2, 0.7)) == "missed by 0.09"
-    assert verdict((0.4, 0.4, 0.4)) == "missed by 0.30"
-    assert verdict((0.4, 0.4, 0.4), "lstm") == "met"
-    assert verdict((0.0,)).startswith("not judged")
-
-
 def test_runs_that_are_there_are_not_trained_again(tmp_path):
     command = [sys.executable, "-m", "benchmarks", "accuracy", "--quick", "--output", str(tmp_path)]
     found = []
@@ -301,14 +223,3 @@ def test_runs_that_are_there_are_not_trained_again(tmp_path):
 
 
 # -- curves ---------------------------------------------------------------------------------------
-
-
-def test_curves_go_on_where_they_were_stopped(tmp_path):
-    bench = importlib.import_module("benchmarks.curves")
-    options = SimpleNamespace(quick=True, output=tmp_path)
-    assert bench.run(options) == 0
-    made = (tmp_path / "curves.json").stat().st_mtime_ns
-    rows = [row for row in (tmp_path / "curves.md").read_text().splitlines() if "| `" in row]
-    assert [row.split("|")[1].strip(" `") for row in rows] == ["dense", *2 * ["ldte_bs"], "signsgd"]
-    assert bench.run(options) == 0
-    assert (tmp_path / "curves.json").stat().st_mtime_ns == made, "nothing was trained again"

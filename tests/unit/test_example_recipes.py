@@ -6,9 +6,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
-from example_data import make_cifar10, make_image_folder, make_penn_treebank
+from example_data import make_cifar10
 
 pytestmark = pytest.mark.full
 
@@ -33,23 +32,6 @@ def options(*arguments: str, recipe: str = "CIFAR10", monkeypatch=None):
     return module.read_arguments(module.make_parser("", chosen), chosen)
 
 
-def test_cifar10_is_read_with_its_channels_last(tmp_path):
-    from recipes import cifar10
-
-    make_cifar10(tmp_path, images=4)
-    (images, labels), (tested, _) = cifar10.load(tmp_path)
-    assert images.shape == (20, 32, 32, 3) and images.dtype == np.uint8 and len(tested) == 4
-    import pickle
-
-    folder = tmp_path / "cifar-10-batches-py"
-    second = pickle.loads((folder / "data_batch_2").read_bytes())
-    red, green = second[b"data"][0][:1024], second[b"data"][0][1024:2048]
-    assert images[4, :, :, 0].ravel().tolist() == red.tolist()
-    assert images[4, :, :, 1].ravel().tolist() == green.tolist()
-    assert labels[4:8].tolist() == second[b"labels"]
-    assert np.array_equal(cifar10.load(folder)[0][0], images)
-
-
 def test_cifar10_says_what_it_lacks(tmp_path):
     from recipes import cifar10
 
@@ -57,65 +39,6 @@ def test_cifar10_says_what_it_lacks(tmp_path):
     (tmp_path / "cifar-10-batches-py" / "data_batch_3").unlink()
     with pytest.raises(SystemExit, match=r"lacks data_batch_3: --data wants the unpacked CIFAR-10"):
         cifar10.load(tmp_path)
-
-
-def test_penn_treebank_is_read_line_by_line_with_an_end(tmp_path):
-    from recipes import penn_treebank
-
-    make_penn_treebank(tmp_path, lines=3)
-    ids, vocabulary = penn_treebank.load(tmp_path)
-    assert vocabulary == 15 and len(ids["train"]) == 3 * 13 and len(ids["valid"]) == 13
-    train = ids["train"].tolist()
-    assert train[12] == train[25] == train[38] and train[1] == train[13]
-    (tmp_path / "ptb.test.txt").write_text("word0 nobody knows")
-    with pytest.raises(SystemExit, match=r"words that ptb\.train\.txt lacks, such as 'knows'"):
-        penn_treebank.load(tmp_path)
-    (tmp_path / "ptb.valid.txt").unlink()
-    with pytest.raises(SystemExit, match=r"lacks ptb\.valid\.txt"):
-        penn_treebank.load(tmp_path)
-
-
-def test_windows_go_on_where_the_last_ended_and_ranks_have_columns_of_their_own():
-    from recipes.penn_treebank import Windows
-
-    ids = np.arange(100)  # 2 ranks x 2 columns of 25
-    first, second = (list(Windows(ids, 2, 7, rank, 2)) for rank in range(2))
-    assert len(first) == len(second) == 3
-    assert [inputs[:, 0].tolist() for inputs, _ in first] == [[0, 25], [7, 32], [14, 39]]
-    assert [inputs[:, 0].tolist() for inputs, _ in second] == [[50, 75], [57, 82], [64, 89]]
-    for inputs, following in first + second:
-        assert (following == inputs + 1).all() and inputs.shape == (2, 7)
-    assert len(list(Windows(ids, 2, 7, 0, 2, steps=1))) == 1
-    with pytest.raises(SystemExit, match="100 words are too few for 2 workers"):
-        Windows(ids, 2, 25, 0, 2)
-
-
-def test_a_folder_of_images_is_read_by_class(tmp_path):
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("PIL")
-    from PIL import Image
-    from recipes.image_folder import MEAN, STD, ImageFolder
-
-    make_image_folder(tmp_path, images=3)
-    tested = ImageFolder(tmp_path / "val", 21, augments=False)
-    assert tested.classes == ["n01", "n02"] and len(tested) == 6
-    assert [label for _, label in tested.files] == [0, 0, 0, 1, 1, 1]
-    even = np.full((48, 60, 3), (10, 130, 250), np.uint8)
-    even[:, :6] = even[:, -6:] = 99  # beyond the middle square of 42
-    Image.fromarray(even).save(tmp_path / "val" / "n02" / "0.png")
-    pixels, label = tested[3]
-    assert label == 1 and pixels.shape == (3, 21, 21) and pixels.dtype == torch.float32
-    expected = (np.array([10, 130, 250], np.float32) / 255 - MEAN) / STD
-    assert np.allclose(pixels.numpy(), expected[:, None, None], atol=1e-6)
-
-    torch.manual_seed(0)
-    trained = ImageFolder(tmp_path / "train", 21, augments=True)
-    once, again = trained[0][0], trained[0][0]
-    assert once.shape == (3, 21, 21) and not torch.equal(once, again)
-    with pytest.raises(SystemExit, match="is not there: --data wants train/CLASS/ and val/CLASS/"):
-        ImageFolder(tmp_path / "nothing", 21, augments=False)
-    with pytest.raises(SystemExit, match="holds no images"):
-        ImageFolder(tmp_path, 21, augments=False)
 
 
 @pytest.mark.parametrize(

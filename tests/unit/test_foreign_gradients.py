@@ -4,7 +4,6 @@ updated as the optimizer itself does it, and what torch offers around a step goe
 from __future__ import annotations
 
 import copy
-import pickle
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -211,25 +210,6 @@ def test_a_derived_optimizer_that_only_adds_options_is_known(
         base(parameters, lr=0.1)
     assert memory in read_optimizer(Named(parameters, "mine")).memories
     assert not read_optimizer(Other(parameters, lr=0.1)).memories
-
-
-def test_a_copy_and_a_pickle_are_optimizers_of_torch() -> None:
-    temperature = nn.Parameter(torch.ones(3))
-    model, optimizer = made("adamw", temperature)
-    handle = handed(model, optimizer)
-    (loss_of(model, 0) + (temperature**2).sum()).backward()
-    optimizer.step()
-    mine = optimizer.state[temperature]
-    for other in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
-        assert type(other) is torch.optim.AdamW
-        assert other.param_groups[0]["lr"] == 0.02
-        copied = other.param_groups[0]["params"][-1]
-        assert torch.equal(other.state[copied]["exp_avg"], mine["exp_avg"])
-        for parameter in other.param_groups[0]["params"]:
-            parameter.grad = torch.ones_like(parameter)
-        other.step()
-        assert other.state[copied]["step"] == 2
-    handle.close()
 
 
 def test_a_compiled_step_is_the_step() -> None:

@@ -77,19 +77,6 @@ def test_no_step_takes_longer_than_with_the_least_everywhere(gaps_s, cost):
     assert chosen[-1] == pytest.approx(least[-1])
 
 
-@settings(max_examples=200, deadline=None)
-@given(gaps, costs, st.floats(1, 4), st.floats(0.2, 1))
-def test_longer_passes_and_quicker_networks_hide_no_less(gaps_s, cost, longer, quicker):
-    ready_s, takes_s = np.cumsum(gaps_s), takes_of(len(gaps_s), *cost)
-    usual = largest_hidden(ready_s, takes_s)
-    # A hair more, so that no rounding of the products decides.
-    for more in (
-        largest_hidden(longer * (1 + 1e-9) * ready_s, takes_s),
-        largest_hidden(ready_s, quicker * (1 - 1e-9) * takes_s),
-    ):
-        assert all(a >= b for a, b in zip(more, usual))
-
-
 def told(keys=None, gap_s=0.01, rank=0):
     """What a rank tells whose gradients came one by one, the last registered first."""
     keys = KEYS if keys is None else keys
@@ -131,11 +118,6 @@ def test_a_free_network_hides_all_and_one_that_nothing_hides_gets_the_least():
     assert free.hidden == free.messages - 1 and free.exposed_s == pytest.approx(0.0, abs=1e-6)
     slow = found_with(10.0, 1e-3)
     assert set(slow.densities.values()) == {LEAST} and slow.hidden == 0
-
-
-def test_the_small_layer_in_a_long_gap_sends_more_of_it_than_a_large_one():
-    found = found_with(1e-3, 1e-6).densities
-    assert found["t3"] > found["t4"], "2,500 entries and 51,200, with the same time behind them"
 
 
 def test_tensors_of_a_message_have_one_density_and_unseen_ones_keep_the_least():
@@ -217,9 +199,3 @@ def test_no_other_text_is_a_density(density):
 def test_nothing_hides_in_a_session():
     with pytest.raises(InvalidOption, match=r"compressor\.hiding\.densities"):
         worlds.run(1, lambda collective: Session(ASKED, SPECS, collective))
-
-
-def test_layers_travel_one_by_one_unless_groups_are_given():
-    assert len(BUCKETS) == len(KEYS)
-    given = worlds.configure("topk", "hiding", groups=2, compress_1d=False).for_tensors(SPECS)
-    assert len(grouped(SPECS, given)) == 2

@@ -113,20 +113,6 @@ def test_exchanges_that_choose_tensor_by_tensor_are_refused(case):
         assert not any(balance.any() for balance in lost(outcomes).values())
 
 
-def test_the_automatic_exchange_takes_one_that_can():
-    """With these costs of a collective and a byte, Ok-Topk would be quicker on 16 ranks."""
-    exchange = {"id": "auto", "latency_ms": 1e-6, "bandwidth_gbit": 1e-3}
-
-    def script(collective, over):
-        session = Session(
-            configure(exchange=exchange, select_over=over, density=0.5), SPECS, collective
-        )
-        return session.step.exchange.id
-
-    assert set(worlds.run(16, lambda c: script(c, "group"))) == {"allgather"}
-    assert set(worlds.run(16, lambda c: script(c, "tensor"))) != {"allgather"}
-
-
 @pytest.mark.parametrize("case", [case for case in cases.SELECTORS if case not in MERGED], ids=str)
 def test_selectors_that_compare_a_tensors_gradient_with_its_residual_are_refused(case):
     with pytest.raises(

@@ -12,7 +12,6 @@ from hvd_sparse.collectives.contract import AllGather, AllReduce
 from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.step.driver import Conversation
 from hvd_sparse.wire.padding import (
-    GRAIN,
     HEAD,
     LARGE,
     MOST_PADDED,
@@ -50,17 +49,6 @@ def test_blocks_that_are_not_whole_are_refused_with_their_name():
         altered[place : place + 8] = np.array([15 if place == 0 else 49], "<u8").view(np.uint8)
         with pytest.raises(CorruptPayload):
             read_blocks(altered, "gather.0")
-
-
-def test_a_room_stays_while_lengths_differ_a_little():
-    room = Room()
-    rooms = set()
-    for longest in (10_000, 10_900, 9_100, 11_000, 8_000) * 4:
-        room.note(longest)
-        rooms.add(room.nbytes)
-        assert room.nbytes >= longest
-    assert len(rooms) == 1
-    assert room.nbytes % GRAIN == 0
 
 
 def test_a_room_grows_at_once_and_shrinks_after_a_while():

@@ -134,18 +134,6 @@ def test_dear_starts_merge_and_dear_bytes_do_not():
     assert dear_bytes.predicted_s["planned"] < dear_bytes.predicted_s["all"]
 
 
-def test_what_the_model_does_not_know_of_is_added_to_every_prediction():
-    wires = [(1e-3, 1e-8)]
-    plain, longer = planned_with(wires).predicted_s, planned_with(wires, whole_s=7.0).predicted_s
-    assert longer["default"] == pytest.approx(7.0), (
-        "so long the measured steps took, with these groups"
-    )
-    assert {way: longer[way] - longer["default"] for way in longer} == pytest.approx(
-        {way: plain[way] - plain["default"] for way in plain}
-    )
-    assert planned_with(wires, whole_s=1e-6).predicted_s == plain, "the model is never made quicker"
-
-
 def test_the_slowest_rank_and_the_typical_message_count():
     alike = planned_with([(1e-3, 1e-8), (1e-3, 1e-8)])
     assert alike.wire.byte_s == pytest.approx(1e-8) and alike.wire.start_s == pytest.approx(

@@ -318,10 +318,3 @@ def test_a_metric_that_is_no_number_is_refused_and_nan_is_null(tmp_path):
         sink.log(step=2, loss="much")
     (line,) = (tmp_path / "run.jsonl").read_text().splitlines()
     assert json.loads(line)["loss"] is None and json.loads(line)["accuracy"] == 0.5
-
-
-def test_ranks_may_be_given_different_writers():
-    """What one rank writes down is its own affair."""
-    alone = configure(telemetry=["jsonl"], telemetry_every=7)
-    assert alone.digest == configure().digest and alone != configure()
-    assert configure(telemetry=[print]).describe()["telemetry"] is False
