@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import shlex
@@ -20,7 +19,7 @@ pytest.importorskip("torch")
 
 from devices.gpu_check import cub
 from devices.gpu_check.build import build, wants_build
-from devices.gpu_check.checks import checks, judge, judge_stall
+from devices.gpu_check.checks import checks, judge
 from devices.gpu_check.page import draw, write
 
 pytestmark = pytest.mark.full
@@ -128,25 +127,6 @@ def test_where_cub_is_not_compiled_the_page_says_why(tmp_path, monkeypatch):
     assert f"| {cub.NAME} | NOT RUN | no cub/device" in page_of(tmp_path, [result], {})
     assert told("echo a fault in the code >&2; exit 1").verdict == "FAILED"
     assert told("exit 0").verdict == "passed"
-
-
-@pytest.mark.skipif(cub.compiler() is None, reason="there is no nvcc")
-@pytest.mark.timeout(660)
-def test_cub_is_compiled_by_an_nvcc_whose_headers_have_it(tmp_path):
-    result, library = cub.build(tmp_path, "sm_90")
-    assert result.verdict == ("NOT RUN" if library is None else "passed"), result.words
-    if library is not None:
-        assert hasattr(ctypes.CDLL(str(library)), "largest_magnitudes")
-
-
-def test_a_stall_is_judged_by_the_seconds_behind_the_programs_own_stream():
-    def told(own, default=1.1):
-        gathers = {"idle": 0.01, "default": default, "own": own}
-        return judge_stall("stall", [{"busy": 1.0, "gathers": gathers}] * 2)
-
-    assert told(0.02).verdict == "passed" and "default 1.100 s" in told(0.02).words
-    assert told(1.02).verdict == "FAILED"
-    assert judge_stall("stall", [{"busy": 1.0, "gathers": {}}] * 2).verdict == "NOT RUN"
 
 
 def page_of(folder, results, times):

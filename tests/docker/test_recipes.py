@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import shutil
@@ -156,8 +155,3 @@ def test_scripts_are_read_by_their_shell(script):
     path = ROOT / "scripts" / script
     shell = "sh" if path.read_text().startswith("#!/bin/sh") else "bash"
     subprocess.run([shell, "-n", str(path)], check=True)
-
-
-@pytest.mark.parametrize("program", ["exchanges.py", "endless.py", "elastic.py"])
-def test_programs_for_the_containers_are_python(program):
-    ast.parse((ROOT / "tests" / "docker" / program).read_text())

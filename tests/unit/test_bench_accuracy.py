@@ -4,8 +4,6 @@ stopped, and its page."""
 from __future__ import annotations
 
 import importlib
-import subprocess
-import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -144,35 +142,6 @@ def test_demo_sends_the_largest_cosines_and_moves_by_signs(accuracy):
     assert int((components.abs() < 1e-4).sum()) >= 2
 
 
-def test_muon_takes_the_steps_of_its_reference(accuracy):
-    from muon import SingleDeviceMuonWithAuxAdam as Reference
-
-    networks, optimizers = [], []
-    for make in (accuracy.SingleDeviceMuonWithAuxAdam, None):
-        torch.manual_seed(0)
-        networks.append(accuracy.SmallGPT(8, 1, 2))
-        if make is not None:
-            optimizers.append(make(networks[-1], 0.01, 0.1))
-            names = {id(p): name for name, p in networks[-1].named_parameters()}
-            groups = [[names[id(p)] for p in g["params"]] for g in optimizers[-1].param_groups]
-            assert all(name.startswith("blocks") for name in groups[0]) and len(groups[0]) == 4
-        else:
-            named = dict(networks[-1].named_parameters())
-            own = [
-                {**group, "params": [named[name] for name in names]}
-                for group, names in zip(optimizers[0].param_groups, groups)
-            ]
-            optimizers.append(Reference(own))
-    for step in range(3):
-        for network, optimizer in zip(networks, optimizers):
-            drawn = torch.Generator().manual_seed(step)
-            for parameter in network.parameters():
-                parameter.grad = torch.randn(parameter.shape, generator=drawn)
-            optimizer.step()
-    for ours, reference in zip(*(network.parameters() for network in networks)):
-        assert torch.allclose(ours, reference, atol=1e-5)
-
-
 # -- ours, simulated and real ---------------------------------------------------------------------
 
 
@@ -188,11 +157,6 @@ def test_the_workers_share_what_dense_sees(accuracy):
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
-def test_a_budget_is_kept(accuracy):
-    run = accuracy.Run(accuracy.Line("digits", "momentum", "ours/100", 40), 0.05, 0)
-    assert accuracy.train(run)["part"] == pytest.approx(1 / 100, rel=0.1)
-
-
 def test_real_ranks_train_as_simulated_ones(accuracy):
     pytest.importorskip("horovod.torch", exc_type=ImportError)
     run = accuracy.Run(accuracy.Line("digits", "momentum", "ours/100", 8), 0.05, 1)
@@ -205,18 +169,6 @@ def test_real_ranks_train_as_simulated_ones(accuracy):
 
 
 # -- which runs, and what becomes of them ---------------------------------------------------------
-
-
-def test_runs_that_are_there_are_not_trained_again(tmp_path):
-    command = [sys.executable, "-m", "benchmarks", "accuracy", "--quick", "--output", str(tmp_path)]
-    found = []
-    for _ in range(2):
-        run = subprocess.run(command, capture_output=True, text=True)
-        if run.returncode and "apt-get install" in run.stderr:
-            pytest.skip(run.stderr.strip().splitlines()[-1])
-        assert run.returncode == 0, run.stderr
-        found.append((run.stdout.count("Run("), (tmp_path / "accuracy.jsonl").read_text()))
-    assert [count for count, _ in found] == [3, 0] and found[0][1] == found[1][1]
 
 
 # -- networks and data ----------------------------------------------------------------------------

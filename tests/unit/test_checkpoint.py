@@ -359,15 +359,3 @@ def test_an_error_in_gathering_is_raised_as_it_is_and_nothing_more_is_gathered(t
     assert isinstance(results[0], ExchangeTimeout)
     assert made[0].calls == 3
     assert os.listdir(tmp_path) == []
-
-
-def test_states_can_be_gathered_again_after_a_failure(tmp_path):
-    def on_rank(collective):
-        for path in (tmp_path / "missing" / "file", tmp_path / "file"):
-            try:
-                gather_into_file(state_of(collective.rank), path, collective, "save", 5.0)
-            except PeerFailure:
-                continue
-
-    LocalWorld(3).run(on_rank)
-    assert len(checkpoint.read(tmp_path / "file")) == 3

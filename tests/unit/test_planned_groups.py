@@ -170,15 +170,6 @@ def test_collectives_behind_the_first_are_measured_and_cannot_overlap(exchange, 
     assert len(planned_with([(10.0, 0.0)] * ranks, on=on).groups) == 1
 
 
-def test_an_exchange_that_sums_first_is_timed_inside_the_nodes():
-    exchange = {"id": "hierarchical", "ranks_per_node": 2}
-    on = route(worlds.configure(groups="planned", compress_1d=False, exchange=exchange), 4, 2)
-    assert on.kinds[0] == "local" and len(on.kinds) > 1
-    inside, between = on.received(1000, 0.0)
-    assert inside == 1000 * on.exchange.inside(on.placement) and between > 0
-    assert planned_with([(1e-3, 1e-8)] * 4, on=on).late.start_s > 0
-
-
 steps_of = st.lists(st.sampled_from([(), (3, 5), (4, 6)]), min_size=len(SPECS), max_size=len(SPECS))
 
 
@@ -321,13 +312,3 @@ def test_steps_depart_when_they_take_much_longer_or_shorter_than_at_first():
             (first + REVIEW_EVERY, has_departed),
             (first + 2 * REVIEW_EVERY, has_departed),
         ]
-
-
-def test_steps_that_failed_are_no_reason_to_plan_anew():
-    departure = Departure()
-    for _ in range(SETTLING + WINDOW):
-        departure.begin(None)
-    assert departure.is_due and not departure.judge(departure.median_s)
-    for _ in range(REVIEW_EVERY):
-        departure.begin(0.1)
-    assert departure.is_due and not departure.judge(departure.median_s), "this is the first"

@@ -67,23 +67,6 @@ def test_tensors_that_wait_for_their_bucket_get_the_bits_of_their_own_turn(optio
         assert waiting.called is can_wait
 
 
-def test_a_gradient_that_is_no_number_leaves_no_trace_where_it_is_found_late():
-    """The carrier is gone by then: the message tells all ranks."""
-
-    def script(collective):
-        session = start(collective, configure())
-        session.reduce(worlds.normals(SPECS, collective.rank, 0))
-        before, given = worlds.snapshot(session), worlds.normals(SPECS, collective.rank, 1)
-        if collective.rank == 1:
-            given["t1"][3] = np.inf
-        results = session.reduce(given)
-        assert worlds.snapshot(session) == before
-        return {key: bool(np.isnan(result).all()) for key, result in results.items()}
-
-    for spoilt in worlds.run(2, script):
-        assert spoilt == {"t0": False, "t1": True, "t2": False}
-
-
 @pytest.mark.parametrize("is_heard", [False, True])
 def test_each_takes_its_own_turn_where_somebody_listens(is_heard):
     def script(collective):
