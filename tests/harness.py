@@ -128,20 +128,9 @@ def launch_elastic(
         discover = Path(folder) / "discover"
         discover.write_text("#!/bin/sh\n" + "".join(f"echo {host}:1\n" for host in hosts))
         discover.chmod(0o755)
-        launcher = [
-            *_launcher(len(hosts), "gloo"),
-            "--min-np",
-            str(min_ranks),
-            "--max-np",
-            str(len(hosts)),
-        ]
-        launcher += [
-            "--host-discovery-script",
-            str(discover),
-            "--blacklist-cooldown-range",
-            "1",
-            "2",
-        ]
+        launcher = [*_launcher(len(hosts), "gloo"), "--host-discovery-script", str(discover)]
+        launcher += ["--min-np", str(min_ranks), "--max-np", str(len(hosts))]
+        launcher += ["--blacklist-cooldown-range", "1", "2"]
         launcher += ["--gloo-timeout-seconds", str(silence_s)]
         return _run(launcher, len(hosts), *_script(worker), *arguments, limit_s=limit_s)
 
@@ -267,19 +256,9 @@ def _launcher(ranks: int, controller: str) -> list[str]:
     if controller in CONTROLLERS:
         _require(controller)
     if controller == "mpi":
-        # more ranks than cores: without yielding, waiting ranks keep the working ones from their
-        # core
-        return [
-            "mpirun",
-            "--oversubscribe",
-            "--mca",
-            "mpi_yield_when_idle",
-            "1",
-            "--bind-to",
-            "none",
-            "-np",
-            str(ranks),
-        ]
+        # more ranks than cores: without yielding, waiting ranks keep the working ones from theirs
+        yielding = "--mca mpi_yield_when_idle 1 --bind-to none"
+        return ["mpirun", "--oversubscribe", *yielding.split(), "-np", str(ranks)]
     if controller == "gloo":
         return [sys.executable, str(ROOT / "tests" / "horovodrun.py"), "--gloo", "-np", str(ranks)]
     if controller == "torchrun":

@@ -19,20 +19,9 @@ WORKERS, ROWS, COLUMNS = 3, 64, 128
 @pytest.fixture(scope="module")
 def accuracy():
     """The modules of the bench, as one."""
-    parts = (
-        "tasks",
-        "muon",
-        "networks",
-        "data",
-        "rules",
-        "ours",
-        "training",
-        "store",
-        "plan",
-        "rows",
-    )
+    parts = ("tasks", "muon", "networks", "data", "rules", "ours", "training", "store", "plan")
     found = {}
-    for part in (*parts, "law", "page", "real"):
+    for part in (*parts, "rows", "law", "page", "real"):
         found |= vars(importlib.import_module(f"benchmarks.accuracy.{part}"))
     return SimpleNamespace(**found)
 
