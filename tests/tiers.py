@@ -42,7 +42,6 @@ SHORT_WORLDS = {(2, "gloo"), (3, "mpi")}
 
 
 def is_short(item: pytest.Item) -> bool:
-    """Return whether the short run takes a test."""
     if item.get_closest_marker("full") is not None:
         return False
     if folder_of(item.path) in RANKS and item.path.name not in SHORT_ON_RANKS:
@@ -101,7 +100,6 @@ class Slice:
 def select(
     items: Sequence[pytest.Item], part: Slice | None
 ) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """Return the tests of the short run or of a slice, and the others."""
     taken, left = [], []
     for item in items:
         is_taken = is_short(item) or (part is not None and item in part)

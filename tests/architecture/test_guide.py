@@ -65,7 +65,6 @@ def test_links_between_pages_lead_to_pages():
 
 
 def tool(name: str) -> ModuleType:
-    """Return a module of ``scripts/lib``."""
     found = importlib.util.spec_from_file_location(name, ROOT / "scripts" / "lib" / f"{name}.py")
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)

@@ -69,7 +69,6 @@ FULL_FOLDER = 20
 
 
 def violations(source: str, module: str) -> list[str]:
-    """Return what a module imports against the rule."""
     unit, wrong = unit_of(module), []
     allowed = {"numpy", *sys.stdlib_module_names}
     for owner, packages in MAY_ALSO_IMPORT.items():

@@ -1,9 +1,4 @@
-"""The contracts of the passes that push an optimizer's memory and take from what it points to.
-
-Each must do as the two kernels that it joins: ``directed`` of the reference, which
-``statistics_checks`` holds to its words, and ``fused_checks``'s account of
-``accumulate_and_take``.
-"""
+"""Passes that push an optimizer's memory and take do as the two kernels that they join."""
 
 from __future__ import annotations
 
@@ -88,13 +83,11 @@ def _check(
 
 
 def _other(x: np.ndarray) -> np.ndarray:
-    """Another vector, where an engine may write past the caches."""
     out = aligned_zeros(x.size, x.dtype)
     out += x.dtype.type(9)
     return out
 
 
 def _assert_same(found: np.ndarray, wanted: np.ndarray) -> None:
-    """The same bits; of what is no number, that it is none."""
     assert np.array_equal(np.isnan(found), np.isnan(wanted))
     assert found[~np.isnan(found)].tobytes() == wanted[~np.isnan(wanted)].tobytes()

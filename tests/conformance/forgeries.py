@@ -1,5 +1,4 @@
-"""Payloads that no encoder writes, with checksums that are right: the documented layouts, written
-by hand."""
+"""Payloads that no encoder writes, with right checksums, by the documented layouts."""
 
 from __future__ import annotations
 
@@ -12,7 +11,6 @@ import numpy as np
 def forged(
     body: bytes, *, codec=1, value_type=1, value_format=0, numel=10, count=1, version=1
 ) -> np.ndarray:
-    """A frame around any body."""
     head = struct.pack(
         "<2sBBBB2xIIQ", b"HS", version, codec, value_type, value_format, numel, count, len(body)
     )

@@ -1,7 +1,4 @@
-"""The contracts of the pass that adds, looks and takes at once, and of the lists that it leaves.
-
-Worked out entry by entry from the words of ``kernels.contract``, as in ``kernel_checks``.
-"""
+"""The contracts of the fused pass and of its lists, worked out entry by entry."""
 
 from __future__ import annotations
 

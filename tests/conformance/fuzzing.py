@@ -1,9 +1,4 @@
-"""What must hold of any bytes at all: they are refused as corrupt, or they encode back to what they
-are.
-
-``tests/conformance/test_fuzzing.py`` tries some thousands of them, ``scripts/fuzz.py`` as many as
-one likes, guided by coverage.
-"""
+"""Any bytes are refused as corrupt, or encode back to what they are."""
 
 from __future__ import annotations
 

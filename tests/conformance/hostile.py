@@ -1,9 +1,4 @@
-"""Vectors that callers give and no distribution draws, and engines beside the reference on all of
-them.
-
-Lists of sums are full of zeros of both signs; a tensor's last entries fill no whole vector; a bad
-step brings NaN, Inf and sums beyond all numbers.
-"""
+"""Vectors that no distribution draws, and engines beside the reference on all of them."""
 
 from __future__ import annotations
 
@@ -38,7 +33,6 @@ def sums_that_cancelled(numel: int) -> np.ndarray:
 
 
 def apart(numel: int, dtype: Any) -> np.ndarray:
-    """Magnitudes as far apart as the dtype has them."""
     small, large = (1e-30, 1e34) if np.dtype(dtype) == np.float32 else (1e-60, 1e250)
     return np.where(np.arange(numel) % 2, large, -small)
 
@@ -51,7 +45,6 @@ def ends_at_most(numel: int, dtype: Any) -> np.ndarray:
 
 
 def vectors(dtype: str) -> list[np.ndarray]:
-    """Every kind at every size."""
     tiny = float(np.finfo(dtype).smallest_subnormal)
     made = [np.empty(0)]
     for numel in SIZES:
@@ -109,7 +102,6 @@ def ask_both(
     count: int,
     indices: np.ndarray,
 ) -> None:
-    """Everything of one vector: the same bits as the reference's."""
     asked = _questions(x, gradient, threshold, count, indices)
     with np.errstate(over="ignore", invalid="ignore"):
         for name, ask in asked.items():
@@ -121,7 +113,6 @@ def ask_both(
 def _questions(
     x: np.ndarray, gradient: np.ndarray, threshold: float, count: int, indices: np.ndarray
 ) -> dict[str, Callable[[Any], Any]]:
-    """What is asked of both engines, by name."""
     taken = Selection(indices, x, 3 * x.size + 1)
 
     def fused(kernels: Any, in_place: bool) -> Any:

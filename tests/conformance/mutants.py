@@ -48,8 +48,6 @@ from hvd_sparse.wire.carrier import CarrierLayout
 
 @dataclass(frozen=True)
 class Mutant:
-    """A broken part."""
-
     kind: str
     name: str
     check: Callable[[Any], None]
@@ -76,7 +74,6 @@ def any_padding(packed: Any, width: int, count: int) -> Any:
 
 
 def any_half(codes: Any) -> Any:
-    """A reader that takes NaN for a number."""
     return codes.view("f2").astype("f4")
 
 

@@ -75,7 +75,6 @@ def without_last(take):
 
 
 def largest(x, count, order):
-    """The largest entries by another order than the contract's."""
     takeable = np.flatnonzero(np.nan_to_num(x) != 0)
     return picked(x, np.sort(takeable[order(x[takeable])[: max(0, count)]]))
 

@@ -1,5 +1,4 @@
-"""Every exchange applies the same on every rank, loses nothing unless it says so, and never waits
-for ever."""
+"""Every exchange gives all ranks the same, loses nothing unless declared, and never hangs."""
 
 from __future__ import annotations
 

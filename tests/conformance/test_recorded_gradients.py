@@ -1,5 +1,4 @@
-"""What is promised on drawn data holds on real gradients: of a CNN, an LSTM and a transformer,
-under error feedback."""
+"""Promises hold on real gradients: of a CNN, an LSTM and a transformer under error feedback."""
 
 from __future__ import annotations
 

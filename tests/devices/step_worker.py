@@ -1,7 +1,4 @@
-"""Steps of the numpy core with vectors on the pretend device, beside the same on the host.
-
-Two ranks, threads of one process.  Prints by case whether the bits are the same, as JSON.
-"""
+"""Steps of two ranks with vectors on the pretend device, beside the same on the host."""
 
 from __future__ import annotations
 

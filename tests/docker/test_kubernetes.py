@@ -1,7 +1,4 @@
-"""The MPIJob has the form of kubeflow.org/v2beta1, its numbers agree, its options are known.
-
-Fields are those of the operator's published types; no cluster runs it here.
-"""
+"""The numbers, image, key and options of the MPIJob agree with each other."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Bytes that were written once are read and written alike for ever: by the package, and by a reader
-of its own."""
+"""Committed bytes are read and written alike for ever, also by an independent reader."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Invariant 35: ten steps are five, a checkpoint, and five more, bit for bit, whatever the
-parts."""
+"""Invariant 35: ten steps are five, a checkpoint, and five more, bit for bit, for all parts."""
 
 from __future__ import annotations
 

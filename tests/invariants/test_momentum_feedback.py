@@ -1,5 +1,4 @@
-"""Error feedback with momentum's scale: SGD with momentum where everything is sent, and the same
-displacement of every gradient wherever the density goes."""
+"""Error feedback with momentum's scale, against SGD with momentum."""
 
 from __future__ import annotations
 

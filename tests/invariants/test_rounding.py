@@ -1,5 +1,4 @@
-"""What codecs round, invariants 2, 3 and 22: within its bound, never to infinity, and kept in the
-residual."""
+"""Invariants 2, 3 and 22: rounding is bounded, finite, and kept in the residual."""
 
 from __future__ import annotations
 

@@ -40,8 +40,6 @@ doing[sys.stdin.readline().strip()]()
 
 
 class Other:
-    """A watched process of its own."""
-
     def __init__(self) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-c", OTHER_PROCESS],
@@ -69,7 +67,6 @@ class Other:
 
 @pytest.fixture
 def other():
-    """A process of its own, which is ended."""
     made = Other()
     yield made
     made.end()

@@ -1,5 +1,4 @@
-"""``python -m benchmarks accuracy``: the rules of others, its runs, which go on where they were
-stopped, and its page."""
+"""``python -m benchmarks accuracy``: other methods' rules, and simulated beside real ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +17,6 @@ WORKERS, ROWS, COLUMNS = 3, 64, 128
 
 @pytest.fixture(scope="module")
 def accuracy():
-    """The modules of the bench, as one."""
     parts = ("tasks", "muon", "networks", "data", "rules", "ours", "training", "store", "plan")
     found = {}
     for part in (*parts, "rows", "law", "page", "real"):

@@ -36,7 +36,6 @@ def test_without_its_packages_the_error_says_what_to_install(tmp_path):
 
 @pytest.fixture(scope="module")
 def selecting(tmp_path_factory):
-    """The document and the page of a quick run."""
     folder = tmp_path_factory.mktemp("select")
     printed, _ = run_quick_bench("select", folder, "torch", "matplotlib", "rich")
     assert (folder / "selecting.png").read_bytes().startswith(b"\x89PNG")

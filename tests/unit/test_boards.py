@@ -1,5 +1,4 @@
-"""Weights & Biases and MLflow, by their offline modes: what was handed to them is what they
-hold."""
+"""Weights & Biases and MLflow hold every record, in their offline modes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Files of states: whole or refused, written at once or not at all; other worlds; what differs is
-listed."""
+"""Checkpoint files: atomic, refused if damaged, loaded into worlds of other sizes."""
 
 from __future__ import annotations
 

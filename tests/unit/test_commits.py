@@ -1,5 +1,4 @@
-"""Workers die while states are brought together, or in training: all go on from one point, with all
-that is owed."""
+"""Elastic runs: whenever workers die, all others resume from one point with all residuals."""
 
 from __future__ import annotations
 
@@ -107,7 +106,6 @@ def rejoin(workers, exchange=99, failing=frozenset()):
 
 
 def old_world():
-    """Three workers that have trained together."""
     workers = [Worker(number) for number in range(3)]
     assert rejoin(workers) == [None] * 3
     for _ in range(2):

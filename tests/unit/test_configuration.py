@@ -1,5 +1,4 @@
-"""Configurations: made from ids, mappings or objects, told apart by what ranks must share, and back
-from JSON."""
+"""Configurations: made from ids, mappings or objects, compared by what ranks share, in JSON."""
 
 from __future__ import annotations
 
@@ -194,8 +193,6 @@ def test_str_names_every_part_and_option():
 
 
 class Recorder(Methods):
-    """What a frontend is given by a named method."""
-
     @classmethod
     def _create(cls, params, configuration, process_set, grad_scaler):
         return params, configuration, process_set
@@ -227,7 +224,6 @@ SPECIAL = {
 
 
 def required(method):
-    """The options without a default."""
     parameters = inspect.signature(getattr(Recorder, method)).parameters.values()
     return {p.name: 0.1 for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty}
 

@@ -1,5 +1,4 @@
-"""Densities that follow the learning rate: their mean over a run is the one that was asked for, and
-what cannot be followed is an error with its remedy."""
+"""Densities that follow the learning rate have the mean that was asked for."""
 
 from __future__ import annotations
 

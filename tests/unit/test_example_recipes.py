@@ -72,8 +72,6 @@ def test_rates_warm_up_and_fall(monkeypatch):
 
 
 class Recorded:
-    """What a method is called with."""
-
     @classmethod
     def __getattr__(cls, name):
         return lambda params, **options: (name, options)

@@ -1,5 +1,4 @@
-"""TensorFlow's threads take subnormal numbers for zero, others do not: frames are read alike on
-both, to the bit."""
+"""Frames are read alike, to the bit, by threads that flush subnormal numbers to zero."""
 
 from __future__ import annotations
 

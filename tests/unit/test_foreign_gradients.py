@@ -1,5 +1,4 @@
-"""Optimizers that are handed over, under DDP in a world of one: what came through no compressor is
-updated as the optimizer itself does it, and what torch offers around a step goes on working."""
+"""Optimizers that are handed over, under DDP: gradients outside the compressor, scalers, hooks."""
 
 from __future__ import annotations
 
@@ -127,7 +126,6 @@ def test_a_gradient_that_passes_the_compressor_by_is_refused_where_others_came_t
 
 
 def scaled(name: str, *, hands_over: bool) -> tuple[list[torch.Tensor], list[float]]:
-    """Train with a scaler; the third step has infinite gradients."""
     model, optimizer = made(name)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
     handle = handed(model, optimizer, grad_scaler=scaler) if hands_over else None

@@ -1,5 +1,4 @@
-"""Which tensors travel together, and that it makes no difference to anything but the number of
-messages."""
+"""Groups of tensors change nothing but the number of messages."""
 
 from __future__ import annotations
 

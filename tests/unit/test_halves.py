@@ -1,5 +1,4 @@
-"""16-bit numbers: what is representable stays, what is not goes to a neighbour with the right
-odds."""
+"""Residuals of 16 bits: numbers are rounded to a neighbour with the right odds."""
 
 from __future__ import annotations
 

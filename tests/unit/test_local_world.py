@@ -15,7 +15,6 @@ worlds_of = pytest.mark.parametrize("world_size", [1, 2, 3, 5, 8])
 
 
 def own(rank):
-    """What a rank brings: of a length and values of its own."""
     return np.arange(rank + 1, dtype=np.float32) + 10 * rank
 
 

@@ -24,8 +24,6 @@ from hvd_sparse.types import Selection, TensorSpec
 
 @dataclass(frozen=True)
 class Fragile(TopK):
-    """Top-k that fails where a vector begins with 77."""
-
     id: ClassVar[str] = "fragile"
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:

@@ -1,5 +1,4 @@
-"""``select_over="group"``: one selection from all tensors that travel together; everything else
-stays a tensor's own."""
+"""``select_over="group"``: one selection from all tensors of a group."""
 
 from __future__ import annotations
 
@@ -172,8 +171,6 @@ def test_a_share_is_bounded_and_the_rest_stays():
 
 
 class Watched(TopK):
-    """Top-k that notes how large the vectors are that it searches."""
-
     id = "watched"
     searched: ClassVar[list[int]] = []
 

@@ -1,5 +1,4 @@
-"""Messages: what an allgather joins comes apart again, and nothing damaged is taken for a
-message."""
+"""Messages: an allgather's bytes are split as they were joined, and damage is refused."""
 
 from __future__ import annotations
 
@@ -96,7 +95,6 @@ def test_steps_beyond_32_bits_wrap_rather_than_fail():
 
 
 def forged(members: bytes, body: bytes, *, kind=0, padding=bytes(3)) -> np.ndarray:
-    """A message whose lengths and checksums are right, whatever else it says: written by hand."""
     count = len(members) // 4
     head = (
         struct.pack(

@@ -65,7 +65,6 @@ def test_a_room_grows_at_once_and_shrinks_after_a_while():
 
 
 def gather_and_sum(content):
-    """An exchange of two phases."""
     gathered = yield AllGather(content)
     total = yield AllReduce(np.array([gathered.size]))
     return gathered, int(total[0])
@@ -85,8 +84,6 @@ def padded_steps(collective, lengths):
 
 
 class Noting:
-    """A collective that notes the lengths of what is gathered."""
-
     def __init__(self, collective, blocks):
         self.allreduce, self._gather, self._blocks = (
             collective.allreduce,

@@ -1,5 +1,4 @@
-"""The baselines of ``bench select`` choose what their papers say, or being faster than they are
-would mean nothing."""
+"""The baselines of ``bench select`` select what their papers say."""
 
 from __future__ import annotations
 

@@ -188,7 +188,6 @@ def test_every_compressed_tensor_is_in_one_group_no_optimizers_are_mixed_and_no_
 
 
 def measured(planning, rank, good):
-    """A step of one rank."""
     for number, spec in enumerate(reversed(SPECS)):
         planning.measurements.arrive(spec.key, float(rank + number))
         planning.measurements.send(spec.key, 4.0 * spec.numel)

@@ -1,5 +1,4 @@
-"""A report holds every run beside the others, in one file that fetches nothing, and can be read on
-a telephone and on a wide screen."""
+"""A report compares runs in one file that fetches nothing."""
 
 from __future__ import annotations
 
@@ -27,8 +26,6 @@ NAMES = ("sparse <b>", "topk $x_1$", "dense")
 
 
 def train(path: Path, method: str, **options: Any) -> None:
-    """Twelve steps of two ranks, with a loss."""
-
     def run(collective: Any) -> None:
         session = Session(configure(method, 0.1, **options), SPECS, collective)
         outlet = Outlet([JsonLines(str(path))], Place(collective.rank, 2))
@@ -130,7 +127,6 @@ def test_bytes_add_up_over_intervals(files):
 
 
 def step_with(**fields: Any) -> str:
-    """A line of a step, with other fields."""
     whole = {"step": 1, "seconds": 1, "step_s": 1, "total": {"bytes_sent": 1}, "tensors": {}}
     return json.dumps({"event": "step", **whole, **fields}) + "\n"
 

@@ -30,7 +30,6 @@ CONFIGURATIONS = {
 
 
 def train(session, steps, scales=lambda step: 1.0, spoil=lambda step, given: None):
-    """Reduced gradients of every step, by bytes."""
     results = []
     for step in steps:
         given = worlds.normals(SPECS, session.collective.rank, step)

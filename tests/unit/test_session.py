@@ -1,5 +1,4 @@
-"""The laws over whole runs of small worlds: nothing is lost, replicas are identical, density 1 is
-the dense sum."""
+"""The laws over whole runs of small worlds."""
 
 from __future__ import annotations
 
@@ -17,7 +16,6 @@ from hvd_sparse.step.session import Session
 
 
 def full(*sizes):
-    """Worlds of the full run alone."""
     return [pytest.param(size, marks=pytest.mark.full) for size in sizes]
 
 
@@ -26,7 +24,6 @@ SHAPES = ((40, 30), (17,), (3, 4, 5), (), (1, 1))
 
 
 def configuration_of(case, density, **options):
-    """The configuration of a selector from ``cases``."""
     plain = configure(density=density, **options).describe()
     selector = case.create(SELECTORS, density=density)
     schedule = plain["schedule"] if hasattr(selector, "density") else None

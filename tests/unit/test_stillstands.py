@@ -1,5 +1,4 @@
-"""Processes that are suspended, or whose one thread holds Python's lock: what passes then is
-nobody's fault."""
+"""Processes that are suspended, or one of whose threads holds Python's lock."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Telemetry: records say what was really sent, at the steps that were asked for, to whoever was
-named; a writer that fails is named, and nothing else happens."""
+"""Telemetry: records are right, and a writer that fails is named and ends nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +37,6 @@ def record(
     configuration: Configuration | None = None,
     every: int = EVERY,
 ) -> Session:
-    """Train, with a recorder on every rank that writes."""
     session = Session(configuration or configure(density=0.1), SPECS, collective)
     place = Place(collective.rank, collective.world_size)
     outlet = Outlet(writers, place)
@@ -219,7 +217,6 @@ def test_all_ranks_write_where_that_is_asked_for(tmp_path):
 
 
 def scalars_of(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """What TensorBoard itself reads."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.util.tensor_util import make_ndarray
 

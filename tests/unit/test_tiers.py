@@ -10,8 +10,6 @@ from tiers import TESTS, Slice, select
 
 
 class Item:
-    """A test that was collected, as far as the tiers look at it."""
-
     def __init__(self, file: str, name: str, world: object = None, *marks: str) -> None:
         self.path = TESTS / file
         self.nodeid = f"tests/{file}::{name}"

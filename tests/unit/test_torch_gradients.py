@@ -1,5 +1,4 @@
-"""Gradients that a program changes while Horovod has them, and what is kept of those of the past;
-without ranks."""
+"""Gradients that a program changes while Horovod has them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Reduced gradients that a program throws away leave no trace; those that it applies, or keeps, do;
-without ranks."""
+"""Reduced gradients that are thrown away leave no trace; applied ones do."""
 
 from __future__ import annotations
 
@@ -88,7 +87,6 @@ def played(*acts: Callable[[Trainee], object], **options: Any) -> tuple[Any, int
 
 
 def first(trainee: Trainee) -> None:
-    """A step as usual, by which the program shows that an optimizer applies what it gets."""
     trainee.reduce(0)
     trainee.take_step()
     trainee.forget()

@@ -24,8 +24,6 @@ from hvd_sparse.selectors.contract import Context
 
 
 class Recorder(Methods):
-    """The configuration that a named method gives a frontend."""
-
     @classmethod
     def _create(cls, params, configuration, process_set, grad_scaler):
         return configuration

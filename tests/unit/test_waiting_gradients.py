@@ -1,5 +1,4 @@
-"""Small gradients wait until their bucket is full; taken in together then, they give the same
-bits."""
+"""Small gradients wait until their bucket is full, and get the same bits."""
 
 from __future__ import annotations
 
