@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from recorded import recorded
-
-from hvd_sparse.kernels import reference
 
 torch = pytest.importorskip("torch", reason="the baselines are written in torch")
 
 from benchmarks._peers import (  # noqa: E402 - it imports torch
     PEERS,
     Peer,
-    TopK,
 )
 
 BANDS = {
@@ -37,19 +33,6 @@ def test_a_peer_sends_as_many_entries_as_its_paper_says(name, density):
     low, high = BANDS[name]
     assert low * k <= indices.numel() <= high * k
     assert len(set(indices.tolist())) == indices.numel()
-
-
-def test_exact_top_k_is_exact():
-    for vector in recorded():
-        if (
-            np.unique(np.abs(vector.values)).size == vector.values.size
-        ):  # of equal magnitudes torch takes any
-            k = max(1, int(vector.values.size * vector.density))
-            indices = TopK().choose(torch.from_numpy(vector.values.copy()), k)
-            assert (
-                sorted(indices.tolist())
-                == reference.take_largest(vector.values, k).indices.tolist()
-            )
 
 
 @pytest.mark.parametrize("name", PEERS)
