@@ -377,9 +377,7 @@ def cut_down(
     )
 
 
-def _bounded(
-    found: Found, most: int | None, vector: np.ndarray, kernels: Kernels
-) -> Found:
+def _bounded(found: Found, most: int | None, vector: np.ndarray, kernels: Kernels) -> Found:
     """Cut a selection to its ``most`` largest entries; the others stay in the vector."""
     chosen = found.selection
     if most is None or chosen.count <= most:

@@ -323,9 +323,7 @@ def write_sum(given: Sum, kernels: Kernels) -> float:
     return most * abs(factor) if is_safe else math.inf
 
 
-def _write_sums(
-    sums: Sequence[Sum], surplus: Surplus, kernels: Kernels
-) -> list[float | None]:
+def _write_sums(sums: Sequence[Sum], surplus: Surplus, kernels: Kernels) -> list[float | None]:
     """Write the sums of a bucket's tensors, and add surplus entries of device passes back.
 
     Returns an upper bound of each sum's magnitudes; None if nothing was written, because a payload
@@ -374,9 +372,7 @@ def _write_rows(sums: Sequence[Sum], kernels: Kernels) -> list[float | None]:
     return bounds
 
 
-def _check_range(
-    spec: TensorSpec, parts: list[Selection], factor: float, kernels: Kernels
-) -> None:
+def _check_range(spec: TensorSpec, parts: list[Selection], factor: float, kernels: Kernels) -> None:
     """Raise NonFiniteGradient if the sum, or its product with the factor, is not finite."""
     out = aligned_empty(spec.numel, spec.accumulator)
     for each in (1.0, factor):
