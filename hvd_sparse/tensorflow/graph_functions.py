@@ -22,7 +22,6 @@ from hvd_sparse.plan.measuring import GraphPlannedGroups
 from hvd_sparse.plan.policy import Owner, Policy
 from hvd_sparse.step.records import BucketRun, StepRun, Ticket, joined
 from hvd_sparse.tensorflow.follower import Follower
-from hvd_sparse.tensorflow.variables import value_of
 from hvd_sparse.types import TensorSpec
 from hvd_sparse.untyped import ProcessSet, Value
 from hvd_sparse.wire.padding import Padding
@@ -211,8 +210,8 @@ class GraphFunctions:
     def seal(self, *numbers: np.int64) -> tuple[np.ndarray, np.ndarray]:
         """Return the first array that the exchange of these tensors moves, with splits; all ranks
         have them in the same order."""
-        all_numbers = tuple(int(number) for number in numbers)
-        tickets = [self._tickets[number] for number in all_numbers]
+        all_numbers = tuple(map(int, numbers))
+        tickets = list(map(self._tickets.__getitem__, all_numbers))
         bucket, spans = joined(tickets), self._step.spans
         if spans.is_heard:
             bucket.began_s = spans.now()
@@ -334,7 +333,7 @@ class Witness:
         if not result.any() or not np.isfinite(result).all():
             return
         index, expected = int(np.abs(result).argmax()), []
-        value = np.array(value_of(self._variable)).reshape(-1)
+        value = np.array(self._variable).reshape(-1)
         if self._factors is not None:
             factor, decay = self._factors()
             expected = [-factor * result[index] / scale]
@@ -346,7 +345,7 @@ class Witness:
         if self._before is None:
             return
         (value, index, expected), self._before = self._before, None
-        now = np.array(value_of(self._variable)).reshape(-1)
+        now = np.array(self._variable).reshape(-1)
         self._steps += 1
         if np.array_equal(value, now):
             self._unchanged += 1
