@@ -20,7 +20,6 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
 
 import numpy as np
 import torch
@@ -169,7 +168,7 @@ def refuse_parameter(tensor: torch.Tensor) -> None:
         )
 
 
-def hold_back(cls: Any, clip: Callable[[Optimizer, list[torch.Tensor]], None]) -> None:
+def hold_back(cls: Value, clip: Callable[[Optimizer, list[torch.Tensor]], None]) -> None:
     """Let the optimizers of a class that Horovod has derived from a handed-over one's call ``clip``
     with all their gradients, before they send the first.
 
@@ -202,7 +201,7 @@ def hold_back(cls: Any, clip: Callable[[Optimizer, list[torch.Tensor]], None]) -
     cls.synchronize = clip_and_synchronize
 
 
-def clip_alone(parameters: list[torch.Tensor], bound: float) -> Any:
+def clip_alone(parameters: list[torch.Tensor], bound: float) -> Value:
     """Clip gradients before an optimizer steps, in a world of one rank, where Horovod calls no
     compressor; return the hook's handle."""
     mine = set(parameters)

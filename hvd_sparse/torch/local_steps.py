@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 import torch
 
@@ -124,7 +123,7 @@ class LocalSteps(LocalStepsBase):
             process_set=chosen,
         )
 
-    def step(self, closure: Any = None) -> Value:
+    def step(self, closure: Value = None) -> Value:
         """Take a step of the local optimizer, and exchange if it is due.
 
         Parameters

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-
 import cases
 import numpy as np
 import pytest
@@ -15,22 +13,9 @@ from conformance.packing_checks import PACKING
 from conformance.statistics_checks import ON_FINITE_DATA, check_orthogonalized
 from distributions import draw
 
-from hvd_sparse.kernels import reference
-from hvd_sparse.kernels.contract import Aim, Kernels
+from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.registry import ENGINES
 from hvd_sparse.types import Selection
-
-
-def test_every_kernel_of_the_reference_has_a_contract_with_its_parameters():
-    stated, written = (
-        {
-            name: list(inspect.signature(each).parameters)
-            for name, each in vars(owner).items()
-            if inspect.isfunction(each) and each.__module__ == home and name[0] != "_"
-        }
-        for owner, home in ((Kernels, Kernels.__module__), (reference, reference.__name__))
-    )
-    assert {name: parameters[1:] for name, parameters in stated.items()} == written
 
 
 @pytest.fixture(params=cases.ENGINES, ids=str)

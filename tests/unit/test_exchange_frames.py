@@ -21,7 +21,7 @@ from hvd_sparse.exchanges._entries import (
 )
 from hvd_sparse.kernels import reference
 from hvd_sparse.registry import CODECS
-from hvd_sparse.step.pipeline import Pipeline
+from hvd_sparse.step.receiver import Sum, write_sum
 from hvd_sparse.types import Selection
 
 TEN = np.arange(10, dtype=np.float32)
@@ -89,9 +89,11 @@ def test_indices_that_no_rank_writes_are_refused(what):
 )
 def test_a_payload_of_another_tensor_is_refused_by_name(numel, dtype):
     (spec,) = worlds.tensors((50, 20))
-    frame = CODECS.create("index_value").encode(selection_of((1, 2), numel, dtype))
+    codec = CODECS.create("index_value")
+    frame = codec.encode(selection_of((1, 2), numel, dtype))
     words = f"'t0' has 1000 entries of float32; a payload for it is for {numel} of {dtype}"
     with pytest.raises(CorruptPayload, match=words):
-        Pipeline(worlds.configure(), reference).receive(
-            spec, [(slice(0, 1_000), frame)], 1.0, np.zeros(1_000, np.float32), 0
+        write_sum(
+            Sum(spec, codec, [(slice(0, 1_000), frame)], np.zeros(1_000, np.float32), 1.0),
+            reference,
         )

@@ -59,7 +59,7 @@ class Applying:
 
     @torch._disable_dynamo  # torch.compile(optimizer.step): what arrives was made outside of torch
     @torch.no_grad()
-    def step(self, closure: Any = None) -> Value:
+    def step(self, closure: Value = None) -> Value:
         # as torch's own optimizers: gradients are recorded for the closure alone
         loss = None
         if closure is not None:
