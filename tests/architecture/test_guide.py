@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import re
 import subprocess
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from blocks import PLACES, ROOT, all_blocks, blocks_for, commands_of, pages
@@ -62,13 +60,6 @@ def test_links_between_pages_lead_to_pages():
     everything = [*pages(), *(DOCS / "results").glob("*.md"), *(DOCS / "adr").glob("*.md")]
     found = [link for page in everything for link in broken_links(page, page.read_text("utf-8"))]
     assert found == [], "pages of the site reach docs/ and CONTRIBUTING.md alone"
-
-
-def tool(name: str) -> ModuleType:
-    found = importlib.util.spec_from_file_location(name, ROOT / "scripts" / "lib" / f"{name}.py")
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda each: each.name)
@@ -142,9 +133,3 @@ def quotations() -> list[tuple[str, str, str]]:
 def test_a_figure_is_still_on_the_page_that_it_is_quoted_from(page: str, source: str, figure: str):
     words = f"{page} quotes {figure} from docs/{source}, which was measured again: correct {page}"
     assert figure in (DOCS / source).read_text(encoding="utf-8"), words
-
-
-def test_the_picture_of_readme_is_of_what_was_measured_last():
-    headline = tool("headline")
-    drawn = (DOCS / "results" / "headline.svg").read_text(encoding="utf-8")
-    assert drawn == headline.current(), "run: python scripts/lib/headline.py"

@@ -25,6 +25,8 @@ def same_as_the_core(name: str) -> dict[str, Any]:
     variables = fw.make_variables({f"t{i}": shape for i, shape in enumerate(SHAPES)})
     params = fw.params_of(variables)
     compressor = compressor_of(fw.Compression, name, params, name=name, **SPARSE_ONLY)
+    if NAME == "tensorflow":
+        compressor.resolve()
     # One of Horovod's groups, which is what PyTorch makes of so few entries by itself.
     groups = {"groups": 1} if NAME == "tensorflow" and name in OVER_GROUPS else {}
     reduce = fw.Reducer(compressor, variables, **groups)
