@@ -19,8 +19,9 @@ def digest_of(tensors: Iterable[Any]) -> str:
     """The bits of tensors or arrays in few letters."""
     digest = hashlib.sha256()
     for each in tensors:
-        tensor = torch.as_tensor(each).detach().contiguous()
-        digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
+        flat = torch.as_tensor(each).detach().flatten()
+        whole = flat.clone(memory_format=torch.contiguous_format)  # one entry may have stride 0
+        digest.update(whole.view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:16]
 
 
