@@ -202,14 +202,15 @@ def recover(
         result["raised"] = broken_selector(step) if fault == "selector" else caught(step)
         result["is_kept"] = books.digest() == before
         books.run.forget()
-    lost = [unexplained(books, key, entries, rollback) for key, entries in books.missing().items()]
+    missing = books.missing().items()
+    lost = [unexplained(books, key, entries, fault, rollback) for key, entries in missing]
     stats = books.compressor.stats()
     books.compressor.close()
     result |= {"lost": max(lost), "steps": stats["steps"], "dense_steps": stats["dense_steps"]}
     return {**result, "is_usable": fw.is_usable(name)}
 
 
-def unexplained(books: Any, key: str, missing: np.ndarray, rollback: bool) -> float:
+def unexplained(books: Any, key: str, missing: np.ndarray, fault: str, rollback: bool) -> float:
     """How far what is missing is from nothing.
 
     Without rollback, a rank keeps the failed step's gradient of a tensor that it had taken in, but
@@ -219,7 +220,7 @@ def unexplained(books: Any, key: str, missing: np.ndarray, rollback: bool) -> fl
     failed = hvd.allgather_object(mine, name=f"{books.compressor.name}.{key}.failed")
     if rollback:
         return float(np.abs(missing).max())
-    if key == SPOILED[0]:
+    if fault == "nan" and key == SPOILED[0]:
         failed[-1].flat[SPOILED[1]] = 0
     choices = itertools.product((0, 1), repeat=len(failed))
     sums = [sum(kept * each for kept, each in zip(choice, failed)) for choice in choices]
