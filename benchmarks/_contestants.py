@@ -14,6 +14,7 @@ from benchmarks._peers import PEERS, Peer
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.kernels.engines import resolve_engine
 from hvd_sparse.step.pipeline import Pipeline
+from hvd_sparse.step.receiver import Sum, write_sum
 from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.types import TensorSpec
 
@@ -114,4 +115,6 @@ def receivers(
 def _receiver(pipeline: Pipeline, spec: TensorSpec, frames: Sequence[Any]) -> Any:
     out = np.ones(spec.numel, np.float32)
     parts = [(slice(0, spec.numel), frame) for frame in frames]
-    return lambda _: pipeline.receive(spec, parts, 1.0 / len(parts), out, 0)
+    codec = pipeline.configuration.at_step(0, spec).codec
+    given = Sum(spec, codec, parts, out, 1.0 / len(parts))
+    return lambda _: write_sum(given, pipeline.kernels)

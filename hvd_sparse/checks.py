@@ -30,7 +30,6 @@ def check_number(
 ) -> None:
     """Raise InvalidOption unless a value is a number between two bounds, both exclusive.
 
-    what : name of the option, for the error
     remedy : description of valid values, for the error; by default derived from the bounds
     """
     if not is_number(value) or not low < float(value) < high:  # type: ignore[arg-type]

@@ -6,12 +6,10 @@ from typing import Union
 
 from hvd_sparse.checks import check_choice
 from hvd_sparse.codecs.contract import Codec
-from hvd_sparse.collectives.topology import Placement, is_elastic
 from hvd_sparse.density_rule import DensityRule
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.exchanges.contract import Exchange
 from hvd_sparse.memories.contract import Memory
-from hvd_sparse.registry import EXCHANGES
 from hvd_sparse.schedules.contract import Schedule
 from hvd_sparse.selectors.contract import Selector
 
@@ -41,10 +39,6 @@ def check_composition(
         raise InvalidOption(
             f"{selector.id} chooses its own density: leave out schedule {schedule.id}"
         )
-
-
-def check_densities(selector: Selector, schedule: Schedule | None) -> None:
-    """Raise InvalidOption if a schedule's final density contradicts the densities by tensor."""
     asked, told = getattr(selector, "density", None), getattr(schedule, "value", None)
     if isinstance(asked, DensityRule) and told is not None and told != asked:
         raise InvalidOption(
@@ -160,36 +154,3 @@ def check_groups(groups: object) -> Groups:
         f"groups is {groups!r}: give a number of messages, lists of tensor names (each name once), "
         "or 'planned'; None merges small neighbours"
     )
-
-
-def exchanges_that_fit(
-    selector: Selector,
-    memory: Memory,
-    codec: Codec,
-    schedule: Schedule | None,
-    select_over: str,
-    placement: Placement,
-) -> list[Exchange]:
-    """Return the exchanges, with default options, that fit these parts and ranks.
-
-    Left out are exchanges that lose mass or only choose another, and ``shared_index``, whose result
-    depends on how alike the ranks' gradients are, unless the selector finds the same indices on all
-    ranks.
-    """
-    is_common = selector.has_shared_indices or selector.sums_statistics
-    # Summing first only helps if ranks share nodes, and ties residuals to ranks.
-    divides = placement.node_count < placement.world_size and not is_elastic()
-    fitting = []
-    for id in EXCHANGES:
-        exchange: Exchange = EXCHANGES.create(id)
-        if exchange.only_chooses or not exchange.conserves:
-            continue
-        if (exchange.shares_indices and not is_common) or (exchange.sums_first and not divides):
-            continue
-        try:
-            check_exchange(exchange, selector, memory, codec, schedule)
-            check_select_over(select_over, exchange, selector)
-        except InvalidOption:
-            continue
-        fitting.append(exchange)
-    return fitting

@@ -18,16 +18,14 @@ from hvd_sparse.checks import (
     is_number,
 )
 from hvd_sparse.codecs.contract import Codec
-from hvd_sparse.collectives.topology import Placement, in_nodes_of
+from hvd_sparse.collectives.topology import Placement, in_nodes_of, is_elastic
 from hvd_sparse.compatibility import (
     Groups,
     check_composition,
-    check_densities,
     check_exchange,
     check_groups,
     check_hiding,
     check_select_over,
-    exchanges_that_fit,
 )
 from hvd_sparse.density_rule import Density, DensityRule
 from hvd_sparse.errors import InvalidOption
@@ -64,14 +62,7 @@ HOST_WIRE, DEVICE_WIRE = "host", "device"
 WIRES = ("auto", HOST_WIRE, DEVICE_WIRE)
 """Choices of the option ``wire``."""
 
-LOCAL = {
-    "name",
-    "engine",
-    "timeout_s",
-    "telemetry",
-    "telemetry_every",
-    "wire",
-}
+LOCAL = {"name", "engine", "timeout_s", "telemetry", "telemetry_every", "wire"}
 """Options that may differ between ranks, or between a state and the compressor that loads it."""
 
 
@@ -160,7 +151,6 @@ class Configuration(Parts):
         check_choice(self.on_nonfinite, "on_nonfinite", ("propagate", "raise"))
         check_choice(self.wire, "wire", WIRES)
         check_composition(self.selector, self.memory, self.codec, self.schedule)
-        check_densities(self.selector, self.schedule)
         check_exchange(self.exchange, self.selector, self.memory, self.codec, self.schedule)
         check_select_over(self.select_over, self.exchange, self.selector)
         if self.hides:
@@ -216,20 +206,21 @@ class Configuration(Parts):
         """
         if self.rule is None:
             return self
-        compressed = [spec for spec in specs if self.is_sparse(spec.shape, spec.numel)]
-        return self._with_rule(self.rule.bound(compressed, [spec.key for spec in specs]))
+        names = [spec.key for spec in specs]
+        return self._with_rule(self.rule.bound(self._compressed(specs), names))
 
     def with_measured(
         self, specs: Sequence[TensorSpec], densities: Mapping[str, float]
     ) -> Configuration:
         """Return this configuration, of density "hiding", with densities measured in the run.
 
-        It is equal to this one and has the same digest. Without densities it starts over with the
-        least.
+        It is equal and has the same digest. Without densities it starts over with the least.
         """
         assert self.rule is not None
-        compressed = [spec for spec in specs if self.is_sparse(spec.shape, spec.numel)]
-        return self._with_rule(self.rule.measured(compressed, densities))
+        return self._with_rule(self.rule.measured(self._compressed(specs), densities))
+
+    def _compressed(self, specs: Sequence[TensorSpec]) -> list[TensorSpec]:
+        return [spec for spec in specs if self.is_sparse(spec.shape, spec.numel)]
 
     def _with_rule(self, rule: DensityRule) -> Configuration:
         selector, schedule = self.settled(rule)
@@ -249,7 +240,6 @@ class Configuration(Parts):
         step : its completed steps
         exchange : the exchange in use, if this configuration's exchange is "auto"
         placement : the node of every rank; None for one rank per node
-        pace : its learning rate, if densities follow the learning rate
         """
         density = self.density(step, spec, pace)
         if density is None or not self.allow_dense:
@@ -270,25 +260,36 @@ class Configuration(Parts):
         return capacity(codec, spec.numel, width, world_size, self.max_gathered_bytes)
 
     def exchanges(self, placement: Placement) -> list[Exchange]:
-        return exchanges_that_fit(
-            self.selector,
-            self.memory,
-            self.codec,
-            self.schedule,
-            self.select_over,
-            placement,
-        )
+        """Return the exchanges, with default options, that fit these parts and ranks.
 
-    def step_volume(self, numel: int, buckets: int) -> StepVolume:
-        """Return the volume of a step with ``numel`` entries in ``buckets`` buckets."""
-        # After any warm-up, because the exchange is chosen once for all steps.
-        density = self.density(LONG_RUN) or UNKNOWN_DENSITY
-        entry_bytes = self.codec.entry_bytes(max(1, numel // max(1, buckets)), density)
-        return StepVolume(self.selector, density, entry_bytes, numel, buckets)
+        Left out are those that lose mass or only choose another, and ``shared_index``, whose
+        result depends on how alike gradients are, unless all ranks select the same indices.
+        """
+        selector = self.selector
+        is_common = selector.has_shared_indices or selector.sums_statistics
+        # Summing first only helps if ranks share nodes, and ties residuals to ranks.
+        divides = placement.node_count < placement.world_size and not is_elastic()
+        fitting = []
+        for id in EXCHANGES:
+            exchange: Exchange = EXCHANGES.create(id)
+            if exchange.only_chooses or not exchange.conserves:
+                continue
+            if (exchange.shares_indices and not is_common) or (exchange.sums_first and not divides):
+                continue
+            try:
+                check_exchange(exchange, selector, self.memory, self.codec, self.schedule)
+                check_select_over(self.select_over, exchange, selector)
+            except InvalidOption:
+                continue
+            fitting.append(exchange)
+        return fitting
 
     def resolve_exchange(self, placement: Placement, numel: int, buckets: int) -> Exchange:
         """Return the exchange to use among these ranks, for ``numel`` entries in ``buckets``."""
-        volume = self.step_volume(numel, buckets)
+        # After any warm-up, because the exchange is chosen once for all steps.
+        density = self.density(LONG_RUN) or UNKNOWN_DENSITY
+        entry_bytes = self.codec.entry_bytes(max(1, numel // max(1, buckets)), density)
+        volume = StepVolume(self.selector, density, entry_bytes, numel, buckets)
         return self.exchange.resolve(self.exchanges(placement), volume, placement)
 
     def __str__(self) -> str:
@@ -302,8 +303,7 @@ class Configuration(Parts):
 def _schedule_for(density: Density | None, given: object) -> Schedule | None:
     """Return the schedule for the options ``density`` and ``schedule``; None if both are None.
 
-    Without ``schedule`` the density is constant. A schedule given as a mapping without ``value``
-    ends at the density.
+    It is constant without ``schedule``; a mapping without ``value`` ends at the density.
     """
     if given is None:
         return None if density is None else SCHEDULES.create("constant", value=density)

@@ -12,9 +12,6 @@ from hvd_sparse.checks import check_density
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.types import TensorSpec
 
-WILD = "*?["
-"""Characters that make a name a glob."""
-
 HIDING = "hiding"
 """The density that is measured in the run, at which messages hide behind the backward pass."""
 C_MAX = 1000.0
@@ -29,13 +26,12 @@ class DensityRule:
     """A density for each tensor, by its name.
 
     The density of a tensor is that of its exact name, or else that of the matching glob with the
-    most characters that are not wildcards. The order does not matter: for example, in ``{"*":
-    0.001, "fc.*": 0.01, "fc.bias": 1.0}`` the tensor ``fc.weight`` has 0.01.
+    most characters that are not wildcards, in any order: for example, in ``{"*": 0.001, "fc.*":
+    0.01, "fc.bias": 1.0}`` the tensor ``fc.weight`` has 0.01.
 
     patterns : pairs of a name or glob and its density, sorted
     chooser : a function of name and shape instead of patterns; ``bound`` computes patterns from it
-    table : densities by name, once the tensors are known
-    mean : mean density over all entries of these tensors
+    table, mean : densities by name, and over all entries, once the tensors are known
     c_max : for "hiding", the largest compression ratio; every tensor has the density 1 / c_max
         until the run has measured. None for other rules
     is_measured : whether ``table`` has measured densities
@@ -49,10 +45,8 @@ class DensityRule:
     is_measured: bool = field(default=False, compare=False, repr=False)
 
     def bound(self, compressed: Sequence[TensorSpec], names: Sequence[str]) -> DensityRule:
-        """Return the rule resolved for these tensors.
+        """Return the rule resolved for the ``compressed`` of all tensors, by ``names``.
 
-        compressed : the tensors that need a density
-        names : names of all tensors, including those that are never compressed
         InvalidOption : a tensor has no density, or more than one; or a pattern matches no tensor
         """
         for pattern, _ in self.patterns:
@@ -69,8 +63,7 @@ class DensityRule:
     def measured(
         self, compressed: Sequence[TensorSpec], densities: Mapping[str, float]
     ) -> DensityRule:
-        """Return the rule with densities measured in the run; other tensors keep the least
-        density."""
+        """Return the rule with measured densities; other tensors keep the least."""
         least = dict(self.patterns)["*"]
         table = {spec.key: densities.get(spec.key, least) for spec in compressed}
         return replace(self._with_table(compressed, table), is_measured=bool(densities))
@@ -83,12 +76,7 @@ class DensityRule:
         return replace(self, table=table, mean=asked / numel if numel else 1.0)
 
     def density_of(self, spec: TensorSpec) -> float:
-        """Return a tensor's density.
-
-        Raises
-        ------
-        InvalidOption : the rule has no density for the tensor, or more than one
-        """
+        """Return a tensor's density; InvalidOption unless the rule has exactly one."""
         if spec.key in self.table:
             return self.table[spec.key]
         if self.chooser is not None:
@@ -97,7 +85,11 @@ class DensityRule:
         exact = dict(self.patterns)
         if spec.key in exact:
             return exact[spec.key]
-        fitting = [(_plain(p), p, d) for p, d in self.patterns if fnmatchcase(spec.key, p)]
+        fitting = [
+            (sum(letter not in "*?[]" for letter in pattern), pattern, density)
+            for pattern, density in self.patterns
+            if fnmatchcase(spec.key, pattern)
+        ]
         if not fitting:
             raise InvalidOption(
                 f"density is {exact!r}, which does not cover tensor {spec.key!r}: add its name, "
@@ -114,9 +106,8 @@ class DensityRule:
 
     def plain(self) -> dict[str, float] | str:
         """Return the rule for JSON: a mapping, or "hiding"."""
-        return spell_hiding(self.c_max) if self.c_max is not None else self._as_mapping()
-
-    def _as_mapping(self) -> dict[str, float]:
+        if self.c_max is not None:
+            return HIDING if self.c_max == C_MAX else f"{HIDING}:{self.c_max:g}"
         if self.chooser is not None:
             raise InvalidOption(
                 f"density is the function {self.chooser!r}, which a configuration can only store "
@@ -132,8 +123,7 @@ and shape, or "hiding"."""
 
 
 def read_hiding(text: str) -> float:
-    """Read the largest compression ratio from "hiding", or for example from "hiding:300";
-    InvalidOption for other texts and ratios below 1."""
+    """Return the largest compression ratio of "hiding", or for example of "hiding:300"."""
     name, colon, ratio = text.partition(":")
     try:
         c_max = float(ratio) if colon else C_MAX
@@ -147,18 +137,19 @@ def read_hiding(text: str) -> float:
     return c_max
 
 
-def spell_hiding(c_max: float) -> str:
-    """Return the text for a largest compression ratio; the inverse of ``read_hiding``."""
-    return HIDING if c_max == C_MAX else f"{HIDING}:{c_max:g}"
-
-
 def check_rule(density: Density, where: str) -> float | DensityRule:
-    """Validate the option ``density`` and return it as a float or a rule; ``where`` names it in the
-    error."""
+    """Return the option ``density`` as a float or a rule; ``where`` names it in the error."""
     if isinstance(density, DensityRule):
         return density
     if isinstance(density, str):
-        return _read_text(density, where)
+        if density.partition(":")[0] != HIDING:
+            raise InvalidOption(
+                f"{where} is {density!r}: it is the fraction of entries to send, a number in (0, "
+                f'1]; 0.001 sends one entry in a thousand; or the text "{HIDING}", optionally with '
+                f'the largest compression ratio after a colon, for example "{HIDING}:300"'
+            )
+        c_max = read_hiding(density)
+        return DensityRule((("*", 1.0 / c_max),), c_max=c_max)
     if isinstance(density, Mapping):
         if not density or not all(isinstance(name, str) and name for name in density):
             raise InvalidOption(
@@ -171,27 +162,11 @@ def check_rule(density: Density, where: str) -> float | DensityRule:
     return check_density(density, where)
 
 
-def _read_text(density: str, where: str) -> DensityRule:
-    if density.partition(":")[0] != HIDING:
-        raise InvalidOption(
-            f"{where} is {density!r}: it is the fraction of entries to send, a number in (0, 1]; "
-            f'0.001 sends one entry in a thousand; or the text "{HIDING}", optionally with the '
-            f'largest compression ratio after a colon, for example "{HIDING}:300"'
-        )
-    c_max = read_hiding(density)
-    return DensityRule((("*", 1.0 / c_max),), c_max=c_max)
-
-
 def number_of(density: Density, owner: str) -> float:
-    """Return a density that must be a number; InvalidOption for a rule, which has no value without
-    a tensor."""
+    """Return a density that must be a number; InvalidOption for a rule by tensor."""
     if isinstance(density, DensityRule):
         raise InvalidOption(
             f"density of {owner} is a rule by tensor: at_density(...) with one tensor's density "
             "must be called first, as compressors do"
         )
     return cast(float, density)
-
-
-def _plain(pattern: str) -> int:
-    return sum(letter not in WILD + "]" for letter in pattern)

@@ -78,16 +78,14 @@ OF_MUON: tuple[type, ...] = (MuonCorrection,)
 
 
 def warn_of_rare_entries(configuration: Configuration, what: str) -> None:
-    """Warn of lost accuracy if the memory does not handle an optimizer's momentum, named
-    ``what``."""
+    """Warn of lost accuracy if the memory does not handle an optimizer's momentum, ``what``."""
     density = configuration.density(LONG_RUN)
     if density is None or density > COSTS_ACCURACY_AT or configuration.memory.finishes:
         return
     logger.warning(
         "the optimizer has %s and gets gradients of density %g with memory %s, which can cost "
-        "accuracy: give the optimizer to "
-        "the compressor, Compression.<method>(..., optimizer=optimizer), which then applies "
-        "momentum before it selects",
+        "accuracy: give the optimizer to the compressor, Compression.<method>(..., "
+        "optimizer=optimizer), which then applies momentum before it selects",
         what,
         density,
         configuration.memory.id,
@@ -102,8 +100,7 @@ LONG_RUN = 1_000_000
 class Rates:
     """Reference rates by parameter group.
 
-    path : predicted rates by step and group; or only the first rates
-    is_foreseen : whether ``path`` has predicted rates
+    path : predicted rates by step and group, if ``is_foreseen``; or only the first rates
     """
 
     path: Sequence[Sequence[float]]
@@ -120,11 +117,8 @@ class Rates:
                 )
 
     def pace(self, rate: float, group: int, step: int) -> Pace:
-        """Return the optimizer's present rate with its reference.
-
-        group : index of the tensor's parameter group
-        step : completed steps of the tensor
-        """
+        """Return the optimizer's present rate, at a tensor's completed steps, with its
+        reference."""
         if group >= len(self._references):  # added to the optimizer later
             return Pace(rate, rate, is_mean=False)
         if self.is_foreseen and not self._has_warned and self._is_off(rate, group, step):
@@ -158,7 +152,6 @@ class Rates:
 def first_rates(rates: Sequence[float], why: str | None) -> Rates:
     """Return reference rates for a run whose rates are not known in advance.
 
-    rates : the present rates by parameter group
     why : the reason, for a warning; None if the rates are probably constant
     """
     if why is not None:

@@ -22,12 +22,11 @@ MOST_DENSITIES = 1024
 
 @dataclass(frozen=True)
 class StepParts:
-    """The parts of a tensor's step, at the density of that step.
+    """The parts of a tensor's step, at its density (None if the method has none).
 
-    density : None if the method decides by itself
-    is_exact : the codec gives selections back bit for bit
+    is_exact : the codec is lossless
     sends_accumulated : the sent values are accumulated ones, bit for bit
-    row_body : of the frames, where compiled rows can write them; else 0
+    row_body : kind of the frames' bodies that compiled rows write; 0 for none
     """
 
     density: float | None
@@ -57,7 +56,7 @@ class Parts:
 
     @cached_property
     def rule(self) -> DensityRule | None:
-        """The rule for densities by tensor; None if all tensors have the same density."""
+        """The rule for densities by tensor, if any."""
         told = (getattr(self.schedule, "value", None), getattr(self.selector, "density", None))
         return next((each for each in told if isinstance(each, DensityRule)), None)
 
@@ -84,8 +83,7 @@ class Parts:
         """Return the parts of a tensor's step; the same object for equal densities.
 
         step : completed steps of the tensor
-        spec : the tensor; None for the mean density of all tensors
-        pace : its learning rate, if densities follow the learning rate; None for the mean rate
+        spec, pace : of the tensor; None for the mean density, and for the mean learning rate
         """
         if self.fixed_parts is not None:
             return self.fixed_parts
@@ -97,7 +95,6 @@ class Parts:
         return self.parts_at(float(schedule.density(step)))
 
     def _schedule_of(self, spec: TensorSpec | None) -> Schedule | None:
-        """Return the schedule of a tensor, or for None the one at the mean density."""
         if self.schedule is None or self.rule is None:
             return self.schedule
         key = None if spec is None else spec.key
@@ -144,5 +141,4 @@ class Parts:
     def density(
         self, step: int, spec: TensorSpec | None = None, pace: Pace | None = None
     ) -> float | None:
-        """Return the density of a tensor's step, None for methods without one; see ``at_step``."""
         return self.at_step(step, spec, pace).density

@@ -1,9 +1,4 @@
-"""A method added to a copy of the checkout as docs/guide/extending.md says.
-
-Text and place are the page's own: the blocks marked ``adding`` in the order of the steps, each at
-the place that its step names.  The line in ``CHANGELOG.md`` and the accuracy, which have no block,
-are left out.
-"""
+"""A method added to a copy of the checkout, by the blocks of docs/guide/extending.md."""
 
 from __future__ import annotations
 
@@ -22,7 +17,6 @@ NEEDED = ("hvd_sparse", "tests", "docs/methods", "scripts/lib", "pyproject.toml"
 
 
 def steps() -> dict[int, tuple[str, list[Block]]]:
-    """Return the words of every step and its blocks."""
     section = PAGE.read_text(encoding="utf-8").partition("\n## Several ranks")[0]
     parts = re.split(r"^\*\*(\d)\. ", section, flags=re.MULTILINE)
     found = {}
@@ -71,19 +65,16 @@ def _put(checkout: Path, words: str, block: Block) -> None:
 
 
 def _file_of_the_part() -> str:
-    """Return what the first line of the part says."""
     return steps()[1][1][0].text.splitlines()[0].removeprefix("# ")
 
 
 def _insert(path: Path, pattern: str, text: str) -> None:
-    """Insert text behind the first line of a pattern."""
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     at = next(number for number, line in enumerate(lines) if re.match(pattern, line.rstrip("\n")))
     path.write_text("".join([*lines[: at + 1], text, *lines[at + 1 :]]), encoding="utf-8")
 
 
 def _add_to_class(path: Path, name: str, text: str) -> None:
-    """Insert a method behind a class's docstring."""
     source = path.read_text(encoding="utf-8")
     (found,) = [each for each in ast.parse(source).body if getattr(each, "name", "") == name]
     assert isinstance(found, ast.ClassDef)
@@ -92,7 +83,6 @@ def _add_to_class(path: Path, name: str, text: str) -> None:
 
 
 def tried(checkout: Path, chosen: str, *files: str) -> subprocess.CompletedProcess[str]:
-    """Run tests of a copy by themselves, those that are chosen by name."""
     variables = {key: value for key, value in os.environ.items() if "PYTEST" not in key}
     return subprocess.run(
         [

@@ -38,8 +38,6 @@ TRAINING = ROOT / "tests" / "train_as_documented.py"
 
 @dataclass(frozen=True)
 class Block:
-    """A block of code."""
-
     name: str
     language: str
     action: str
@@ -56,7 +54,6 @@ def pages() -> list[Path]:
 
 
 def blocks_of(text: str, page: str) -> list[Block]:
-    """Return the blocks of a page in Python, shell and Markdown."""
     found, mark = [], None
     for token in MarkdownIt().parse(text):
         if token.type == "html_block":
@@ -81,7 +78,6 @@ def commands_of(block: Block) -> list[str]:
 
 
 def all_blocks() -> list[Block]:
-    """Return the blocks of all pages."""
     return [
         block
         for page in pages()
@@ -90,5 +86,4 @@ def all_blocks() -> list[Block]:
 
 
 def blocks_for(where: str) -> list[Block]:
-    """Return the blocks that run there."""
     return [each for each in all_blocks() if each.action == "runs" and each.where == where]

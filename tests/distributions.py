@@ -1,5 +1,4 @@
-"""The data that selectors are judged on: what gradients look like, and what they look like on a bad
-day."""
+"""The data that selectors are judged on."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Small files as the papers' data come in: CIFAR-10's Python batches, folders of images, PTB's
-texts."""
+"""Small files in the formats of CIFAR-10's Python batches, folders of images and PTB's texts."""
 
 from __future__ import annotations
 

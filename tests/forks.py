@@ -1,11 +1,4 @@
-"""Workers whose packages are loaded once: every run is a fork of one process that has them.
-
-Torch, Triton and numba take seconds to load. A fork has them, and nothing of what other forks have
-changed; its end, of whatever kind, is its own.
-
-``python forks.py`` runs the ``main`` of a module for each line of JSON that it reads, [module,
-arguments], in a child, and prints how that ended. It has loaded before what the module imports.
-"""
+"""Workers as forks of one process that has loaded torch, Triton and numba, which takes seconds."""
 
 from __future__ import annotations
 

@@ -96,20 +96,8 @@ def launch(
     The test is left out where Horovod was built without what the worker's name or the controller
     says.
     """
-    _require_framework(Path(worker).name)
+    _require_framework(" ".join((Path(worker).name, *arguments[:1])))
     return _run(_launcher(ranks, controller), ranks, *_script(worker), *arguments, limit_s=limit_s)
-
-
-def launch_command(ranks: int, controller: str, *arguments: str) -> Outcome:
-    """Run ``hvd-sparse`` on that many processes; it reports nothing, and prints."""
-    return _run(
-        _launcher(ranks, controller),
-        ranks,
-        sys.executable,
-        "-m",
-        "hvd_sparse",
-        *arguments,
-    )
 
 
 def launch_example(script: str, ranks: int, controller: str, *arguments: str) -> Outcome:
@@ -135,25 +123,14 @@ def launch_elastic(
     silence_s : after which a rank is given up; a new worker must start in less, or Horovod aborts
         those that wait for it
     """
-    _require_framework(Path(worker).name)
+    _require_framework(" ".join((Path(worker).name, *arguments[:1])))
     with tempfile.TemporaryDirectory(prefix="hvd-sparse-test-") as folder:
         discover = Path(folder) / "discover"
         discover.write_text("#!/bin/sh\n" + "".join(f"echo {host}:1\n" for host in hosts))
         discover.chmod(0o755)
-        launcher = [
-            *_launcher(len(hosts), "gloo"),
-            "--min-np",
-            str(min_ranks),
-            "--max-np",
-            str(len(hosts)),
-        ]
-        launcher += [
-            "--host-discovery-script",
-            str(discover),
-            "--blacklist-cooldown-range",
-            "1",
-            "2",
-        ]
+        launcher = [*_launcher(len(hosts), "gloo"), "--host-discovery-script", str(discover)]
+        launcher += ["--min-np", str(min_ranks), "--max-np", str(len(hosts))]
+        launcher += ["--blacklist-cooldown-range", "1", "2"]
         launcher += ["--gloo-timeout-seconds", str(silence_s)]
         return _run(launcher, len(hosts), *_script(worker), *arguments, limit_s=limit_s)
 
@@ -279,19 +256,9 @@ def _launcher(ranks: int, controller: str) -> list[str]:
     if controller in CONTROLLERS:
         _require(controller)
     if controller == "mpi":
-        # more ranks than cores: without yielding, waiting ranks keep the working ones from their
-        # core
-        return [
-            "mpirun",
-            "--oversubscribe",
-            "--mca",
-            "mpi_yield_when_idle",
-            "1",
-            "--bind-to",
-            "none",
-            "-np",
-            str(ranks),
-        ]
+        # more ranks than cores: without yielding, waiting ranks keep the working ones from theirs
+        yielding = "--mca mpi_yield_when_idle 1 --bind-to none"
+        return ["mpirun", "--oversubscribe", *yielding.split(), "-np", str(ranks)]
     if controller == "gloo":
         return [sys.executable, str(ROOT / "tests" / "horovodrun.py"), "--gloo", "-np", str(ranks)]
     if controller == "torchrun":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import shutil
 import sys
 from functools import cache
 from importlib.util import find_spec
@@ -24,7 +23,6 @@ NEEDED = {
     "scipy": "comparisons with scipy",
     "wandb": "the test of that writer",
     "mlflow": "the test of that writer",
-    "chromium": "looks at reports in a browser",
 }
 """What each package's absence leaves out, and each part's that Horovod can be built without."""
 CONTROLLERS = {"gloo": b"GlooController", "mpi": b"MPIController"}
@@ -76,20 +74,12 @@ def python_path(*more: Path) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(map(str, (tests, tests.parent, *more)))}
 
 
-def browser() -> str | None:
-    """Return the path of a Chromium, of whatever name; None where there is none."""
-    names = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-    return next(filter(None, map(shutil.which, names)), None)
-
-
 def missing() -> list[str]:
     """Return the packages that are not installed."""
     found = {package for package in NEEDED if is_installed(package)}
     found |= {f"{part} in horovod" for part in horovod_parts()}
     if APART.is_dir():
         found.add("triton")
-    if browser() is not None:
-        found.add("chromium")
     if "horovod" not in found:  # then its parts are told by that
         found |= {package for package in NEEDED if package.endswith(" in horovod")}
     return [package for package in NEEDED if package not in found]

@@ -27,7 +27,6 @@ def run_python(*arguments: str, **environment: str) -> subprocess.CompletedProce
 
 
 def run_documented(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run commands of the documentation in a folder, as a user who has installed the package."""
     command = folder / "bin" / "hvd-sparse"
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m hvd_sparse "$@"\n')

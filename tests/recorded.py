@@ -32,7 +32,6 @@ class Recorded:
     values: np.ndarray
 
     def __str__(self) -> str:
-        """A name for a test's parameters."""
         return f"{self.model}-{self.tensor}-{self.step}-{self.density:g}"
 
 

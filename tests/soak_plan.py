@@ -26,7 +26,6 @@ class Plan:
         return np.random.default_rng([self._seed, *what])
 
     def schedule(self, steps: int) -> dict[str, Any]:
-        """Densities that change every few hundred steps."""
         boundaries = list(range(150, steps + 1000, 250))
         densities = np.exp(self._draw(0).uniform(np.log(0.01), np.log(0.5), len(boundaries) + 1))
         return {

@@ -22,17 +22,16 @@ RANKS = ("frontends", "launch", "network", "soak")
 """Folders whose tests start real ranks: one launch at a time, as each wants more cores than there
 are."""
 SHORT_ON_RANKS = {
+    "test_auto.py",
     "test_ddp.py",
     "test_elastic.py",
+    "test_faults.py",
     "test_keras3.py",
     "test_methods.py",
+    "test_production.py",
     "test_real_exchanges.py",
-    "test_tensorflow_density_one.py",
-    "test_tensorflow_faults.py",
     "test_tensorflow_optimizers.py",
     "test_tensorflow_training.py",
-    "test_torch_checkpoints.py",
-    "test_torch_faults.py",
     "test_torch_input.py",
     "test_torch_optimizers.py",
     "test_torch_training.py",
@@ -43,7 +42,6 @@ SHORT_WORLDS = {(2, "gloo"), (3, "mpi")}
 
 
 def is_short(item: pytest.Item) -> bool:
-    """Return whether the short run takes a test."""
     if item.get_closest_marker("full") is not None:
         return False
     if folder_of(item.path) in RANKS and item.path.name not in SHORT_ON_RANKS:
@@ -102,7 +100,6 @@ class Slice:
 def select(
     items: Sequence[pytest.Item], part: Slice | None
 ) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """Return the tests of the short run or of a slice, and the others."""
     taken, left = [], []
     for item in items:
         is_taken = is_short(item) or (part is not None and item in part)

@@ -1,5 +1,4 @@
-"""Small worlds: N ranks in this process, each with a numpy session, and what the tests ask them to
-do."""
+"""Small worlds: N ranks in this process, each with a numpy session."""
 
 from __future__ import annotations
 
@@ -19,7 +18,6 @@ Gradients = dict[str, np.ndarray]
 
 
 def configure(selector: str = "topk", density: float = 0.25, **options: Any) -> Configuration:
-    """A configuration that compresses everything, however small."""
     everything = {"min_numel": 1, "compress_1d": True, "allow_dense": False, "timeout_s": TIMEOUT_S}
     return Configuration.create(
         selector={"id": selector, "density": density}, **{**everything, **options}
@@ -27,7 +25,6 @@ def configure(selector: str = "topk", density: float = 0.25, **options: Any) -> 
 
 
 def tensors(*shapes: tuple[int, ...], dtype: str = "float32") -> list[TensorSpec]:
-    """Tensors called t0, t1, ..."""
     return [TensorSpec(f"t{i}", shape, dtype) for i, shape in enumerate(shapes)]
 
 

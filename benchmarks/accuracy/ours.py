@@ -19,9 +19,9 @@ from torch import nn
 from benchmarks.accuracy.rules import Dense, Gradients, is_compressed
 from hvd_sparse.codecs.sign_mean import SignMean
 from hvd_sparse.collectives.local import LocalCollective, LocalWorld
+from hvd_sparse.frontend.torch.applying import Follower
 from hvd_sparse.frontend.torch.arrays import flatten, spec_of
-from hvd_sparse.frontend.torch.optimizer import Follower, read_optimizer
-from hvd_sparse.frontend.torch.rates import foresee
+from hvd_sparse.frontend.torch.optimizer import foresee, read_optimizer
 from hvd_sparse.kernels.engines import resolve_engine
 from hvd_sparse.methods import Methods
 from hvd_sparse.methods.spelling import read_method

@@ -280,6 +280,7 @@ def draw_headline(groups: Sequence[Sequence[Line]], path: Path) -> None:
                 panel.plot(reached, dense.last, "o", color=_colour(line), markersize=5)
         panel.axhline(dense.last, color="#000000", linewidth=0.6, linestyle=":")
         panel.set_ylabel(_axis(run), fontsize=8)
+        panel.set_xscale("log")
         panel.set_title(f"{tasks()[run.task].title}\n{WIRES[run.wire]}", fontsize=8)
         panel.legend(fontsize=8, loc="upper right" if tasks()[run.task].is_loss else "lower right")
     figure.savefig(path)

@@ -1,4 +1,4 @@
-"""The command ``hvd-sparse``: one module a sub-command."""
+"""The command ``hvd-sparse`` and its sub-commands."""
 
 from __future__ import annotations
 
@@ -7,46 +7,40 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from hvd_sparse.cli import advise, cite, doctor, parts, report, timeline
+from hvd_sparse.cli import advise, cite, doctor, report, timeline
 from hvd_sparse.errors import SparseError
 from hvd_sparse.version import __version__
 
 COMMANDS = {
-    "list": (parts, "list every method and part with its options and paper"),
-    "cite": (cite, "print the BibTeX of methods, parts or citation keys"),
+    "list": (cite.set_up_list, "list every method and part with its options and paper"),
+    "cite": (cite.set_up_cite, "print the BibTeX of methods, parts or citation keys"),
     "doctor": (
-        doctor,
+        doctor.set_up,
         "print versions, what is used, what is missing and what does not fit together",
     ),
-    "advise": (advise, "say whether compression will help, and at which density"),
-    "report": (report, "show runs beside each other: one HTML file, from the lines of telemetry="),
-    "timeline": (timeline, "put HVD_SPARSE_TIMELINE and HOROVOD_TIMELINE files on one clock"),
+    "advise": (advise.set_up, "say whether compression will help, and at which density"),
+    "report": (
+        report.set_up,
+        "show runs beside each other: one HTML file, from the lines of telemetry=",
+    ),
+    "timeline": (
+        timeline.set_up,
+        "put HVD_SPARSE_TIMELINE and HOROVOD_TIMELINE files on one clock",
+    ),
 }
-"""The module of every sub-command, and its help text."""
+"""Of every sub-command: the function that adds its arguments and sets ``run``, and its help."""
 
 
 def add_commands(parser: argparse.ArgumentParser) -> argparse._SubParsersAction[Any]:
     """Add the sub-commands to a parser; each sets ``run``, a function of the parsed options."""
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (module, words) in COMMANDS.items():
-        command = commands.add_parser(name, help=words)
-        command.set_defaults(run=module.run)
-        if hasattr(module, "add_arguments"):
-            module.add_arguments(command)
+    for name, (set_up, words) in COMMANDS.items():
+        set_up(commands.add_parser(name, help=words))
     return commands
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a sub-command.
-
-    Parameters
-    ----------
-    arguments : of the command line; by default ``sys.argv[1:]``
-
-    Returns
-    -------
-    The exit code: 1 after an error of this package, whose message is printed
-    """
+    """Run a sub-command; return 1 after an error of this package, whose message is printed."""
     parser = argparse.ArgumentParser(
         prog="hvd-sparse", description="Gradient sparsification for unmodified Horovod."
     )

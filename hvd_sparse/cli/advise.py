@@ -28,8 +28,8 @@ from hvd_sparse.methods.builder import density_for, too_few
 
 @dataclass(frozen=True)
 class Model:
-    """The entries of all gradients, the number of compressed tensors, and the seconds of a backward
-    pass, of 32 samples at 10 Tflop/s."""
+    """The entries of all gradients, the number of compressed tensors, and the seconds of a
+    backward pass."""
 
     numel: int
     tensors: int
@@ -108,7 +108,8 @@ def _measure(text: str, units: Mapping[str, float], remedy: str) -> float:
 @dataclass(frozen=True)
 class Step:
     """The expected seconds of a step, and those of waiting for the network, by one way: "dense",
-    "fp16" or "sparse" at a density; and the bytes that a rank receives."""
+    "fp16" or "sparse" at a density; and the bytes that a rank receives.
+    """
 
     way: str
     density: float | None
@@ -136,7 +137,6 @@ class Setting:
     operations: str = "gloo"
 
     def step(self, way: str, density: float | None = None) -> Step:
-        """Return the expected step; ``density`` is for "sparse" alone."""
         others, numel = self.world_size - 1, self.model.numel
         works_s = settles_s = 0.0
         if density is None:
@@ -161,7 +161,6 @@ class Setting:
         return sent * ENTRY_BYTES
 
     def steps(self, densities: Sequence[float]) -> list[Step]:
-        """Return dense, fp16, and sparse at every density."""
         found = [self.step("dense"), self.step("fp16")]
         return found + [self.step("sparse", density) for density in densities]
 
@@ -183,10 +182,9 @@ class Setting:
 
 
 def choose(steps: Sequence[Step]) -> Step:
-    """Return the recommended step.
-
-    Sparse if it is faster by ``MARGIN``, at the highest of the densities that are about as fast;
-    otherwise dense, unless fp16 is faster by more than ``AS_GOOD``.
+    """Return the recommended step: sparse if it is faster by ``MARGIN``, at the highest of the
+    densities that are about as fast; otherwise dense, unless fp16 is faster by more than
+    ``AS_GOOD``.
     """
     dense, fp16, *sparse = steps
     better_s = min(dense.step_s, fp16.step_s)
@@ -197,8 +195,8 @@ def choose(steps: Sequence[Step]) -> Step:
     return dense if dense.step_s <= AS_GOOD * fp16.step_s else fp16
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the sub-command's arguments to its parser."""
+def set_up(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=run)
     parser.description = "Arithmetic on what it is told: nothing is measured and nothing sent."
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--model", choices=MODELS, help="one whose sizes are known")
@@ -224,7 +222,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the sub-command; return its exit code."""
     setting, assumed = _described(options)
     wanted = None if options.steps is None else density_for(options.steps)
     densities = options.density or (DENSITIES if wanted is None else (wanted,))

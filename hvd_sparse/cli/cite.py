@@ -1,8 +1,9 @@
-"""The command ``hvd-sparse cite``: prints the BibTeX entries of methods and parts."""
+"""The commands ``list`` and ``cite``: print the methods and parts, and their BibTeX entries."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import re
 from functools import cache
 from pathlib import Path
@@ -12,13 +13,41 @@ from hvd_sparse.methods import METHODS
 from hvd_sparse.registry import ALL
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the sub-command's arguments to its parser."""
+def set_up_list(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=list_parts)
+
+
+def list_parts(options: argparse.Namespace) -> int:
+    _print_section("methods", [(id, paper, "") for id, paper in METHODS.items()])
+    for registry in ALL:
+        rows = [
+            (id, getattr(registry.get(id), "paper", None), _options(registry.get(id)))
+            for id in registry
+        ]
+        _print_section(registry.kind, rows)
+    return 0
+
+
+def _options(part: type) -> str:
+    fields = [field for field in dataclasses.fields(part) if field.init]
+    return ", ".join(
+        f.name if f.default is dataclasses.MISSING else f"{f.name}={f.default!r}" for f in fields
+    )
+
+
+def _print_section(title: str, rows: list[tuple[str, str | None, str]]) -> None:
+    print(f"{title}:")
+    for id, paper, options in rows:
+        print(f"  {id:<16} {paper or '-':<20} {options}".rstrip())
+    print()
+
+
+def set_up_cite(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=cite)
     parser.add_argument("names", nargs="+", metavar="NAME", help="for instance ldte_bs")
 
 
-def run(options: argparse.Namespace) -> int:
-    """Run the sub-command; return its exit code."""
+def cite(options: argparse.Namespace) -> int:
     keys = dict.fromkeys(key for name in options.names for key in _keys_of(name))
     print("\n\n".join(papers()[key] for key in keys))
     return 0

@@ -31,10 +31,7 @@ EXTRAS = {
     "triton": ("gpu", "no engine made for vectors on a GPU, which is experimental"),
     "greenlet": ("fast", "a wait for a GPU a tensor, where one would do for a bucket's"),
     "isal": ("fast", "checksums by zlib, which takes about ten times as long"),
-    "matplotlib": (
-        "plot",
-        "no hvd-sparse report, no pictures of the benches",
-    ),
+    "matplotlib": ("plot", "no hvd-sparse report, no pictures of the benches"),
     "rich": (
         "plot",
         "no benches and no examples/demo.py; every other command prints plain tables",
@@ -45,6 +42,10 @@ EXTRAS = {
 PACKAGES = ("numpy", *EXTRAS, "keras")
 TESTED = {"tensorflow": ("2.18", "2.21"), "torch": ("2.13",), "horovod": ("0.28",)}
 """Versions that the tests run with, of which the patch releases count as one."""
+
+
+def set_up(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -64,12 +65,11 @@ def run(options: argparse.Namespace) -> int:
     for package in missing:
         extra, cost = EXTRAS[package]
         print(f"    {package:<12} {cost}: pip install 'hvd-sparse[{extra}]'")
-    usable = [_check_frontend("torch"), _check_frontend("tensorflow"), _check_ddp()]
+    usable = [_check_horovod("torch"), _check_horovod("tensorflow"), _check_ddp()]
     return 0 if any(usable) else 1
 
 
 def _engine() -> str:
-    """Return the default engine, from ``kernels.engines.resolve_engine``."""
     if not is_fast_installed():
         return "numpy, as numba is not installed"
     try:
@@ -87,7 +87,7 @@ def _version_of(package: str) -> str | None:
 
 
 def _untested() -> dict[str, str]:
-    """Return the versions that are installed and are none of ``TESTED``, by package."""
+    """Return the installed versions that are none of ``TESTED``, by package."""
     installed = {package: _version_of(package) for package in TESTED}
     return {
         package: version
@@ -96,15 +96,22 @@ def _untested() -> dict[str, str]:
     }
 
 
-def _check_frontend(framework: str) -> bool:
-    """Load a frontend, which loads Horovod and the framework, and print the result."""
-    if _version_of(framework) is None:
-        print(f"\nhvd_sparse.{framework}: {framework} is not installed")
+def _loads(frontend: str, package: str) -> bool:
+    """Load a frontend, or print why it cannot be used."""
+    if _version_of(package) is None:
+        print(f"\nhvd_sparse.{frontend}: {package} is not installed")
         return False
     try:
-        importlib.import_module(f"hvd_sparse.{framework}")
+        importlib.import_module(f"hvd_sparse.{frontend}")
     except ImportError as error:
-        print(f"\nhvd_sparse.{framework}: cannot be used: {error}")
+        print(f"\nhvd_sparse.{frontend}: cannot be used: {error}")
+        return False
+    return True
+
+
+def _check_horovod(framework: str) -> bool:
+    """Load a frontend of Horovod's, and print the result."""
+    if not _loads(framework, framework):
         return False
     hvd = importlib.import_module(f"horovod.{framework}")
     parts = {"MPI": hvd.mpi_built(), "Gloo": hvd.gloo_built(), "NCCL": hvd.nccl_built()}
@@ -113,26 +120,23 @@ def _check_frontend(framework: str) -> bool:
         f"\nhvd_sparse.{framework}: ready; Horovod was built with "
         f"{', '.join(others)}{' and ' if others else ''}{last}"
     )
-    if "Gloo" not in (*others, last):
+    if not parts["Gloo"]:
         print(
             "    without Gloo: mpirun and horovodrun --mpi start it; horovodrun --gloo and "
             "elastic runs need another build"
         )
-    if framework == "tensorflow":
-        _tell_of_keras_3()
-    else:
-        print(f"    {_ways()}\n    {_wire()}")
+    if framework == "torch":
+        _print_torch()
+        return True
+    optimizer = importlib.import_module("hvd_sparse.tensorflow.optimizer")
+    if optimizer.is_keras_3():
+        print(f"    tf.keras is Keras 3. {optimizer.WAY_OUT}")
     return True
 
 
 def _check_ddp() -> bool:
     """Load the DistributedDataParallel frontend, which needs no Horovod, and print the result."""
-    if _version_of("torch") is None:
-        return False
-    try:
-        importlib.import_module("hvd_sparse.ddp")
-    except ImportError as error:
-        print(f"\nhvd_sparse.ddp: cannot be used: {error}")
+    if not _loads("ddp", "torch"):
         return False
     dist = importlib.import_module("torch.distributed")
     parts = {"Gloo": dist.is_gloo_available, "MPI": dist.is_mpi_available}
@@ -141,35 +145,23 @@ def _check_ddp() -> bool:
     return True
 
 
-def _ways() -> str:
-    """Return the ways that gradients of PyTorch take here."""
-    staging = importlib.import_module("hvd_sparse.frontend.torch.staging")
-    ways = importlib.import_module("hvd_sparse.frontend.torch.ways")
-    device = staging.accelerator()
-    if device is None:
-        return f"gradients on the CPU: {ways.HOST}; torch finds no accelerator"
-    return (
-        f"gradients on the CPU: {ways.HOST}; on {device}, experimental: {ways.DEVICE} (what is "
-        f"selected travels) with {ways.in_words()}; {ways.STAGED} (copied to the host and back) "
-        "with all else"
-    )
-
-
-def _wire() -> str:
-    """Return the memory that PyTorch's messages travel from by default, and why."""
+def _print_torch() -> None:
+    """Print the ways of gradients, and the memory from which messages are sent by default."""
     torch = importlib.import_module("torch")
-    staging = importlib.import_module("hvd_sparse.frontend.torch.staging")
-    wire = importlib.import_module("hvd_sparse.collectives.horovod_device")
-    device = staging.accelerator()
-    reason = (
-        "torch finds no accelerator" if device is None else wire.why_not_on(torch.device(device))
-    )
+    arrays = importlib.import_module("hvd_sparse.frontend.torch.arrays")
+    ways = importlib.import_module("hvd_sparse.frontend.torch.ways")
+    horovod = importlib.import_module("hvd_sparse.collectives.horovod_torch")
+    device, host = arrays.accelerator(), f"    gradients on the CPU: {ways.HOST}; "
+    if device is None:
+        print(f"{host}torch finds no accelerator")
+        reason = "torch finds no accelerator"
+    else:
+        print(
+            f"{host}on {device}, experimental: {ways.DEVICE} (what is selected travels) with "
+            f"{ways.in_words()}; {ways.STAGED} (copied to the host and back) with all else"
+        )
+        reason = horovod.why_not_on(torch.device(device))
     if reason is not None:
-        return f"wire of messages: host; {reason}"
-    return f"wire of messages: device, by Horovod's operations on {device}, experimental"
-
-
-def _tell_of_keras_3() -> None:
-    keras3 = importlib.import_module("hvd_sparse.tensorflow.keras3")
-    if keras3.is_keras_3():
-        print(f"    tf.keras is Keras 3. {keras3.WAY_OUT}")
+        print(f"    wire of messages: host; {reason}")
+    else:
+        print(f"    wire of messages: device, by Horovod's operations on {device}, experimental")

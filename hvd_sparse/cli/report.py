@@ -4,13 +4,33 @@ from __future__ import annotations
 
 import argparse
 import html
-import importlib
-from collections.abc import Sequence
+import io
+import json
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from hvd_sparse.cli._runs import Run, in_bytes, in_time, read_runs
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.untyped import Report
 from hvd_sparse.version import __version__
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+STAMPS = ("event", "step", "seconds", "time")
+NEEDED = ("step", "seconds", "step_s")
+SENT = "bytes_sent"
+"""The metric by which a run without a compressor tells what it sends."""
+
+Curve = tuple[list[float], list[float]]
+"""Places and values."""
+PARTS = ("select", "encode", "exchange", "decode", "rest")
+MOST_LAYERS = 40
+UNKNOWN = "no exchange here knows it"
+FIELDS = (("density", "density_achieved"), ("residual norm", "residual_norm"))
 
 STYLE = """
 body { max-width: 1220px; margin: auto; padding: 20px; font-family: sans-serif;
@@ -25,8 +45,8 @@ figure svg { display: block; width: 100%; height: auto; }
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the sub-command's arguments to its parser."""
+def set_up(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=run)
     parser.add_argument(
         "runs",
         nargs="+",
@@ -40,16 +60,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the sub-command; return its exit code."""
     runs = read_runs(options.runs)
     try:
-        charts = importlib.import_module("hvd_sparse.cli._charts")
+        pictures = pictures_of(runs)
     except ImportError as error:
         raise InvalidOption(
             f"hvd-sparse report draws with {error.name}, which is not installed: "
             "pip install 'hvd-sparse[plot]'"
         ) from None
-    page = page_of(options.title, runs, charts.pictures_of(runs))
+    page = page_of(options.title, runs, pictures)
     try:
         options.output.write_text(page, encoding="utf-8")
     except OSError as error:
@@ -61,8 +80,268 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+@dataclass
+class Run:
+    """One run: its "run" record (empty without a compressor), and the records of steps and of the
+    program's metrics, in order, each step once."""
+
+    name: str
+    about: Report = field(default_factory=dict)
+    records: list[Report] = field(default_factory=list)
+    metrics: list[Report] = field(default_factory=list)
+
+    def metric(self, name: str, over: str) -> Curve:
+        return _curve([(each[over], each.get(name)) for each in self.metrics])
+
+    def total(self, name: str, over: str) -> Curve:
+        return _curve([(each[over], each["total"].get(name)) for each in self.records])
+
+    def bytes_sent(self, over: str) -> Curve:
+        """Return the curve of all bytes sent so far."""
+        places, values, so_far, last = [], [], 0.0, 0
+        told = self.records or [each for each in self.metrics if each.get(SENT) is not None]
+        for each in told:
+            a_step = each["total"][SENT] if "total" in each else each[SENT]
+            so_far += a_step * (each["step"] - last)
+            last = each["step"]
+            places.append(each[over])
+            values.append(so_far)
+        return places, values
+
+    @property
+    def bytes_a_step(self) -> float | None:
+        places, values = self.bytes_sent("step")
+        return values[-1] / places[-1] if places and places[-1] else None
+
+    def tensors(self) -> dict[str, Report]:
+        """Return the last record's fields by tensor."""
+        return self.records[-1]["tensors"] if self.records else {}
+
+    @property
+    def steps(self) -> int:
+        return max((each["step"] for each in (*self.records, *self.metrics)), default=0)
+
+    @property
+    def step_s(self) -> float | None:
+        """The average seconds of a step, from the first record to the last."""
+        told = sorted((*self.records, *self.metrics), key=lambda each: each["step"])
+        if len(told) < 2 or told[-1]["step"] == told[0]["step"]:
+            return None
+        whole: float = told[-1]["seconds"] - told[0]["seconds"]
+        steps: int = told[-1]["step"] - told[0]["step"]
+        return whole / steps
+
+
+def _metrics_of(runs: Sequence[Run]) -> list[str]:
+    names = [name for run in runs for each in run.metrics for name in each]
+    return [name for name in dict.fromkeys(names) if name not in (*STAMPS, SENT)]
+
+
+def _curve(points: Sequence[tuple[float, float | None]]) -> Curve:
+    known = [(place, value) for place, value in points if value is not None]
+    return [place for place, _ in known], [value for _, value in known]
+
+
+def read_runs(given: Sequence[str]) -> list[Run]:
+    """Return the runs of files, of ``NAME=FILE``, and of all ``.jsonl`` files of folders."""
+    found: dict[str, Path] = {}
+    for each in given:
+        name, _, path = each.rpartition("=") if not Path(each).exists() else ("", "", each)
+        files = sorted(Path(path).glob("*.jsonl")) if Path(path).is_dir() else [Path(path)]
+        if not files:
+            raise InvalidOption(f"run {each!r} is a folder without .jsonl files: name another")
+        for file in files:
+            label = name or file.stem
+            if label in found:
+                raise InvalidOption(
+                    f"two runs are called {label!r}: name one of them, as in other={file}"
+                )
+            found[label] = file
+    return [read_run(name, path) for name, path in found.items()]
+
+
+def read_run(name: str, path: Path) -> Run:
+    """Return the run of one file; raise InvalidOption if it cannot be read or holds no records.
+
+    If a restart repeated steps, the later record counts, and the records in between are dropped.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is no text"
+        raise InvalidOption(
+            f"run {str(path)!r} cannot be read: {why}; give files that telemetry='jsonl' wrote"
+        ) from None
+    run, offset_s = Run(name), 0.0
+    for number, line in enumerate(lines, 1):
+        try:
+            record = _record_of(line)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if number == len(lines) > 1:  # what a killed process left
+                break
+            raise InvalidOption(
+                f"line {number} of run {str(path)!r} is no record ({type(error).__name__}: "
+                f"{error}): give files as telemetry='jsonl' wrote them"
+            ) from None
+        if record["event"] == "run":  # the first, or a restart: its clock begins anew
+            run.about, last = record, record["step"]
+            run.records = [each for each in run.records if each["step"] <= last]
+            run.metrics = [each for each in run.metrics if each["step"] <= last]
+            offset_s = max((e["seconds"] for e in (*run.records, *run.metrics)), default=0.0)
+            continue
+        record["seconds"] += offset_s
+        (run.metrics if record["event"] == "metrics" else run.records).append(record)
+    run.records = list({each["step"]: each for each in run.records}.values())
+    if not (run.records or run.metrics):
+        raise InvalidOption(
+            f"run {str(path)!r} holds no records: train with telemetry='jsonl', for a step at least"
+        )
+    return run
+
+
+def _record_of(line: str) -> Report:
+    record: Report = json.loads(line)
+    measured = {"seconds": record["seconds"], "step": record["step"]}
+    if record["event"] == "run":
+        record.get("config", {}).get("selector", {}).get("id")
+        list(record.get("shapes", {}).keys())
+    elif record["event"] == "metrics":
+        measured = {name: record[name] for name in record if name != "event"}
+    elif record["event"] == "step":
+        measured |= {"step_s": record["step_s"], SENT: record["total"][SENT]}
+        for fields in (record["total"], *record["tensors"].values()):
+            measured |= {name: value for name, value in fields.items() if value is not None}
+    else:
+        raise ValueError(f"its event is {record['event']!r}")
+    for name, value in measured.items():
+        if not isinstance(value, (int, float)) and (value is not None or name in NEEDED):
+            raise ValueError(f"{name!r} is {value!r}, and no number")
+    return record
+
+
+def in_bytes(value: float, _: float = 0.0) -> str:
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if abs(value) < 1000 or unit == "TB":
+            break
+        value /= 1000
+    return f"{value:.3g} {unit}"
+
+
+def in_time(value: float, _: float = 0.0) -> str:
+    if value >= 3600:
+        return f"{value / 3600:.3g} h"
+    if value >= 120:
+        return f"{value / 60:.3g} min"
+    return f"{value:.3g} s" if value >= 1 or value == 0 else f"{1000 * value:.3g} ms"
+
+
+def pictures_of(runs: Sequence[Run]) -> list[str]:
+    """Return the charts as SVG; raise ImportError without matplotlib."""
+    return [_picture(number, *chart) for number, chart in enumerate(_charts_of(runs))]
+
+
+def _charts_of(runs: Sequence[Run]) -> Iterator[tuple[str, int, Callable[[Axes], None]]]:
+    """Yield the title, the number of rows (0 if it has none) and the function of every chart."""
+    curves: dict[str, Callable[..., Curve]] = {
+        name.replace("_", " "): partial(Run.metric, name=name) for name in _metrics_of(runs)
+    }
+    curves["bytes sent"] = Run.bytes_sent
+    for title in curves:
+        yield f"{title} over step", 0, partial(_lines, runs, title, curves[title], "step")
+        yield f"{title} over time", 0, partial(_lines, runs, title, curves[title], "seconds")
+    layers, recorded = _layers(runs), [run for run in runs if run.records]
+    if not layers:
+        return
+    for title, name in FIELDS:
+        total = partial(Run.total, name=name)
+        yield f"{title} over step", 0, partial(_lines, runs, title, total, "step")
+        yield f"{title} by layer", len(layers), partial(_dots, runs, layers, name)
+    yield "seconds of a step", len(recorded), partial(_bars, recorded)
+
+
+def _picture(number: int, title: str, rows: int, draw: Callable[[Axes], None]) -> str:
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    # The salt makes the identifiers inside a picture differ from those of other pictures.
+    settings = {"svg.fonttype": "none", "svg.hashsalt": f"{number}", "text.parse_math": False}
+    with matplotlib.rc_context(settings):
+        figure = Figure(figsize=(4.9, max(2.9, 0.9 + 0.19 * rows)), layout="constrained")
+        axes = figure.subplots()
+        axes.grid(linewidth=0.4)
+        axes.set_title(title, fontsize=10, loc="left")
+        axes.tick_params(labelsize=8)
+        draw(axes)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(fontsize=8)
+        if not axes.has_data():
+            axes.text(0.5, 0.5, UNKNOWN, transform=axes.transAxes, ha="center")
+        out = io.StringIO()
+        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(out, format="svg", metadata=nothing)
+    text = out.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _lines(
+    runs: Sequence[Run], title: str, curve: Callable[..., Curve], over: str, axes: Axes
+) -> None:
+    for run in runs:
+        places, values = curve(run, over=over)
+        if places:
+            axes.plot(places, values, label=run.name, marker="." if len(places) < 30 else "")
+    if over == "seconds":
+        axes.xaxis.set_major_formatter(in_time)
+    if title == "bytes sent":
+        axes.yaxis.set_major_formatter(in_bytes)
+
+
+def _dots(runs: Sequence[Run], layers: Sequence[str], name: str, axes: Axes) -> None:
+    for number, run in enumerate(runs):
+        told = run.tensors()
+        rows = [i for i, key in enumerate(layers) if told.get(key, {}).get(name) is not None]
+        values = [told[layers[row]][name] for row in rows]
+        if rows:
+            axes.plot(values, rows, linestyle="", marker=".", color=f"C{number}", label=run.name)
+    axes.set_yticks(range(len(layers)), layers)
+    axes.set_ylim(len(layers) - 0.5, -0.5)
+    axes.set_xlim(left=0)
+
+
+def _bars(runs: Sequence[Run], axes: Axes) -> None:
+    left = [0.0] * len(runs)
+    for part in PARTS:
+        seconds = [_parts_of(run)[part] for run in runs]
+        axes.barh([run.name for run in runs], seconds, left=left, label=part)
+        left = [so_far + more for so_far, more in zip(left, seconds)]
+    axes.invert_yaxis()
+    axes.xaxis.set_major_formatter(in_time)
+
+
+def _parts_of(run: Run) -> dict[str, float]:
+    """Return the median seconds of each part of a step, and of the rest, after the first record."""
+    records = run.records[1:] or run.records
+    parts = {
+        part: statistics.median(each["total"].get(f"{part}_s") or 0.0 for each in records)
+        for part in PARTS[:-1]
+    }
+    whole = statistics.median(each["step_s"] for each in records)
+    return {**parts, "rest": max(0.0, whole - sum(parts.values()))}
+
+
+def _layers(runs: Sequence[Run]) -> list[str]:
+    """Return the tensors that send most, in the order in which the network has them."""
+    weights: dict[str, float] = {}
+    for run in runs:
+        for key, told in run.tensors().items():
+            weights[key] = max(weights.get(key, 0.0), told.get("bytes_sent") or 0.0)
+    largest = sorted(weights, key=lambda key: -weights[key])[:MOST_LAYERS]
+    order = [key for run in runs for key in run.about.get("shapes", {})]
+    return sorted(largest, key=lambda key: order.index(key) if key in order else len(order))
+
+
 def page_of(title: str, runs: Sequence[Run], pictures: Sequence[str]) -> str:
-    """Return the HTML, which loads nothing from a network; ``pictures`` are SVG."""
+    """Return the page as HTML, which loads nothing from a network."""
     headings, *rows = [[html.escape(cell) for cell in row] for row in table_of(runs)]
     head = "".join(f"<th>{cell}</th>" for cell in headings)
     body = "".join("<tr>" + "".join(f"<td>{c}</td>" for c in row) + "</tr>" for row in rows)
@@ -77,8 +356,7 @@ def page_of(title: str, runs: Sequence[Run], pictures: Sequence[str]) -> str:
 
 
 def table_of(runs: Sequence[Run]) -> list[list[str]]:
-    """Return the rows of the table, headings first."""
-    names = list(dict.fromkeys(name for run in runs for name in run.metric_names()))
+    names = _metrics_of(runs)
     rows = [["run", "method", "ranks", "steps", *(name.replace("_", " ") for name in names)]]
     rows[0] += ["density", "bytes a step", "times smaller", "a step"]
     sent = [run.bytes_a_step for run in runs]

@@ -20,8 +20,8 @@ Event = Report
 """One event of Chrome's trace format."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the sub-command's arguments to its parser."""
+def set_up(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=run)
     parser.add_argument(
         "files", nargs="+", metavar="FILE", help="of any ranks, ours and Horovod's, in any order"
     )
@@ -31,7 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the sub-command; return its exit code."""
     events = merge_traces({name: read_trace(name) for name in options.files})
     try:
         options.output.write_text(
@@ -49,12 +48,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def read_trace(path: str | os.PathLike[str]) -> list[Event]:
-    """Return the events of a timeline, without the last if it is incomplete.
-
-    Raises
-    ------
-    InvalidOption : the file cannot be read, or holds no events, or one that is invalid
-    """
+    """Return the events of a timeline, without the last if it is incomplete."""
     name = os.fspath(path)
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
@@ -101,16 +95,7 @@ def _fault_of(event: Event) -> str | None:
 def merge_traces(traces: Mapping[str, Sequence[Event]]) -> list[Event]:
     """Return one list of events, in which times count from the earliest start.
 
-    No two files share a process in it: Horovod's timeline has a process for every tensor, ours has
-    one for every rank.  Ours come first.  The clocks of different hosts are not corrected.
-
-    Parameters
-    ----------
-    traces : events by the name of their file
-
-    Raises
-    ------
-    InvalidOption : a timeline lacks its start
+    No two files share a process in it, and ours come first. Clocks of hosts are not corrected.
     """
     starts = {name: _start_of(name, events) for name, events in traces.items()}
     earliest = min(starts.values())

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from hvd_sparse.errors import CorruptPayload
-from hvd_sparse.kernels import packing
+from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.wire.frame import need
 
 
-def pack(numbers: np.ndarray, width: int, kernels: Packers = packing) -> np.ndarray:
+def pack(numbers: np.ndarray, width: int, kernels: Packers = reference) -> np.ndarray:
     """Pack numbers of 1, 2, 4, 8 or 16 bits into uint8, the first in the lowest bits."""
     if width == 16:
         return numbers.astype("<u2").view(np.uint8)
@@ -21,7 +21,7 @@ def pack(numbers: np.ndarray, width: int, kernels: Packers = packing) -> np.ndar
     return kernels.pack_few(numbers.astype(np.uint8, copy=False), width)
 
 
-def unpack(packed: np.ndarray, width: int, count: int, kernels: Packers = packing) -> np.ndarray:
+def unpack(packed: np.ndarray, width: int, count: int, kernels: Packers = reference) -> np.ndarray:
     """Unpack numbers into uint8, or uint16 for 16 bits; CorruptPayload if padding is not zero."""
     if width == 16:
         return packed.view("<u2")

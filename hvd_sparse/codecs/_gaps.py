@@ -21,7 +21,7 @@ import numpy as np
 
 from hvd_sparse.codecs._bits import pack, unpack
 from hvd_sparse.errors import CorruptPayload
-from hvd_sparse.kernels import packing
+from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.packing import Packers, modulus_of
 from hvd_sparse.wire.frame import need
 
@@ -63,7 +63,7 @@ def gaps_bytes(count: int, numel: int) -> float:
     return sum(-(-count * width // 8) for width in modulus.widths) + bits / 8 + 0.5
 
 
-def encode_gaps(indices: np.ndarray, numel: int, kernels: Packers = packing) -> list[np.ndarray]:
+def encode_gaps(indices: np.ndarray, numel: int, kernels: Packers = reference) -> list[np.ndarray]:
     if indices.size == 0:
         return []
     modulus = modulus_for(indices.size, numel)
@@ -79,7 +79,9 @@ def encode_gaps(indices: np.ndarray, numel: int, kernels: Packers = packing) -> 
     return [*parts, kernels.pack_unary(quotients)]
 
 
-def decode_gaps(body: np.ndarray, count: int, numel: int, kernels: Packers = packing) -> np.ndarray:
+def decode_gaps(
+    body: np.ndarray, count: int, numel: int, kernels: Packers = reference
+) -> np.ndarray:
     """Decode ascending indices, uint32 [count]; CorruptPayload if they do not fill the body exactly
     or exceed the tensor."""
     if count == 0:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hvd_sparse.codecs.contract import Codec
-from hvd_sparse.kernels import packing
+from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.types import Selection
 from hvd_sparse.wire.frame import Frame, need, open_frame, selection_from, write_frame
@@ -35,7 +35,7 @@ class SignCodec(Codec):
         smallest, largest = float(magnitudes.min()), float(magnitudes.max())
         return min(max(mean, smallest), largest)  # the float64 sum may round or overflow
 
-    def encode(self, selection: Selection, kernels: Packers = packing) -> np.ndarray:
+    def encode(self, selection: Selection, kernels: Packers = reference) -> np.ndarray:
         assert self.number is not None
         kept = selection.without_zeros()
         dtype = kept.values.dtype.newbyteorder("<")
@@ -45,7 +45,7 @@ class SignCodec(Codec):
         parts = self.encode_signs(kept.indices, np.signbit(kept.values), kept.numel, kernels)
         return write_frame(self.number, dtype, kept.numel, kept.count, [scale, *parts])
 
-    def decode(self, buffer: np.ndarray, kernels: Packers = packing) -> Selection:
+    def decode(self, buffer: np.ndarray, kernels: Packers = reference) -> Selection:
         frame = open_frame(buffer, self)
         width = frame.value_type.itemsize
         need(frame.body.size >= width, f"a body of {frame.body.size} bytes has no magnitude")

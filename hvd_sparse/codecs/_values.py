@@ -39,7 +39,7 @@ from hvd_sparse.checks import check_choice
 from hvd_sparse.codecs._bits import unpack
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.errors import CorruptPayload, InvalidOption
-from hvd_sparse.kernels import packing
+from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.packing import GRID_BITS, UPPER, Packers
 from hvd_sparse.types import Selection
 from hvd_sparse.wire.frame import (
@@ -295,7 +295,7 @@ class ValuedCodec(Codec):
     def sends_zeros(self) -> bool:
         return self.values != "int2"
 
-    def encode(self, selection: Selection, kernels: Packers = packing) -> np.ndarray:
+    def encode(self, selection: Selection, kernels: Packers = reference) -> np.ndarray:
         if not self.sends_zeros:
             selection = selection.without_zeros()
         parts, values = self.encode_indices(selection, kernels), selection.values
@@ -313,7 +313,7 @@ class ValuedCodec(Codec):
             format_number(self.values),
         )
 
-    def decode(self, buffer: np.ndarray, kernels: Packers = packing) -> Selection:
+    def decode(self, buffer: np.ndarray, kernels: Packers = reference) -> Selection:
         frame = open_frame(buffer, self, format_number(self.values))
         offset = frame.body.size - values_bytes(frame.count, self.values, frame.value_type.itemsize)
         need(offset >= 0, f"a body of {frame.body.size} bytes cannot hold {frame.count} values")

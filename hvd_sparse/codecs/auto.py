@@ -16,7 +16,7 @@ from hvd_sparse.codecs.block16 import Block16
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.codecs.dense import Dense
 from hvd_sparse.codecs.golomb import Golomb
-from hvd_sparse.kernels import packing
+from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
@@ -75,12 +75,12 @@ class Auto(Codec):
         """Return the codec for a tensor; ``value_bytes`` is the itemsize of its accumulator."""
         return _chosen(self.values, self.density, numel, value_bytes)
 
-    def encode(self, selection: Selection, kernels: Packers = packing) -> np.ndarray:
+    def encode(self, selection: Selection, kernels: Packers = reference) -> np.ndarray:
         return self.chosen(selection.numel, selection.values.dtype.itemsize).encode(
             selection, kernels
         )
 
-    def decode(self, buffer: np.ndarray, kernels: Packers = packing) -> Selection:
+    def decode(self, buffer: np.ndarray, kernels: Packers = reference) -> Selection:
         # Repeat the choice instead of trusting the frame's codec number.
         frame = read_frame(buffer, has_checksum=False)
         return self.chosen(frame.numel, frame.value_type.itemsize).decode(buffer, kernels)

@@ -8,7 +8,7 @@ from typing import ClassVar, TypeVar
 import numpy as np
 
 from hvd_sparse.checks import count_from_density
-from hvd_sparse.kernels import packing
+from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.types import INDEX_LIMIT, Selection
 
@@ -58,7 +58,7 @@ class Codec:
         """Whether entries that are exactly zero are sent."""
         return True
 
-    def encode(self, selection: Selection, kernels: Packers = packing) -> np.ndarray:
+    def encode(self, selection: Selection, kernels: Packers = reference) -> np.ndarray:
         """Encode a selection as one frame, uint8 [bytes].
 
         Parameters
@@ -81,7 +81,7 @@ class Codec:
         """
         raise NotImplementedError
 
-    def decode(self, buffer: np.ndarray, kernels: Packers = packing) -> Selection:
+    def decode(self, buffer: np.ndarray, kernels: Packers = reference) -> Selection:
         """Decode a buffer that consists of one frame, uint8 [bytes].
 
         Decoding is strict: an accepted frame encodes back to the same bytes. The memory allocated

@@ -16,7 +16,7 @@ from hvd_sparse.codecs._values import (
     value_codes,
     values_bytes,
 )
-from hvd_sparse.kernels import packing
+from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
@@ -41,7 +41,7 @@ class Dense(ValuedCodec):
         "sends a value for every entry, so that the whole tensor is copied anyway"
     )
 
-    def encode(self, selection: Selection, kernels: Packers = packing) -> np.ndarray:
+    def encode(self, selection: Selection, kernels: Packers = reference) -> np.ndarray:
         prefix, codes = encode_values(selection.values, self.values, kernels)
         if selection.count < selection.numel:
             everything = np.full(selection.numel, missing_code(codes.itemsize), codes.dtype)
@@ -52,7 +52,7 @@ class Dense(ValuedCodec):
             6, dtype, selection.numel, selection.count, [prefix, codes], values_format
         )
 
-    def decode(self, buffer: np.ndarray, kernels: Packers = packing) -> Selection:
+    def decode(self, buffer: np.ndarray, kernels: Packers = reference) -> Selection:
         frame = open_frame(buffer, self, format_number(self.values))
         need_size(frame, int(self.body_bytes(frame.count, frame.numel, frame.value_type.itemsize)))
         prefix, codes = value_codes(frame, 0, frame.numel, self.values, kernels)

@@ -11,7 +11,7 @@ import numpy as np
 
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.errors import CorruptPayload
-from hvd_sparse.kernels import packing
+from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.kernels.rows import PLAIN
 from hvd_sparse.registry import CODECS
@@ -46,13 +46,13 @@ class IndexValue(Codec):
     row_body: ClassVar[int] = PLAIN
     needs_host: ClassVar[str] = ""
 
-    def encode(self, selection: Selection, kernels: Packers = packing) -> np.ndarray:
+    def encode(self, selection: Selection, kernels: Packers = reference) -> np.ndarray:
         indices, values = selection.indices.astype(INDEX, copy=False), selection.values
         if not _IS_LITTLE:
             values = values.astype(values.dtype.newbyteorder("<"))
         return write_frame(1, values.dtype, selection.numel, indices.size, [indices, values])
 
-    def decode(self, buffer: np.ndarray, kernels: Packers = packing) -> Selection:
+    def decode(self, buffer: np.ndarray, kernels: Packers = reference) -> Selection:
         frame = open_frame(buffer, self)
         need_size(frame, frame.count * (4 + frame.value_type.itemsize))
         body, end = frame.body, 4 * frame.count

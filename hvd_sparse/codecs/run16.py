@@ -9,7 +9,7 @@ import numpy as np
 
 from hvd_sparse.codecs._values import decode_values, encode_values, missing_code
 from hvd_sparse.codecs.contract import Codec
-from hvd_sparse.kernels import packing
+from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
@@ -43,7 +43,7 @@ class Run16(Codec):
     has_fixed_size: ClassVar[bool] = False
     needs_host: ClassVar[str] = ""
 
-    def encode(self, selection: Selection, kernels: Packers = packing) -> np.ndarray:
+    def encode(self, selection: Selection, kernels: Packers = reference) -> np.ndarray:
         runs, fillers = _runs(selection.indices)
         codes = encode_values(selection.values, "float32", kernels)[1]
         looks_filled = (runs == LONGEST) & (codes == 0)
@@ -59,7 +59,7 @@ class Run16(Codec):
             4, selection.values.dtype, selection.numel, selection.count, [runs, codes]
         )
 
-    def decode(self, buffer: np.ndarray, kernels: Packers = packing) -> Selection:
+    def decode(self, buffer: np.ndarray, kernels: Packers = reference) -> Selection:
         frame = open_frame(buffer, self)
         width = frame.value_type.itemsize
         words = frame.body.size // (2 + width)

@@ -1,8 +1,4 @@
-"""The contract of collectives, and the requests for collectives that exchanges yield.
-
-The other modules of ``hvd_sparse.collectives`` implement the contract over Horovod,
-torch.distributed, mpi4py and threads.
-"""
+"""The contract of collectives, and the requests for collectives that exchanges yield."""
 
 from __future__ import annotations
 
@@ -26,10 +22,9 @@ class Pending(Protocol):
 
 
 class Collective(Protocol):
-    """Asynchronous collectives.
+    """Asynchronous collectives: all ranks must make the same calls with the same names.
 
-    All ranks must make the same calls with the same names. Arrays must not be modified between the
-    call and its result.
+    Arrays must not be modified between the call and its result.
     """
 
     @property
@@ -49,9 +44,6 @@ class Collective(Protocol):
 
     def allreduce(self, array: np.ndarray, name: str) -> Pending:
         """Sum arrays of equal shape over all ranks."""
-
-    def broadcast(self, array: np.ndarray, root: int, name: str) -> Pending:
-        """Send the array of rank ``root`` to all ranks, whose arrays have the same shape."""
 
     def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> Pending:
         """Send ``splits[r]`` entries of a 1-D array to each rank r, in order.
@@ -81,22 +73,8 @@ class AllReduce:
 
 
 @dataclass(frozen=True)
-class Broadcast:
-    """A request for a broadcast from rank ``root``; other ranks give an array of the same shape."""
-
-    array: np.ndarray
-    root: int
-
-    def start(self, collective: Collective, name: str) -> Pending:
-        return collective.broadcast(self.array, self.root, name)
-
-
-@dataclass(frozen=True)
 class AllToAll:
-    """A request for an alltoall of a 1-D array, with ``splits[r]`` entries for rank r.
-
-    ``splits`` is int32 [world_size].
-    """
+    """A request for an alltoall of a 1-D array, with ``splits[r]`` entries for rank r, int32."""
 
     array: np.ndarray
     splits: np.ndarray
@@ -105,4 +83,4 @@ class AllToAll:
         return collective.alltoall(self.array, self.splits, name)
 
 
-Request = Union[AllGather, AllReduce, Broadcast, AllToAll]
+Request = Union[AllGather, AllReduce, AllToAll]

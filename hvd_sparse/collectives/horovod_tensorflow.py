@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hvd_sparse.collectives._polling import unfinished
-from hvd_sparse.collectives._process_set import ProcessSet, ProcessSetRanks
+from hvd_sparse.collectives import unfinished
+from hvd_sparse.collectives.topology import ProcessSetRanks
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.untyped import ProcessSet
 
 try:
     import horovod.tensorflow as hvd
@@ -59,7 +60,6 @@ NAME = re.compile(r"[A-Za-z0-9_./-]*")
 
 
 def check_name(name: str | None) -> None:
-    """Raise InvalidOption for a name that is not valid in TensorFlow operations."""
     if name is not None and not NAME.fullmatch(name):
         raise InvalidOption(
             f"name is {name!r}: TensorFlow's operations get this name, so use only letters, digits "
@@ -68,8 +68,6 @@ def check_name(name: str | None) -> None:
 
 
 class HorovodTensorflowCollective(ProcessSetRanks):
-    """Eager collectives over a process set.  Implements ``collectives.contract.Collective``."""
-
     horovod = hvd
 
     def allgather(self, array: np.ndarray, name: str) -> _ThreadPending:
@@ -77,9 +75,6 @@ class HorovodTensorflowCollective(ProcessSetRanks):
 
     def allreduce(self, array: np.ndarray, name: str) -> _ThreadPending:
         return self._start(hvd.allreduce, array, name, op=hvd.Sum)
-
-    def broadcast(self, array: np.ndarray, root: int, name: str) -> _ThreadPending:
-        return self._start(hvd.broadcast, array, name, root_rank=self.global_rank(root))
 
     def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> _ThreadPending:
         return self._start(hvd.alltoall, array, name, splits=splits)
@@ -106,16 +101,7 @@ class HorovodTensorflowCollective(ProcessSetRanks):
 def graph_reduce(
     array: tf.Tensor, op: object, scales: tuple[float, float], name: str, process_set: ProcessSet
 ) -> tf.Tensor:
-    """Add a Horovod allreduce to the graph, and return its result.
-
-    Parameters
-    ----------
-    array : this rank's tensor
-    op : Horovod's constant for the reduction, for example ``hvd.Average``
-    scales : Horovod's prescale and postscale factors
-    name : name of the collective
-    process_set : the participating ranks
-    """
+    """Add a Horovod allreduce, with prescale and postscale factors, to the graph."""
     return hvd.allreduce(
         array,
         op=op,

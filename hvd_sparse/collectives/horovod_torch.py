@@ -1,16 +1,30 @@
-"""Collectives over Horovod's PyTorch operations, for arrays on the CPU."""
+"""Collectives over Horovod's PyTorch operations, from the host or a device (for example, NCCL).
+
+On a device, arrays are copied from and to pinned memory on a separate stream, the wire's stream,
+so that copies do not wait for the program's work on other streams. Horovod waits for the
+submitting thread's current stream, and thereby for the upload. With
+``HOROVOD_ENABLE_ASYNC_COMPLETION`` a handle is done before its result is ready, and only the
+device's default stream waits for it; the wire's stream then waits for the default stream. Results
+are freed after the host has received their bytes, so they need no ``record_stream``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Union
 
 import numpy as np
 import torch
 
-from hvd_sparse.collectives._polling import sleep_until, unfinished
-from hvd_sparse.collectives._process_set import ProcessSetRanks
+from hvd_sparse.collectives import sleep_until, unfinished
+from hvd_sparse.collectives.topology import ProcessSetRanks
+from hvd_sparse.kernels.torch.vector import fetch, upload
+from hvd_sparse.untyped import ProcessSet
+from hvd_sparse.wire.padding import Count, Room, needed, unpadded, write_block
 
 try:
     import horovod.torch as hvd
@@ -44,10 +58,8 @@ class _HorovodPending:
 
 
 class HorovodTorchCollective(ProcessSetRanks):
-    """Asynchronous collectives over a process set.
-
-    Implements ``collectives.contract.Collective``. HorovodInternalError propagates from ``wait``.
-    """
+    """Asynchronous collectives over a process set; HorovodInternalError propagates from
+    ``wait``."""
 
     horovod = mpi_ops
 
@@ -56,9 +68,6 @@ class HorovodTorchCollective(ProcessSetRanks):
 
     def allreduce(self, array: np.ndarray, name: str) -> _HorovodPending:
         return self._start(hvd.allreduce_async, array, name, op=hvd.Sum)
-
-    def broadcast(self, array: np.ndarray, root: int, name: str) -> _HorovodPending:
-        return self._start(hvd.broadcast_async, array, name, root_rank=self.global_rank(root))
 
     def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> _HorovodPending:
         lengths = torch.tensor(splits, dtype=torch.int32)
@@ -76,3 +85,89 @@ class HorovodTorchCollective(ProcessSetRanks):
 def _array_of(result: Synchronized) -> np.ndarray:
     array: np.ndarray = (result if isinstance(result, torch.Tensor) else result[0]).numpy()
     return array
+
+
+class HorovodDeviceCollective(HorovodTorchCollective):
+    """Asynchronous collectives of arrays on the host, sent as blocks through the memory of a
+    device."""
+
+    def __init__(self, process_set: ProcessSet, device: torch.device, count: Count) -> None:
+        super().__init__(process_set)
+        self.device, self._count = device, count
+        self._stream = torch.Stream(device)
+        self._rooms: defaultdict[str, Room] = defaultdict(Room)
+
+    def allgather(self, array: np.ndarray, name: str) -> _HorovodPending:
+        room = self._rooms[name]
+        block = write_block(np.ascontiguousarray(array), room.nbytes)
+        pending = self._start(hvd.allgather_async, block, name)
+        return self._unpadding(pending, array, block.nbytes, room)
+
+    def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> _HorovodPending:
+        room = self._rooms[name]
+        parts = np.split(np.ascontiguousarray(array), np.cumsum(splits)[:-1])
+        total = sum(map(needed, parts))
+        room.note(total)
+        # Only the total length of this rank matters, so pad the part that it sends to itself.
+        blocks = [
+            write_block(part, needed(part) + (room.nbytes - total) * (to == self.rank))
+            for to, part in enumerate(parts)
+        ]
+        lengths = np.array([block.size for block in blocks])
+        pending = super().alltoall(np.concatenate(blocks), lengths, name)
+        return self._unpadding(pending, array, room.nbytes)
+
+    def _start(
+        self, operation: Callable[..., int], array: np.ndarray, name: str, **options: Any
+    ) -> _HorovodPending:
+        with self._on_stream():
+            sent = upload(array, self.device)
+            handle = operation(sent, name=name, process_set=self.process_set, **options)
+        return _HorovodPending(handle, name, lambda result: self._fetch(result, sent))
+
+    def _unpadding(
+        self, pending: _HorovodPending, array: np.ndarray, sent: int, room: Room | None = None
+    ) -> _HorovodPending:
+        """Let a collective of ``sent`` bytes of blocks return the contents of the received ones."""
+        take, name = pending.take, pending.name
+        pending.take = lambda result: unpadded(take(result), array, sent, name, self._count, room)
+        return pending
+
+    def _fetch(self, result: Synchronized, sent: torch.Tensor) -> np.ndarray:
+        """Copy Horovod's result to the host; ``sent`` is kept alive, because Horovod may still
+        read it."""
+        with self._on_stream():
+            catch_up(self.device)
+            array = fetch(result if isinstance(result, torch.Tensor) else result[0])
+        del sent
+        return array
+
+    @contextmanager
+    def _on_stream(self) -> Iterator[None]:
+        """Make the wire's stream this thread's current stream."""
+        before = torch.accelerator.current_stream(self.device)
+        torch.accelerator.set_stream(self._stream)
+        try:
+            yield
+        finally:
+            torch.accelerator.set_stream(before)
+
+
+def catch_up(device: torch.device) -> None:
+    """Let the current stream wait for Horovod's results; needed only with async completion."""
+    if os.environ.get("HOROVOD_ENABLE_ASYNC_COMPLETION", "0") not in ("", "0"):
+        default = torch.get_device_module(device).default_stream(device)
+        torch.accelerator.current_stream(device).wait_stream(default)
+
+
+def why_not_on(device: torch.device) -> str | None:
+    """Return the reason why Horovod cannot send tensors of a device, or None if it can."""
+    if not hvd.nccl_built():
+        return (
+            "Horovod was built without NCCL: build it with HOROVOD_GPU_OPERATIONS=NCCL, as "
+            "docker/Dockerfile.cuda does"
+        )
+    kind = torch.empty(0, dtype=torch.uint8, device=device).type().replace(".", "_")
+    if not hasattr(mpi_ops.mpi_lib, f"horovod_torch_allgather_async_{kind}"):
+        return f"Horovod has no operations for tensors on {device.type}: train on CUDA devices"
+    return None

@@ -6,23 +6,22 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Generic, TypeVar, cast
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from hvd_sparse.errors import ExchangeTimeout, RankMismatch
 
 Result = TypeVar("Result")
-Part = TypeVar("Part")
 
 
+@dataclass(eq=False)
 class _Meeting:
     """One running collective: the operands submitted so far, by rank."""
 
-    def __init__(self, world_size: int) -> None:
-        self.brought: dict[int, object] = {}
-        self.is_complete = threading.Event()
-        self.left = world_size
+    brought: dict[int, object] = field(default_factory=dict)
+    is_complete: threading.Event = field(default_factory=threading.Event)
 
 
 class LocalWorld:
@@ -39,9 +38,8 @@ class LocalWorld:
 
     Attributes
     ----------
-    sent, received : bytes by rank: the operand that the rank submits and the result that it gets
-    wire_sent, wire_received : bytes through the network of each rank, by the collective's name:
-        allgather and allreduce in a ring, broadcast along a chain of ranks, alltoall directly
+    sent : bytes that each rank has submitted
+    wire_received : bytes by rank and collective that come in through a network, as in a ring
     """
 
     def __init__(self, world_size: int, timeout_s: float = 60.0, ranks_per_node: int = 1) -> None:
@@ -49,8 +47,6 @@ class LocalWorld:
         self.nodes = tuple(rank // ranks_per_node for rank in range(world_size))
         self.timeout_s = timeout_s
         self.sent = [0] * world_size
-        self.received = [0] * world_size
-        self.wire_sent: list[Counter[str]] = [Counter() for _ in range(world_size)]
         self.wire_received: list[Counter[str]] = [Counter() for _ in range(world_size)]
         self._meetings: dict[str, _Meeting] = {}
         self._lock = threading.Lock()
@@ -60,12 +56,11 @@ class LocalWorld:
 
         Raises the error of the lowest rank that failed.
         """
-        results = []
-        for result in self.run_all(function, *arguments):
+        results = self.run_all(function, *arguments)
+        for result in results:
             if isinstance(result, BaseException):
                 raise result
-            results.append(result)
-        return results
+        return cast("list[Result]", results)
 
     def run_all(
         self, function: Callable[..., Result], *arguments: object
@@ -95,7 +90,7 @@ class LocalWorld:
     def meet(self, rank: int, name: str, brought: object) -> _Meeting:
         """Submit a rank's operand to a collective, and return the collective."""
         with self._lock:
-            meeting = self._meetings.setdefault(name, _Meeting(self.world_size))
+            meeting = self._meetings.setdefault(name, _Meeting())
             if rank in meeting.brought:
                 raise RankMismatch(
                     f"rank {rank} submits {name!r} twice before it is done: wait for its result "
@@ -108,41 +103,33 @@ class LocalWorld:
             return meeting
 
 
-class _LocalPending(Generic[Part]):
-    def __init__(
-        self,
-        world: LocalWorld,
-        meeting: _Meeting,
-        name: str,
-        finish: Callable[[list[Part]], np.ndarray],
-    ) -> None:
-        self._world, self._meeting, self._name, self._finish = world, meeting, name, finish
+@dataclass(eq=False)
+class _LocalPending:
+    world: LocalWorld
+    meeting: _Meeting
+    name: str
+    finish: Callable[[list[Any]], np.ndarray]
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
-        limit = (
-            self._world.timeout_s if timeout_s is None else min(timeout_s, self._world.timeout_s)
-        )
-        if not self._meeting.is_complete.wait(limit):
-            missing = sorted(set(range(self._world.world_size)) - set(self._meeting.brought))
+        world, brought = self.world, self.meeting.brought
+        limit = world.timeout_s if timeout_s is None else min(timeout_s, world.timeout_s)
+        if not self.meeting.is_complete.wait(limit):
+            missing = sorted(set(range(world.world_size)) - set(brought))
             raise ExchangeTimeout(
-                f"{self._name!r} did not finish in {limit} s: ranks {missing} did not submit it"
+                f"{self.name!r} did not finish in {limit} s: ranks {missing} did not submit it"
             )
-        parts = [self._meeting.brought[rank] for rank in range(self._world.world_size)]
-        return self._finish(cast("list[Part]", parts))  # all ranks make the same call
+        return self.finish([each for _, each in sorted(brought.items())])
 
     def is_done(self) -> bool:
-        return self._meeting.is_complete.is_set()
+        return self.meeting.is_complete.is_set()
 
 
+@dataclass(eq=False)
 class LocalCollective:
-    """The collectives of one rank of a ``LocalWorld``.
+    """The collectives of one rank of a ``LocalWorld``."""
 
-    Implements ``collectives.contract.Collective``.
-    """
-
-    def __init__(self, world: LocalWorld, rank: int) -> None:
-        self._world = world
-        self.rank = rank
+    _world: LocalWorld
+    rank: int
 
     @property
     def world_size(self) -> int:
@@ -155,35 +142,31 @@ class LocalCollective:
     def _submit(
         self,
         name: str,
-        brought: Part,
+        brought: object,
         sent: int,
-        finish: Callable[[list[Part]], np.ndarray],
-        passing: Callable[[list[Part]], tuple[float, float]],
+        finish: Callable[[list[Any]], np.ndarray],
+        received: Callable[[list[Any]], float],
     ) -> _LocalPending:
-        """Start a collective; ``finish`` computes its result from all operands, and ``passing`` the
-        bytes that go out and in through this rank's network."""
+        """Start a collective; ``finish`` computes its result from all operands, and ``received``
+        the bytes that come in through this rank's network."""
         world, rank = self._world, self.rank
         world.sent[rank] += sent
 
-        def counted(everything: list[Part]) -> np.ndarray:
-            result = finish(everything)
-            world.received[rank] += result.nbytes
-            out, into = passing(everything)
-            world.wire_sent[rank][name] += round(out)
-            world.wire_received[rank][name] += round(into)
-            return result
+        def counted(everything: list[Any]) -> np.ndarray:
+            world.wire_received[rank][name] += round(received(everything))
+            return finish(everything)
 
-        return _LocalPending(self._world, self._world.meet(self.rank, name, brought), name, counted)
+        # The operand is a copy, because this rank may overwrite its own before another fetches the
+        # result.
+        return _LocalPending(world, world.meet(rank, name, brought), name, counted)
 
     def allgather(self, array: np.ndarray, name: str) -> _LocalPending:
-        def passing(arrays: list[np.ndarray]) -> tuple[float, float]:
-            # In a ring a rank forwards all parts except that of the next rank.
-            total, following = sum(a.nbytes for a in arrays), arrays[(self.rank + 1) % len(arrays)]
-            return total - following.nbytes, total - array.nbytes
-
-        # Copy, because this rank may overwrite its array before another fetches the result.
         return self._submit(
-            f"allgather.{name}", array.copy(), array.nbytes, np.concatenate, passing
+            f"allgather.{name}",
+            array.copy(),
+            array.nbytes,
+            np.concatenate,
+            lambda arrays: sum(each.nbytes for each in arrays) - array.nbytes,
         )
 
     def allreduce(self, array: np.ndarray, name: str) -> _LocalPending:
@@ -202,35 +185,16 @@ class LocalCollective:
 
         ring = 2 * (self.world_size - 1) / self.world_size * array.nbytes
         return self._submit(
-            f"allreduce.{name}", array.copy(), array.nbytes, in_rank_order, lambda _: (ring, ring)
-        )
-
-    def broadcast(self, array: np.ndarray, root: int, name: str) -> _LocalPending:
-        sent = array.nbytes if self.rank == root else 0
-        is_last = (self.rank + 1) % self.world_size == root
-        passed = 0 if is_last else array.nbytes, 0 if self.rank == root else array.nbytes
-        return self._submit(
-            f"broadcast.{name}",
-            array.copy(),
-            sent,
-            lambda arrays: arrays[root].copy(),
-            lambda _: passed,
+            f"allreduce.{name}", array.copy(), array.nbytes, in_rank_order, lambda _: ring
         )
 
     def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> _LocalPending:
-        parts = np.split(array.copy(), np.cumsum(splits)[:-1])
-        rank = self.rank
-
-        def passing(everything: list[list[np.ndarray]]) -> tuple[float, float]:
-            into = sum(
-                others[rank].nbytes for other, others in enumerate(everything) if other != rank
-            )
-            return array.nbytes - parts[rank].nbytes, into
-
+        parts, rank = np.split(array.copy(), np.cumsum(splits)[:-1]), self.rank
         return self._submit(
             f"alltoall.{name}",
             parts,
             array.nbytes,
-            lambda everything: np.concatenate([parts[rank] for parts in everything]),
-            passing,
+            lambda everything: np.concatenate([theirs[rank] for theirs in everything]),
+            lambda everything: sum(theirs[rank].nbytes for theirs in everything)
+            - parts[rank].nbytes,
         )

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from mpi4py import MPI
 from mpi4py.util.dtlib import from_numpy_dtype
 
 
+@dataclass(eq=False)
 class _LazyPending:
-    """A collective that runs in ``wait``.
+    """A collective that runs in ``wait``, because all ranks wait in the same order."""
 
-    MPI matches collectives by order, and all ranks wait for exchanges in the same order.
-    """
-
-    def __init__(self, call: Callable[[], np.ndarray]) -> None:
-        self._call = call
+    _call: Callable[[], np.ndarray]
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
         return self._call()
@@ -26,15 +24,7 @@ class _LazyPending:
 
 
 class MpiCollective:
-    """Blocking collectives over an mpi4py communicator.
-
-    Implements ``collectives.contract.Collective``. The time limit of ``wait`` is ignored: run the
-    program under one of its own, for example ``timeout``.
-
-    Parameters
-    ----------
-    comm : an mpi4py communicator; None for MPI.COMM_WORLD
-    """
+    """Blocking collectives over an mpi4py communicator; ``wait`` ignores its time limit."""
 
     def __init__(self, comm: MPI.Comm | None = None) -> None:
         self._comm = MPI.COMM_WORLD if comm is None else comm
@@ -67,14 +57,6 @@ class MpiCollective:
             total = np.empty_like(array)
             self._comm.Allreduce(array, total)
             return total
-
-        return _LazyPending(call)
-
-    def broadcast(self, array: np.ndarray, root: int, name: str) -> _LazyPending:
-        def call() -> np.ndarray:
-            received = array.copy()
-            self._comm.Bcast(received, root)
-            return received
 
         return _LazyPending(call)
 

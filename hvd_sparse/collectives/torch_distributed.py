@@ -1,8 +1,7 @@
 """Collectives over a process group of ``torch.distributed``: Gloo, MPI or NCCL, without Horovod.
 
-A process group matches collectives by the order of submission, so all ranks must submit the same
-collectives in the same order.  Allgathers check this: a message starts with its length and a
-checksum of the collective's name.
+A process group matches collectives by the order of submission. Allgathers check it: a message
+starts with its length and a checksum of the collective's name.
 """
 
 from __future__ import annotations
@@ -10,12 +9,13 @@ from __future__ import annotations
 import socket
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
-from hvd_sparse.collectives._polling import sleep_until, unfinished
+from hvd_sparse.collectives import sleep_until, unfinished
 from hvd_sparse.errors import ExchangeTimeout, RankMismatch
 from hvd_sparse.kernels.torch.vector import fetch, upload
 from hvd_sparse.wire.checksum import crc32
@@ -31,11 +31,11 @@ STEADY = 2
 because most of it would be padding."""
 
 
+@dataclass(eq=False)
 class _Started:
-    """A collective of torch.distributed that has been started, into the tensor ``output``."""
-
-    def __init__(self, work: dist.Work, output: torch.Tensor, name: str) -> None:
-        self._work, self._output, self._name = work, output, name
+    _work: dist.Work
+    _output: torch.Tensor
+    _name: str
 
     def is_done(self) -> bool:
         return bool(self._work.is_completed())
@@ -58,10 +58,8 @@ class _Started:
 class _Gathering:
     """An allgather of messages of unequal lengths.
 
-    The first collective gathers the beginning of every message, up to a fixed length, the room,
-    computed from the last allgathers of this name.  It runs in the background.  If a message is
-    longer, ``wait`` gathers the remainders in a second collective; all ranks know the lengths from
-    the first.
+    The first collective gathers, in the background, every message up to a fixed length, the room.
+    If a message is longer, ``wait`` gathers the rest; all ranks know the lengths from the first.
     """
 
     def __init__(
@@ -131,18 +129,15 @@ class _Gathering:
         return self._rest.wait(timeout_s)
 
 
+@dataclass(eq=False)
 class _Alltoall:
     """An alltoall: one collective sends the lengths of the parts, and ``wait`` sends the parts."""
 
-    def __init__(
-        self,
-        array: np.ndarray,
-        leaving: list[int],
-        arriving: _Started,
-        start: Callable[[torch.Tensor, np.ndarray, list[int], list[int]], _Started],
-    ) -> None:
-        self._array, self._leaving, self._arriving, self._start = array, leaving, arriving, start
-        self._parts: _Started | None = None
+    _array: np.ndarray
+    _leaving: list[int]
+    _arriving: _Started
+    _start: Callable[[torch.Tensor, np.ndarray, list[int], list[int]], _Started]
+    _parts: _Started | None = None
 
     def is_done(self) -> bool:
         return self._parts is not None and self._parts.is_done()
@@ -156,15 +151,8 @@ class _Alltoall:
 
 
 class TorchDistributedCollective:
-    """Asynchronous collectives over a process group.
-
-    Implements ``collectives.contract.Collective``.
-
-    Parameters
-    ----------
-    group : process group of torch.distributed that includes this process
-    device : device for the tensors of backends without CPU support, for example NCCL
-    """
+    """Asynchronous collectives over a process group; ``device`` is for backends without CPU
+    support."""
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
         self.group = group
@@ -203,11 +191,6 @@ class TorchDistributedCollective:
         work = dist.all_reduce(total, group=self.group, async_op=True)
         return _Started(work, total, name)
 
-    def broadcast(self, array: np.ndarray, root: int, name: str) -> _Started:
-        received, source = self._there(array), dist.get_global_rank(self.group, root)
-        work = dist.broadcast(received, source, group=self.group, async_op=True)
-        return _Started(work, received, name)
-
     def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> _Alltoall:
         leaving = [int(count) * array.itemsize for count in splits]
         sizes = torch.empty(len(leaving), dtype=torch.int64)
@@ -226,5 +209,4 @@ class TorchDistributedCollective:
         return _Alltoall(np.ascontiguousarray(array), leaving, told, start)
 
     def _there(self, array: np.ndarray) -> torch.Tensor:
-        """Copy an array to a tensor on the backend's device."""
         return upload(array.copy(), self._device)

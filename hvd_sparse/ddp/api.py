@@ -4,15 +4,30 @@
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.ddp.compressor import DdpCompressor
-from hvd_sparse.ddp.model import REMEDY, check_model
-from hvd_sparse.errors import InvalidOption
+from hvd_sparse.errors import InvalidOption, UnsupportedInput
 from hvd_sparse.frontend.torch.optimizer import ReadsTorch
 from hvd_sparse.methods import Methods
 from hvd_sparse.methods.spelling import read_method
 from hvd_sparse.untyped import GradScaler, Option, Params, ProcessSet
+
+REMEDY = (
+    "leave it out, or wrap the bare model anew, DistributedDataParallel(model.module), and "
+    "register that; for values in 16 bits take codec={'id': 'block16', 'values': 'float16'}"
+)
+
+REFUSED = {
+    "skip_all_reduce_unused_params": "it would call the hook for some of its buckets only: leave "
+    "it out, find_unused_parameters=True is enough",
+    "mixed_precision": "parameters change their dtype in a step: leave it out, and train under "
+    "torch.autocast",
+    "_use_python_reducer": "torch.compile's optimize_ddp='python_reducer' calls hooks without "
+    "buckets: set torch._dynamo.config.optimize_ddp to True",
+}
+"""Settings of DDP that exclude a hook, and why."""
 
 
 class Compression(ReadsTorch, Methods):
@@ -37,9 +52,6 @@ class Compression(ReadsTorch, Methods):
                 "it out, and give DistributedDataParallel bucket_cap_mb=..."
             )
         return DdpCompressor(params, configuration, grad_scaler)
-
-
-COMPOSED = ("build", "from_config")
 
 
 def sparse_hook(
@@ -83,9 +95,9 @@ def register(model: Params, method: str = "ldte_bs", **options: Option) -> DdpCo
         optimizer = torch.optim.AdamW(model.parameters())
         handle = hvd_sparse.ddp.register(model, "ldte_bs", density=0.001, optimizer=optimizer)
     """
-    check_model(model)
+    _check_model(model)
     compressor: DdpCompressor
-    if method in COMPOSED:
+    if method in ("build", "from_config"):
         compressor = getattr(Compression, method)(model, **options)
     else:
         compressor = read_method(method).create(Compression, model, **options)
@@ -95,3 +107,28 @@ def register(model: Params, method: str = "ldte_bs", **options: Option) -> DdpCo
         compressor.close()
         raise InvalidOption(f"DDP takes no further hook: {error}; {REMEDY}") from error
     return compressor
+
+
+def _check_model(model: Params) -> None:
+    if not isinstance(model, DistributedDataParallel):
+        raise InvalidOption(
+            f"the model is {type(model).__name__}: wrap it before, as in "
+            "model = torch.nn.parallel.DistributedDataParallel(model), and register that"
+        )
+    if model._comm_hooks:
+        hook = model._comm_hooks[0][0]
+        raise InvalidOption(
+            f"the model has the communication hook {hook.__name__!r}, and DDP takes one, for good: "
+            f"{REMEDY}"
+        )
+    for option, why in REFUSED.items():
+        if getattr(model, option, None):
+            raise InvalidOption(f"DDP has {option.lstrip('_')}: {why}")
+    for name, module in model.module.named_modules():
+        if getattr(module, "sparse", False) and isinstance(
+            module, (torch.nn.Embedding, torch.nn.EmbeddingBag)
+        ):
+            raise UnsupportedInput(
+                f"tensor '{name}.weight' has sparse gradients, which a hook cannot reduce: build "
+                f"the {type(module).__name__} with sparse=False"
+            )

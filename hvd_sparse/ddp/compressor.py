@@ -22,16 +22,15 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from hvd_sparse.collectives.torch_distributed import TorchDistributedCollective
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.ddp.accumulation import Accumulation
-from hvd_sparse.ddp.bucket import SentBucket, put, raise_behind_backward
-from hvd_sparse.ddp.model import parameters_of
-from hvd_sparse.errors import ExchangeTimeout, InvalidOption, SparseError
-from hvd_sparse.frontend.torch.arrays import flatten, own_memory
+from hvd_sparse.ddp.bucket import Accumulation, SentBucket, put, raise_behind_backward
+from hvd_sparse.errors import ExchangeTimeout, InvalidOption, SparseError, UnsupportedInput
+from hvd_sparse.frontend.torch.arrays import dtype_of, flatten, own_memory
 from hvd_sparse.frontend.torch.compressor import ParameterCompressor
-from hvd_sparse.frontend.torch.hooks import weakly
-from hvd_sparse.plan.measuring import HidingPolicy
+from hvd_sparse.frontend.torch.results import weakly
+from hvd_sparse.state.state_check import bare
 from hvd_sparse.step.driver import NOTHING, Driver
 from hvd_sparse.step.records import TensorStep, Ticket
+from hvd_sparse.types import FLOATS
 from hvd_sparse.untyped import GradScaler, Optimizer
 
 PAUSE_S = 0.25
@@ -40,14 +39,7 @@ at once from one that sleeps."""
 
 
 class DdpCompressor(ParameterCompressor):
-    """A compressor of one DDP model's gradients.  Made by ``hvd_sparse.ddp.register``.
-
-    Parameters
-    ----------
-    model : DistributedDataParallel, on this rank of its process group
-    configuration : parts and options
-    grad_scaler : the loss scaler
-    """
+    """A compressor of one DDP model's gradients.  Made by ``hvd_sparse.ddp.register``."""
 
     is_called_alone = True
     clips_all_gradients = True
@@ -70,14 +62,11 @@ class DdpCompressor(ParameterCompressor):
         self._sent: list[SentBucket] = []
         self._buckets = 0
         self._marks_idle = False
-        self._finishes = configuration.memory.finishes
         self._accumulation = Accumulation(self._parameters, asks_for_results=self._finishes)
         self._optimizer_hook: Any = None
         self._has_judged = False
         self.collective = TorchDistributedCollective(group, self._parameters[0].device)
         self._start(dist.get_rank(group), dist.get_rank)
-        if configuration.hides:
-            self._policy = HidingPolicy(self.step, self.name)
         try:
             self._driver = Driver(self.step, self.collective, self.name)
             self._meet()
@@ -86,9 +75,8 @@ class DdpCompressor(ParameterCompressor):
             raise
         self.has_begun = True
         let_threads_finish()
-        hook = register_optimizer_step_pre_hook(weakly(self._meet_optimizer))
-        weakref.finalize(self, hook.remove)
-        self._optimizer_hook = hook
+        self._optimizer_hook = register_optimizer_step_pre_hook(weakly(self._meet_optimizer))
+        weakref.finalize(self, self._optimizer_hook.remove)
 
     def _meeting_place(self) -> str:
         # a process group matches collectives by their order alone
@@ -97,10 +85,7 @@ class DdpCompressor(ParameterCompressor):
     # -- what DDP calls ---------------------------------------------------------------------------
 
     def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Take a bucket in, and start its collectives; at the last one of a pass, finish the step.
-
-        The result takes the place of the bucket's gradients.
-        """
+        """Start a bucket's collectives, and finish the step at the last bucket of a pass."""
         if self._is_closed:
             raise InvalidOption(
                 f"the compressor {self.name!r} is closed, but DDP keeps its hook: wrap the bare "
@@ -129,7 +114,6 @@ class DdpCompressor(ParameterCompressor):
         self._scale.forget()  # nothing may have come of the last step
 
     def _send(self, sent: SentBucket) -> None:
-        """Take in a bucket's gradients, and start its exchange and its sum."""
         gradients = sent.gradients
         position_of = self.results.position_of
         positions = [position_of[id(parameter)] for parameter in sent.bucket.parameters()]
@@ -189,7 +173,7 @@ class DdpCompressor(ParameterCompressor):
             self._collect(sent)
         except Exception as error:
             self._policy.fail()
-            self.step.fail(run, error)
+            self.step.transactions.fail(run, error)
             if isinstance(error, ExchangeTimeout) or not isinstance(error, SparseError):
                 raise  # the others cannot be waited for, or do not know of it
             for each in sent:
@@ -230,7 +214,6 @@ class DdpCompressor(ParameterCompressor):
             self._driver.abandon(sent[0].tickets[0].run, error)
 
     def _receive(self, sent: SentBucket) -> None:
-        """Write a bucket's results into its gradients."""
         for ticket, gradient, reduced, is_idle in sent.results():
             position = ticket.position
             assert position is not None
@@ -258,8 +241,7 @@ class DdpCompressor(ParameterCompressor):
     # -- the optimizer ----------------------------------------------------------------------------
 
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:
-        """Do an optimizer's work from now on; InvalidOption if it lacks a parameter of the
-        model."""
+        """Do an optimizer's work; InvalidOption if it lacks a parameter of the model."""
         held = {parameter for group in optimizer.param_groups for parameter in group["params"]}
         for spec, parameter in zip(self.step.specs, self._parameters):
             if parameter not in held:
@@ -291,13 +273,44 @@ class DdpCompressor(ParameterCompressor):
             self._optimizer_hook.remove()
 
 
+def parameters_of(model: DistributedDataParallel) -> list[tuple[str, torch.Tensor]]:
+    """Return the parameters that DDP reduces, with the bare model's names, compiled or not;
+    InvalidOption if there are none, UnsupportedInput for a dtype that cannot be compressed."""
+    # As DDP asks its list, for every name that a parameter has: one of the root module's own is
+    # ".weight" to it, so that "weight" in the list ignores nothing.
+    reduced = {
+        parameter
+        for place, module in model.module.named_modules()
+        for name, parameter in module.named_parameters(recurse=False)
+        if f"{place}.{name}" not in model.parameters_to_ignore
+    }
+    named = [
+        (bare(name), parameter)
+        for name, parameter in model.module.named_parameters()
+        if parameter.requires_grad and parameter in reduced
+    ]
+    if not named:
+        raise InvalidOption(
+            "DDP reduces no parameter of this model: set requires_grad of the trained ones before "
+            "making DistributedDataParallel"
+        )
+    for name, parameter in named:
+        if dtype_of(parameter) not in FLOATS:
+            raise UnsupportedInput(
+                f"tensor {name!r} has dtype {dtype_of(parameter)}: only "
+                f"{', '.join(sorted(FLOATS))} can be compressed; keep it as parameters of these "
+                "dtypes, or let DDP ignore it"
+            )
+    return named
+
+
 @cache  # however many models a program has, it waits once
 def let_threads_finish() -> None:
     """Leave the interpreter's lock to Gloo's threads for ``PAUSE_S`` when the program is through.
 
-    A DDP model keeps its process group to itself, so ``destroy_process_group`` does not end Gloo's
-    threads (torch 2.13).  Such a thread needs the lock to let go of the last collective's tensors.
-    One that asks for it when the interpreter has begun to end aborts the process, "terminate called
-    without an active exception" (pytorch/pytorch#179291), with and without a hook of ours.
+    A DDP model keeps its process group, so ``destroy_process_group`` does not end Gloo's threads
+    (torch 2.13).  One that asks for the lock, to let go of the last tensors, when the interpreter
+    has begun to end aborts the process, "terminate called without an active exception"
+    (pytorch/pytorch#179291), with and without a hook of ours.
     """
     atexit.register(time.sleep, PAUSE_S)

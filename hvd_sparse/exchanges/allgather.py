@@ -48,7 +48,7 @@ class AllGatherExchange(Exchange):
             whole = slice(0, member.spec.numel)
             parts = []
             for message in messages:
-                frame = message.frame_of.get(position)
+                frame = message.frames.get(position)
                 if frame is not None:
                     parts.append((whole, frame))
             # A frame is missing where a rank's device found NaN or Inf only after the carrier had

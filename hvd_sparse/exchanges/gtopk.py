@@ -91,7 +91,7 @@ class GTopK(Exchange):
                     (message,) = context.read(received, [context.rank + distance])
                     for position, branch in tree.items():
                         branch.take_in(
-                            message.frame(position) if position in message.framed else None
+                            message.frame(position) if position in message.frames else None
                         )
         gathered = yield AllGather(
             context.write(_encode(context, tree if context.rank == 0 else {}))
@@ -99,7 +99,7 @@ class GTopK(Exchange):
         root = context.read(gathered)[0]
         context.finish()
         return {
-            p: branch.finish(root.frame(p), self.conserving) if p in root.framed else BEYOND_RANGE
+            p: branch.finish(root.frame(p), self.conserving) if p in root.frames else BEYOND_RANGE
             for p, branch in tree.items()
         }
 

@@ -125,7 +125,7 @@ class Hierarchical(Exchange):
                     for r, m in enumerate(arrived)
                 )
             )
-            if all(position in message.framed for message in arrived)
+            if all(position in message.frames for message in arrived)
             else BEYOND_RANGE
             for position, member in context.members.items()
         }

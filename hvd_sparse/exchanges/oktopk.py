@@ -201,7 +201,7 @@ class _Plan:
 
     def finish(self, messages: list[Message]) -> Arrival:
         numel, position = self._member.spec.numel, self._member.position
-        if any(position not in messages[owner].framed for owner in self._owners):
+        if any(position not in messages[owner].frames for owner in self._owners):
             return BEYOND_RANGE
         applied = join(list(self._regions(messages)), numel, self._member.spec.accumulator)
         if self.is_exact_step:  # the owners may have sent more than k in total

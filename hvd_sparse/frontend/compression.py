@@ -1,27 +1,31 @@
-"""``Compression.auto`` and ``Compression.nothing``, and the options of local steps."""
+"""``Compression.auto``, ``Compression.nothing`` and ``LocalSteps``, as all frontends have them."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 from hvd_sparse.checks import check_number, check_truth, check_whole
 from hvd_sparse.compatibility import PLANNED, refuse_hiding
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.density_rule import Density
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.frontend.compressor import Compressor
 from hvd_sparse.methods.builder import Builder, density_for
-from hvd_sparse.plan.fallback import Fallback
-from hvd_sparse.plan.policy import Policy
-from hvd_sparse.plan.trial import FP16, WAYS, Trial
+from hvd_sparse.plan.fallback import Fallback, Trial
+from hvd_sparse.plan.policy import FP16, WAYS, Policy
 from hvd_sparse.selectors.ldte_bs import LdteBs
-from hvd_sparse.untyped import GradScaler, Optimizer, Option, Params, ProcessSet, Value
+from hvd_sparse.untyped import GradScaler, Optimizer, Option, Params, ProcessSet, Report, Value
 
 logger = logging.getLogger("hvd_sparse")
 
 
 class AutoMethod(Builder[Value]):
-    """``Compression.auto``."""
+    """``Compression.auto`` and ``Compression.nothing``; a frontend sets the two classes."""
+
+    _compressor: ClassVar[Callable[..., Value]]
+    _nothing: ClassVar[type[SendNothing]]
 
     @classmethod
     def _create(
@@ -32,7 +36,19 @@ class AutoMethod(Builder[Value]):
         grad_scaler: GradScaler,
         policy: Policy | None = None,
     ) -> Value:
-        raise NotImplementedError
+        return cls._compressor(params, configuration, process_set, grad_scaler, policy)
+
+    @classmethod
+    def nothing(cls, params: Params = None) -> Value:
+        """Return a compressor that sends nothing, to measure the upper bound of any speed-up.
+
+        Every rank trains with its own gradients, so use it for timing only.
+
+        Parameters
+        ----------
+        params : as for the other methods; ignored
+        """
+        return cls._nothing()
 
     @classmethod
     def _fallback(cls, trial: Trial, *, sends_all: bool) -> Policy:
@@ -117,22 +133,63 @@ class SendNothing:
         )
 
 
-def check_local_steps(
-    compression: object, every: object, outer_lr: object, outer_momentum: object, nesterov: object
-) -> None:
-    """Raise InvalidOption for invalid options of local steps."""
-    if not callable(compression):
-        raise InvalidOption(
-            f"compression is {compression!r}: give a function that makes the compressor of the "
-            "anchors, for example functools.partial(Compression.topk, density=0.01)"
-        )
-    check_whole(every, "every of LocalSteps", 1)
-    check_number(outer_lr, "outer_lr of LocalSteps", 0)
-    check_truth(nesterov, "nesterov of LocalSteps")
-    if outer_momentum != 0:
-        check_number(outer_momentum, "outer_momentum of LocalSteps", 0, 1, "0, or below 1")
-    elif nesterov:
-        raise InvalidOption(
-            "nesterov of LocalSteps is True without outer_momentum: give one, for example "
-            "outer_momentum=0.9"
-        )
+class LocalStepsBase:
+    """Counts local steps, and exchanges when they are due."""
+
+    compressor: Compressor
+
+    def __init__(
+        self,
+        compression: Callable[..., Compressor],
+        every: int,
+        outer_lr: float,
+        outer_momentum: float,
+        nesterov: bool,
+    ) -> None:
+        if not callable(compression):
+            raise InvalidOption(
+                f"compression is {compression!r}: give a function that makes the compressor of the "
+                "anchors, for example functools.partial(Compression.topk, density=0.01)"
+            )
+        check_whole(every, "every of LocalSteps", 1)
+        check_number(outer_lr, "outer_lr of LocalSteps", 0)
+        check_truth(nesterov, "nesterov of LocalSteps")
+        if outer_momentum != 0:
+            check_number(outer_momentum, "outer_momentum of LocalSteps", 0, 1, "0, or below 1")
+        elif nesterov:
+            raise InvalidOption(
+                "nesterov of LocalSteps is True without outer_momentum: give one, for example "
+                "outer_momentum=0.9"
+            )
+        self.every, self.taken = every, 0
+
+    def advance(self) -> None:
+        """Count a local step, and exchange if it is due."""
+        self.taken += 1
+        if self.taken >= self.every:
+            self.exchange()
+
+    def exchange(self) -> None:
+        """Exchange now. Collective; no effect if no step was taken since the last exchange.
+
+        Call it at the end if the number of steps is no multiple of ``every``.
+        """
+        if self.taken:
+            self._exchange()
+            self.taken = 0
+
+    def _exchange(self) -> None:
+        raise NotImplementedError
+
+    def stats(self) -> Report:
+        """Return the compressor's report; its steps are exchanges."""
+        return self.compressor.stats()
+
+
+def refuse_unfrozen(what: str) -> None:
+    """Raise InvalidOption for a tensor without an anchor that is trained."""
+    raise InvalidOption(
+        f"{what} was frozen when LocalSteps was made, and is trained now: it has no anchor, and "
+        "ranks would stay apart; make LocalSteps while it is unfrozen, and freeze it then, or make "
+        "another LocalSteps now"
+    )

@@ -13,19 +13,15 @@ from hvd_sparse.collectives.topology import is_elastic
 from hvd_sparse.configuration import DEVICE_WIRE, Configuration
 from hvd_sparse.errors import ExchangeTimeout, InvalidOption
 from hvd_sparse.frontend.naming import Naming
-from hvd_sparse.frontend.outlet import Outlet
-from hvd_sparse.frontend.recorder import Recorder
+from hvd_sparse.frontend.recorder import Outlet, Recorder
 from hvd_sparse.frontend.states import footprint, load_state, saved_state
 from hvd_sparse.frontend.summary import summary_of, summary_of_ranks
 from hvd_sparse.plan.group_plan import GroupPlan
 from hvd_sparse.plan.hiding import HiddenDensities
-from hvd_sparse.plan.policy import Policy
-from hvd_sparse.plan.trial import Verdict
+from hvd_sparse.plan.policy import Policy, Verdict, waiting
 from hvd_sparse.registry import configuration as describe_part
-from hvd_sparse.state.checkpoint_file import read
-from hvd_sparse.state.commits import Commits
-from hvd_sparse.state.gathering import Gatherer, gather_into_file
-from hvd_sparse.state.redistribution import redistribute
+from hvd_sparse.state.checkpoint_file import Gatherer, gather_into_file, read
+from hvd_sparse.state.redistribution import Commits, redistribute
 from hvd_sparse.state.state_check import IncompatibleKeys, incompatible_keys, named_as
 from hvd_sparse.step.driver import Conversation
 from hvd_sparse.step.handshake import describe_rank, handshake
@@ -53,18 +49,10 @@ class Compressor:
     Compares and hashes by identity.  A frontend calls ``_take_name``, sets ``step`` and
     ``collective``, and calls ``_start``.
 
-    Parameters
-    ----------
     configuration : parts and options
     place : text that identifies process set and frontend in the handshake's name
-    world_size : current number of ranks in the process set
     policy : chooses each step's way; None to compress at every step
-
-    Attributes
-    ----------
-    collective : of the process set, with a time limit
     messenger : the collective for messages; all other collectives use the host
-    handshake_name : of the last handshake's collectives
     """
 
     step: Step
@@ -116,8 +104,7 @@ class Compressor:
     def _start(self, rank: int, process_rank: Callable[[], int]) -> None:
         """Start watchdog, timeline and telemetry; log the bytes before they are allocated.
 
-        rank : rank in the process set; -1 outside
-        process_rank : function that returns the rank among all processes
+        rank : in the process set, -1 outside; ``process_rank`` returns that among all processes
         """
         logger.info(
             "compressor %s will keep %d bytes on every rank",
@@ -131,16 +118,14 @@ class Compressor:
         self._record()
 
     def _record(self) -> None:
-        """Open this rank's telemetry writers."""
-        configuration = self.configuration
+        writers, every = self.configuration.telemetry, self.configuration.telemetry_every
         self._writes_as = rank = self.watchdog.rank
-        if not isinstance(configuration.telemetry, tuple) or rank < 0:
+        if not isinstance(writers, tuple) or rank < 0:
             return
         place = Place(rank, self._size_of_world())
-        outlet = Outlet(configuration.telemetry, place)
+        outlet = Outlet(writers, place)
         if not outlet.is_open:
             return
-        every = configuration.telemetry_every
         self._recorder = Recorder(self.step, every, outlet, self.watchdog.lagging)
         weakref.finalize(self, self._recorder.close)  # at the program's end, too
         self._recorder.introduce(
@@ -169,32 +154,28 @@ class Compressor:
         return self._world or (self.collective.rank, self.collective.world_size)
 
     def _size_of_world(self) -> int:
-        """Return the number of ranks in the process set, also on a rank outside the set."""
+        """Return the ranks of the process set, also on a rank outside of it."""
         return self._world[1] if self._world else self.collective.world_size
 
     def _meeting_place(self) -> str:
         return self._naming.meeting_place()
 
     def _meet(self) -> None:
-        """Compare all ranks' configurations, and let the ranks' watchdogs find each other.
+        """Compare all ranks' configurations, and let their watchdogs find each other.
         Collective."""
-        collective, timeout_s = self.collective, self.configuration.timeout_s
-        ledger = self.watchdog.ledger
-        ledger.begin(HANDSHAKE)
+        collective, limit_s = self.collective, self.limit_s
         shake = handshake(self._describe(self.step.specs), collective.world_size)
         self.handshake_name = self._meeting_place()
-        try:
-            with ledger.waiting():
-                Conversation(shake, collective, self.handshake_name).finish(timeout_s)
-                meeting = introduce(self.watchdog.endpoint(collective.rank))
-                peers = f"{self.handshake_name}.peers"
-                self.watchdog.meet(Conversation(meeting, collective, peers).finish(timeout_s))
-                if is_elastic():
-                    self._share_state()
-        except ExchangeTimeout as error:
-            raise self.explain(error) from error
-        finally:
-            ledger.clear()
+        with waiting(self, HANDSHAKE):
+            Conversation(shake, collective, self.handshake_name).finish(limit_s)
+            meeting = introduce(self.watchdog.endpoint(collective.rank))
+            peers = f"{self.handshake_name}.peers"
+            self.watchdog.meet(Conversation(meeting, collective, peers).finish(limit_s))
+            if is_elastic():
+                state = f"{self.handshake_name}.state"
+                shared = self._commits.rejoin(self.state_dict(), collective, state, limit_s)
+                self._world = shared["rank"], shared["world_size"]
+                self.load_state_dict(shared)
         self._world = collective.rank, collective.world_size
 
     def _describe(self, specs: Sequence[TensorSpec]) -> Report:
@@ -369,15 +350,8 @@ class Compressor:
             )
         state, name = self.state_dict(), f"hvd_sparse.save.{self.name}"
         limit_s = None if self.limit_s is None else PATIENCE_IN_SAVE * self.limit_s
-        ledger = self.watchdog.ledger
-        ledger.begin(SAVE)
-        try:
-            with ledger.waiting():
-                gather_into_file(state, path, self.collective, name, limit_s)
-        except ExchangeTimeout as error:
-            raise self.explain(error) from error
-        finally:
-            ledger.end(SAVE)
+        with waiting(self, SAVE):
+            gather_into_file(state, path, self.collective, name, limit_s)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Load this rank's part of a file that ``save`` wrote; every rank reads the file.
@@ -414,8 +388,8 @@ class Compressor:
     def rejoin(self) -> None:
         """Continue in a new world of ranks. Collective; elastic states call it in ``sync``.
 
-        Residuals are redistributed if workers joined or left: see ``state.commits``. The new rank 0
-        writes records.
+        Residuals are redistributed if workers joined or left: see ``state.redistribution``. The
+        new rank 0 writes records.
         """
         self._forget_world()
         self._meet()
@@ -427,7 +401,6 @@ class Compressor:
 
     @property
     def is_in_another_world(self) -> bool:
-        """Return whether Horovod was restarted since the handshake, with another rank or size."""
         now = self.collective.rank, self.collective.world_size
         return self._world is not None and self._world != now
 
@@ -435,12 +408,6 @@ class Compressor:
         """Drop the step and collectives in progress."""
         self.watchdog.ledger.restart()
         self._policy.forget_world(self)
-
-    def _share_state(self) -> None:
-        name = f"{self.handshake_name}.state"
-        shared = self._commits.rejoin(self.state_dict(), self.collective, name, self.limit_s)
-        self._world = shared["rank"], shared["world_size"]
-        self.load_state_dict(shared)
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -468,7 +435,6 @@ class Compressor:
 
 @lru_cache(maxsize=1)  # once per process
 def say_alone() -> None:
-    """Warn that a single process compresses nothing."""
     logger.warning(
         "world size 1: Horovod exchanges nothing and calls no compressor; start more ranks, for "
         "example horovodrun -np"
@@ -486,6 +452,5 @@ def check_process_set(process_set: ProcessSet) -> None:
     if getattr(process_set, "process_set_id", None) is None:
         raise InvalidOption(
             f"process_set is {process_set!r}: give one that Horovod knows, by "
-            "hvd.init(process_sets=[...]) or "
-            "hvd.add_process_set, or leave it out for all ranks"
+            "hvd.init(process_sets=[...]) or hvd.add_process_set, or leave it out for all ranks"
         )

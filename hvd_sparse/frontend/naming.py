@@ -21,8 +21,6 @@ _NUMBERS: dict[str, dict[int, object]] = {}
 class Naming:
     """The name of one compressor.
 
-    Parameters
-    ----------
     place : text that identifies process set and frontend
     given : the option ``name``
     """
@@ -41,7 +39,12 @@ class Naming:
         all ranks. A name becomes free only when the compressor is closed, because ranks do not
         collect garbage at the same time.
         """
-        self.name = self._given or f"{_digest(specs)}{self._suffix()}"
+        if not self._given:
+            # Equal models differ by number, and those of several process sets by the set.
+            process_set = self.place.partition(".")[2]
+            of_set = "" if process_set in ("", "0") else f".set{process_set}"
+            number = f".{self._number}" if self._number else ""
+            self.name = f"{_digest(specs)}{of_set}{number}"
         if _LIVE.get(self.name) not in (None, self):
             gc.collect()  # an unreferenced compressor may still be registered
         if _LIVE.get(self.name) not in (None, self):
@@ -53,21 +56,13 @@ class Naming:
         _LIVE[self.name] = self
         return self.name
 
-    def _suffix(self) -> str:
-        """Return a suffix that distinguishes equal models; "" for the first of the global process
-        set."""
-        process_set = self.place.partition(".")[2]
-        of_set = "" if process_set in ("", "0") else f".set{process_set}"
-        return of_set + (f".{self._number}" if self._number else "")
-
     def meeting_place(self) -> str:
         """Return the name of a new handshake: its number in this world, the same on every rank.
 
-        Handshakes are numbered by the order of first gradients. Compressors' names cannot be used,
-        because they depend on the model, whose differences the handshake must find; nor can the
-        order of creation, because ranks would wait for a compressor that only one rank made. A
-        second handshake of a compressor means that an elastic restart made a new world with new
-        ranks, so the numbers start again.
+        Handshakes are numbered by the order of first gradients. Names depend on the model, whose
+        differences the handshake must find; in the order of creation ranks would wait for a
+        compressor that only one rank made. A compressor's second handshake means that an elastic
+        restart made a new world, so the numbers start again.
         """
         met = _MET.setdefault(self.place, [])
         if self._claim in met:

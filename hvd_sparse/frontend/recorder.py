@@ -1,27 +1,36 @@
-"""Recorder: measures one step at every interval, and passes a record to the writers.
+"""Telemetry: measures one step at every interval, and passes a record to the writers.
 
-Between those steps it only counts steps and notes the sent entries, which staleness needs.
+Between those steps it only counts steps and notes the sent entries, which staleness needs.  The
+writers run in a separate thread, so that training never waits.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
+import queue
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from hvd_sparse.frontend.outlet import Outlet
+from hvd_sparse.errors import InvalidOption, SparseError
 from hvd_sparse.step.records import StepRun, TensorStep
 from hvd_sparse.step.stats import BYTES
 from hvd_sparse.step.step import Step
-from hvd_sparse.telemetry.contract import numbers_of, stamped
+from hvd_sparse.telemetry.contract import Function, Place, Writer, numbers_of, stamped
 from hvd_sparse.untyped import Option, Report
 
 logger = logging.getLogger("hvd_sparse")
+
+MOST_WAITING = 1000
+"""Records that may wait for their writers; further ones are dropped."""
+LAST_S = 10.0
+"""Seconds for which a program waits at its end for pending records."""
 
 COUNTS = ("sparse_steps", "dense_steps", "passes", "one_pass", "fallbacks")
 SPANS = ("select", "encode", "exchange", "decode")
@@ -31,14 +40,9 @@ Span = tuple[str, str, float, float]
 
 
 class Recorder:
-    """Makes the records of one compressor on one rank.
+    """Makes the records of one compressor on one rank, every ``every`` steps and at the first.
 
-    Parameters
-    ----------
-    step : the compressor's tensors and their steps
-    every : steps between records; the first step has a record too
-    outlet : the writers
-    find_lagging : function that returns the ranks behind this one; called in a separate thread
+    find_lagging : returns the ranks behind this one; called in a separate thread
     """
 
     def __init__(
@@ -53,7 +57,7 @@ class Recorder:
         self._count = 0
         self._run: StepRun | None = None
         self._run_began_s = 0.0
-        self._began_s = self._last_s = time.monotonic()
+        self._began_s = time.monotonic()
         self._last_count = 0
         self._spans: list[Span] = []
         self._lagging: list[int] | None = None
@@ -89,7 +93,7 @@ class Recorder:
         self._spans.append((what, whose, start_s, end_s))
 
     def submitted(self, run: StepRun) -> None:
-        """Look for ranks that are behind, because this rank has submitted all tensors of a step."""
+        """Look for ranks that are behind, as this rank has submitted all tensors of a step."""
         if run is not self._run or self._has_asked or self._find_lagging is None:
             return
         self._has_asked, find = True, self._find_lagging
@@ -107,7 +111,6 @@ class Recorder:
         self._outlet.put(stamped("metrics", number, self._began_s, numbers_of(metrics)))
 
     def introduce(self, content: Report) -> None:
-        """Write the record that describes the run."""
         self._outlet.put(stamped("run", self.steps(), self._began_s, content))
 
     def steps(self) -> int:
@@ -157,17 +160,15 @@ class Recorder:
             before, now = self._counted.get(key, {}), dict(counter)
             counts[key] = {name: now[name] - before.get(name, 0) for name in now}
             self._counted[key] = now
-        sent = stats.all_bytes()
-        of_interval = {way: sent[way] - self._bytes.get(way, 0) for way in sent}
-        self._bytes = sent
+        bytes_before, self._bytes = self._bytes, stats.all_bytes()
         has_frames = not (self._step.exchange.settles_later or self._step.exchange.sums_first)
         tensors = {}
         for key, counted in counts.items():
             mine = _of_tensor(counted, tickets.get(key), steps, has_frames=has_frames)
             tensors[key] = {**mine, **{f"{kind}_s": seconds[kind].get(key) for kind in SPANS}}
-        total = _of_all(counts.values(), tickets.values(), tensors.values())
-        total["bytes_sent"] = of_interval["sent"] / steps
-        total["bytes_received"] = of_interval["received"] / steps
+        total = _of_all(counts.values(), tickets.values())
+        for way in ("sent", "received"):
+            total[f"bytes_{way}"] = (self._bytes[way] - bytes_before.get(way, 0)) / steps
         for kind in SPANS:
             total[f"{kind}_s"] = sum(seconds[kind].values()) if seconds[kind] else None
         total["exchange_s"] = union(self._spans)
@@ -177,47 +178,35 @@ class Recorder:
 def _of_tensor(
     counted: Mapping[str, int], ticket: TensorStep | None, steps: int, *, has_frames: bool
 ) -> Report:
-    """Return a record's values of one tensor, without times; ``ticket``, the tensor's step, is None
-    if the step was dense."""
-    entries = counted.get("entries_total", 0)
-    values: Report = {name: counted.get(name, 0) for name in COUNTS}
-    values["density_asked"] = None
-    values["density_achieved"] = counted["entries_sent"] / entries if entries else None
+    """Return one tensor's values but times; ``ticket`` is None if the step was dense."""
+    sent = None if ticket is None else ticket.outgoing
+    values = _of_all([counted], [] if ticket is None or sent is None else [ticket])
     values["bytes_sent"] = counted.get(BYTES, 0) / steps if has_frames else None
-    for name in ("bytes_received", "threshold", "residual_norm", "contraction", "staleness"):
-        values[name] = None
-    if ticket is None or ticket.outgoing is None:
-        return values
-    sent = ticket.outgoing
-    values["density_asked"] = ticket.parts.density
-    if has_frames:
-        values["bytes_received"] = _received(ticket)
-    if sent.found is not None and sent.found.threshold is not None:
-        values["threshold"] = _finite(sent.found.threshold)
-    if sent.observed is not None:
-        kept, there, waited = sent.observed
-        values["residual_norm"] = _finite(sent.norm)
-        values["contraction"] = kept / there if there else None
-        values["staleness"] = waited / sent.entries if sent.entries else None
+    values["bytes_received"] = None
+    if ticket is not None and sent is not None:
+        if has_frames:
+            values["bytes_received"] = _received(ticket)
+        if sent.found is not None and sent.found.threshold is not None:
+            values["threshold"] = _finite(sent.found.threshold)
     return values
 
 
-def _of_all(
-    counts: Iterable[Mapping[str, int]], tickets: Iterable[TensorStep], tensors: Iterable[Report]
-) -> Report:
+def _of_all(counts: Iterable[Mapping[str, int]], tickets: Iterable[TensorStep]) -> Report:
+    """Return the values that several tensors have together, without bytes and times."""
     sums = dict.fromkeys((*COUNTS, "entries_sent", "entries_total"), 0)
     for counted in counts:
         for name in sums:
             sums[name] += counted.get(name, 0)
-    observed, asked = [], []
+    observed, asked, norms = [], [], []
     for ticket in tickets:
         sent = ticket.outgoing
         if sent is not None and sent.observed is not None:
             observed.append((*sent.observed, sent.entries))
+            norms.append(_finite(sent.norm))
         if ticket.parts.density is not None:
             asked.append(ticket.parts.density)
     kept, there, waited, entries = (sum(values) for values in zip([0.0] * 4, *observed))
-    norms = [each["residual_norm"] for each in tensors if each["residual_norm"] is not None]
+    known = [norm for norm in norms if norm is not None]
     total = sums["entries_total"]
     return {
         **{name: sums[name] for name in COUNTS},
@@ -225,7 +214,7 @@ def _of_all(
         "density_asked": asked[0] if len(set(asked)) == 1 else None,
         "density_achieved": sums["entries_sent"] / total if total else None,
         "threshold": None,
-        "residual_norm": math.hypot(*norms) if norms else None,
+        "residual_norm": math.hypot(*known) if known else None,
         "contraction": kept / there if there else None,
         "staleness": waited / entries if entries else None,
     }
@@ -245,7 +234,7 @@ def _finite(value: float) -> float | None:
 
 
 def _seconds_of(spans: Iterable[Span]) -> dict[str, dict[str, float]]:
-    """Return the seconds of each kind of span, by tensor; a message's seconds count for each
+    """Return the seconds of each kind of span by tensor; those of a message count for each
     member."""
     found: dict[str, dict[str, float]] = {kind: defaultdict(float) for kind in SPANS}
     for kind, whose, start_s, end_s in list(spans):
@@ -266,3 +255,127 @@ def union(spans: Iterable[Span]) -> float | None:
         total += max(0.0, end_s - max(start_s, reached))
         reached = max(reached, end_s)
     return total
+
+
+class Target(NamedTuple):
+    """An open writer: its name, its functions, and the remedy when it fails."""
+
+    name: str
+    write: Callable[[Report], object]
+    close: Callable[[], object]
+    remedy: str
+
+
+class Outlet:
+    """The open writers of one rank.
+
+    A writer that fails is closed, with one warning that names the writer and the remedy.
+    """
+
+    def __init__(self, writers: Sequence[Writer | Function], place: Place) -> None:
+        self._targets = [
+            _opened(writer, number, place)
+            for number, writer in enumerate(writers)
+            if place.rank == 0 or getattr(writer, "all_ranks", False)
+        ]
+        self._jobs: queue.Queue[Report | None] = queue.Queue(MOST_WAITING)
+        self._is_over = self._has_dropped = False
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def _names(self) -> str:
+        return ", ".join(target.name for target in self._targets)
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether any writer is open."""
+        return bool(self._targets) and not self._is_over
+
+    def put(self, record: Report) -> None:
+        """Queue a record for all writers, without waiting."""
+        with self._lock:
+            if not self.is_open:
+                return
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="hvd_sparse telemetry", daemon=True
+                )
+                self._thread.start()
+        try:
+            self._jobs.put_nowait(record)
+        except queue.Full:
+            if not self._has_dropped:
+                self._has_dropped = True
+                logger.warning(
+                    "telemetry: writers %s are behind by %d records, so further ones are "
+                    "dropped: check the disk or server they write to, or raise telemetry_every",
+                    self._names(),
+                    MOST_WAITING,
+                )
+
+    def _run(self) -> None:
+        while (record := self._jobs.get()) is not None:
+            for target in list(self._targets):
+                try:
+                    target.write(record)
+                # Any exception, also of a user's writer, because training must go on.
+                except Exception as error:
+                    self._drop(target, error)
+        for target in list(self._targets):
+            try:
+                target.close()
+            except Exception as error:
+                self._drop(target, error)
+
+    def _drop(self, target: Target, error: Exception) -> None:
+        self._targets.remove(target)
+        logger.warning(
+            "telemetry: writer %s failed and is disabled; training continues: %s: %s; %s",
+            target.name,
+            type(error).__name__,
+            error,
+            target.remedy,
+        )
+        with contextlib.suppress(Exception):  # the writer's error was logged already
+            target.close()
+
+    def close(self) -> None:
+        """Write pending records, close the writers, and accept no more; with a time limit."""
+        with self._lock:
+            if self._is_over:
+                return
+            self._is_over, thread = True, self._thread
+        if thread is threading.current_thread():  # garbage is collected in any thread
+            return
+        if thread is None:
+            for target in self._targets:
+                with contextlib.suppress(Exception):  # no record was written
+                    target.close()
+            return
+        with contextlib.suppress(queue.Full):
+            self._jobs.put(None, timeout=LAST_S)
+        thread.join(LAST_S)
+        if thread.is_alive():
+            logger.warning(
+                "telemetry: writers %s did not end within %g s, so the last records may be "
+                "missing: %s",
+                self._names(),
+                LAST_S,
+                "; ".join(target.remedy for target in self._targets),
+            )
+
+
+def _opened(writer: Writer | Function, number: int, place: Place) -> Target:
+    if not isinstance(writer, Writer):
+        name = f"{getattr(writer, '__qualname__', type(writer).__name__)} ({number})"
+        return Target(name, writer, lambda: None, "let it return, and catch what it raises")
+    try:
+        sink = writer.open(place)
+    except SparseError:
+        raise
+    except Exception as error:  # an error of the writer's own package
+        raise InvalidOption(
+            f"telemetry writer {writer.id!r} cannot begin: {type(error).__name__}: {error}; "
+            f"{writer.remedy}, or leave it out"
+        ) from error
+    return Target(f"{writer.id} ({number})", sink.write, sink.close, writer.remedy)

@@ -26,10 +26,9 @@ SAMPLE = 64
 def footprint(configuration: Configuration, specs: Sequence[TensorSpec], world_size: int) -> Report:
     """Return the bytes of state and messages, from shapes alone, JSON-able.
 
-    state_bytes : residuals, velocities and their second buffers on every rank, after every tensor
-        had a step
-    gathered_bytes : bytes of all ranks' messages for all tensors, which every rank receives in a
-        step at the requested density; None if the method chooses its own density
+    state_bytes : residuals, velocities and second buffers of a rank, once every tensor had a step
+    gathered_bytes : of all ranks' messages for all tensors, which every rank receives in a step at
+        the requested density; None if the method chooses its own density
     """
     sent = [s for s in specs if configuration.is_sparse(s.shape, s.numel)]
     kept = specs if configuration.memory.finishes else sent
@@ -98,10 +97,7 @@ def saved_state(step: Step, rank: int, world_size: int) -> Report:
 
 
 def load_state(step: Step, place: tuple[int, int], state: State, *, strict: bool) -> None:
-    """Load a ``saved_state``; RankMismatch, with all differences, if it belongs elsewhere.
-
-    place : this rank and the world size
-    """
+    """Load a ``saved_state``; RankMismatch, with all differences, if it belongs elsewhere."""
     kept = {spec.key: step.transactions.kept_of(spec) for spec in step.specs}
     differences = differences_of(state, step.configuration, step.specs, place, kept, strict=strict)
     if differences:

@@ -34,11 +34,7 @@ UNKNOWN = "-"
 
 
 def summary_of(stats: Report, entries: dict[str, int], frame_bytes: dict[str, int]) -> str:
-    """Return one rank's table.
-
-    stats : result of ``Compressor.stats``
-    entries, frame_bytes : counts by tensor
-    """
+    """Return one rank's table, of its ``Compressor.stats`` and counts by tensor."""
     steps = max(1, stats["steps"])
     told = sorted(stats["tensors"].items(), key=lambda item: -frame_bytes[item[0]])
     rows = [_row(key, values, entries[key], frame_bytes[key]) for key, values in told[:MOST_ROWS]]
@@ -51,9 +47,8 @@ def summary_of(stats: Report, entries: dict[str, int], frame_bytes: dict[str, in
     together = sum(entries[key] for key, _ in told), sum(frame_bytes.values())
     rows.append(_row("total", stats, *together))
     title = (
-        f"hvd_sparse {stats['name']}: {stats['steps']} steps, "
-        f"{stats['bytes_sent'] / steps:,.0f} bytes sent and "
-        f"{stats['bytes_received'] / steps:,.0f} received a step"
+        f"hvd_sparse {stats['name']}: {stats['steps']} steps, {stats['bytes_sent'] / steps:,.0f} "
+        f"bytes sent and {stats['bytes_received'] / steps:,.0f} received a step"
     )
     return table(
         HEADINGS, rows, left=("tensor",), title=title + _hiding(stats) + _along_rate(stats)
@@ -122,10 +117,8 @@ def table(
     left: Sequence[str] = (),
     title: str = "",
 ) -> str:
-    """Return lines of columns that are as wide as their widest cell.
-
-    left : headings of columns that are flush left; the others are flush right
-    """
+    """Return lines of columns that are as wide as their widest cell, flush right except
+    ``left``."""
     widths = [max(map(len, cells)) for cells in zip(headings, *rows)]
     rule = ["-" * width for width in widths]
     lines = [title] if title else []

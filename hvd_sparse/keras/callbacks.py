@@ -9,7 +9,7 @@ from hvd_sparse.checks import check_number
 from hvd_sparse.collectives.horovod_tensorflow import hvd
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
-from hvd_sparse.tensorflow.keras3 import values_of
+from hvd_sparse.tensorflow.variables import values_of
 from hvd_sparse.untyped import ProcessSet
 
 Logs = dict[str, float]
@@ -57,8 +57,8 @@ class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
         """Replace the logged metrics by their averages.  Collective."""
         if not self._process_set.included():
             return
-        for metric in sorted(logs or {}):  # one order on all ranks
-            assert logs is not None
+        logs = {} if logs is None else logs
+        for metric in sorted(logs):  # one order on all ranks
             mine = tf.constant(float(logs[metric]), tf.float64)
             name = f"hvd_sparse.metric.{metric}"
             logs[metric] = float(hvd.allreduce(mine, name=name, process_set=self._process_set))
@@ -75,10 +75,7 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):  # type: ignore[misc
     """
 
     def __init__(
-        self,
-        initial_lr: float,
-        warmup_epochs: float = 5,
-        steps_per_epoch: int | None = None,
+        self, initial_lr: float, warmup_epochs: float = 5, steps_per_epoch: int | None = None
     ) -> None:
         super().__init__()
         check_number(warmup_epochs, "warmup_epochs of LearningRateWarmupCallback", 0)
@@ -86,7 +83,6 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):  # type: ignore[misc
         self._epoch = 0
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
-        """Count an epoch's batches."""
         self._steps = self._steps or self.params.get("steps")
         if not self._steps:
             raise InvalidOption(
@@ -95,11 +91,9 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):  # type: ignore[misc
             )
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
-        """Note the epoch."""
         self._epoch = epoch
 
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
-        """Set the rate of this batch."""
         assert self._steps
         done = self._epoch + (batch + 1) / self._steps
         if done < self._epochs + 1 / self._steps:  # the last one ends at the rate itself
@@ -108,7 +102,7 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):  # type: ignore[misc
             self.model.optimizer.learning_rate = self._rate * (1 + (size - 1) * share) / size
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        """Log the rate, as ``lr``."""
+        """Log the learning rate, as ``lr``."""
         if logs is not None:
             logs["lr"] = float(tf.convert_to_tensor(self.model.optimizer.learning_rate))
 

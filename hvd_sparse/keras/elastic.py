@@ -24,7 +24,8 @@ from hvd_sparse.collectives.horovod_tensorflow import hvd
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.tensorflow.elastic import WithCompressor
-from hvd_sparse.tensorflow.keras3 import is_optimizer_of_keras_3, values_of
+from hvd_sparse.tensorflow.optimizer import is_optimizer_of_keras_3
+from hvd_sparse.tensorflow.variables import values_of
 from hvd_sparse.untyped import Optimizer, Value
 
 

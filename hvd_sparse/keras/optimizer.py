@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 
 import keras
 import tensorflow as tf
 
 from hvd_sparse.collectives.horovod_tensorflow import hvd
+from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.errors import InvalidOption, UnsupportedInput
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
-from hvd_sparse.tensorflow.identity import check_names, refuse_xla
-from hvd_sparse.tensorflow.keras3 import (
-    derive,
-    inner_of,
-    is_optimizer_of_keras_3,
+from hvd_sparse.tensorflow.optimizer import derive, inner_of, is_optimizer_of_keras_3
+from hvd_sparse.tensorflow.variables import (
+    callers,
+    check_names,
+    refuse_xla,
     value_of,
     values_of,
 )
-from hvd_sparse.untyped import Optimizer, Option, ProcessSet, Report, Value
+from hvd_sparse.untyped import Optimizer, Option, ProcessSet, Value
 
 Reduce = Callable[[list[Value], list[Value]], list[Value]]
 AROUND = (
@@ -88,29 +88,29 @@ def DistributedOptimizer(
     """
     _check(optimizer, backward_passes_per_step)
     # Horovod's tape checks the options, and makes the function that reduces as they say.
-    tape = DistributedGradientTape(tf.GradientTape(), **options)
+    reduce = DistributedGradientTape(tf.GradientTape(), **options)._allreduce_grads
     is_scaling = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     inner = inner_of(optimizer)
     accumulates = is_scaling and bool(inner.gradient_accumulation_steps)
     compression = options.get("compression")
-    if is_scaling and isinstance(compression, TensorflowCompressor):
-        compression.scale_by(None if accumulates else optimizer)
+    if isinstance(compression, TensorflowCompressor):
+        if is_scaling:
+            compression.scale_by(None if accumulates else optimizer)
+        if compression.configuration.groups == PLANNED:
+            reduce = _as_planned(compression, options)
     if accumulates:
         derive(optimizer, _Agreeing, _hvd_sparse_process_set=options.get("process_set"))
     derive(
         inner if accumulates else optimizer,
         _ReducingScaled if is_scaling and not accumulates else _Reducing,
-        _allreduce_grads=staticmethod(_as_planned(options) or tape._allreduce_grads),
+        _allreduce_grads=staticmethod(reduce),
         _hvd_sparse_groups=options.get("groups"),
     )
     return optimizer
 
 
-def _as_planned(options: Report) -> Reduce | None:
-    """Return a reduction by the groups that are planned at tracing; None without a plan."""
-    compression = options.get("compression")
-    if not isinstance(compression, TensorflowCompressor) or not compression.plans_groups:
-        return None
+def _as_planned(compression: TensorflowCompressor, options: dict[str, Option]) -> Reduce:
+    """Return a reduction by the groups that are planned at tracing."""
     if options.get("groups") is not None:
         raise InvalidOption(
             "groups is given to DistributedOptimizer, and the compression plans groups: leave one "
@@ -149,7 +149,6 @@ class _Reducing(_Distributed):
     """
 
     def apply(self, grads: Sequence[Value], trainable_variables: Value = None) -> None:
-        """Reduce the gradients, and apply them."""
         _refuse_inside_scaling(self)
         for variable in trainable_variables or ():
             if getattr(variable, "overwrite_with_gradient", False):
@@ -186,7 +185,6 @@ class _ReducingScaled(_Distributed):
     the same batches."""
 
     def apply(self, grads: Sequence[Value], trainable_variables: Value = None) -> None:
-        """Reduce the scaled gradients, and apply them if all are finite."""
         own: Optimizer = self
         if trainable_variables is None:
             trainable_variables = own._trainable_variables
@@ -205,22 +203,21 @@ class _Agreeing(_Distributed):
     _hvd_sparse_process_set: ProcessSet
 
     def check_finite(self, grads: Sequence[Value]) -> Value:
-        """Return whether the gradients of this batch are finite on all ranks."""
         is_finite = super().check_finite(grads)  # type: ignore[misc]
         members = self._hvd_sparse_process_set or hvd.global_process_set
         if not members.included():
             return is_finite
-        told = tf.cast(is_finite, tf.float32)
-        least = hvd.allreduce(told, op=hvd.Min, name="hvd_sparse.is_finite", process_set=members)
+        mine = tf.cast(is_finite, tf.float32)
+        least = hvd.allreduce(mine, op=hvd.Min, name="hvd_sparse.is_finite", process_set=members)
         return least > 0
 
 
 def _check(optimizer: Optimizer, backward_passes_per_step: int) -> None:
+    name = type(optimizer).__name__
     if not is_optimizer_of_keras_3(optimizer):
         raise InvalidOption(
-            f"{type(optimizer).__name__} is no optimizer of Keras 3: give a "
-            "keras.optimizers.Optimizer, or one of Keras 2 to "
-            "horovod.tensorflow.keras.DistributedOptimizer"
+            f"{name} is no optimizer of Keras 3: give a keras.optimizers.Optimizer, or one of "
+            "Keras 2 to horovod.tensorflow.keras.DistributedOptimizer"
         )
     if keras.backend.backend() != "tensorflow":
         raise UnsupportedInput(
@@ -229,8 +226,7 @@ def _check(optimizer: Optimizer, backward_passes_per_step: int) -> None:
         )
     if isinstance(optimizer, _Distributed) or type(optimizer).__module__ == "horovod._keras":
         raise InvalidOption(
-            f"the {type(optimizer).__name__} is distributed already: make another, and give it to "
-            "this alone"
+            f"the {name} is distributed already: make another, and give it to this alone"
         )
     if isinstance(inner_of(optimizer), _Distributed):
         raise InvalidOption(f"the optimizer inside the LossScaleOptimizer is distributed: {AROUND}")
@@ -244,15 +240,12 @@ def _check(optimizer: Optimizer, backward_passes_per_step: int) -> None:
 
 def _refuse_inside_scaling(optimizer: Optimizer) -> None:
     """Raise UnsupportedInput where a ``LossScaleOptimizer`` calls."""
-    frame: Value = sys._getframe(1)
-    while frame is not None:
+    for frame in callers():
         caller = frame.f_locals.get("self")
-        if (
-            isinstance(caller, keras.optimizers.LossScaleOptimizer)
-            and not isinstance(caller, _Agreeing)
-            and caller.inner_optimizer is optimizer
-        ):
+        is_scaling = isinstance(caller, keras.optimizers.LossScaleOptimizer)
+        if not is_scaling or isinstance(caller, _Agreeing):
+            continue
+        if caller.inner_optimizer is optimizer:
             raise UnsupportedInput(
                 f"the {type(optimizer).__name__} is inside a LossScaleOptimizer: {AROUND}"
             )
-        frame = frame.f_back

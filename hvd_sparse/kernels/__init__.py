@@ -1,5 +1,8 @@
 """Kernels: the functions on arrays that all other parts call.
 
-``contract`` specifies the kernels, ``reference`` implements the contract in numpy, and the other
-modules are faster engines.
+``contract`` defines the kernels in numpy, and the other modules are faster engines.
 """
+
+from hvd_sparse.kernels.contract import Kernels
+
+reference = Kernels()

@@ -29,12 +29,12 @@ def aligned_zeros(numel: int, dtype: DTypeLike) -> np.ndarray:
 
 
 def empty_like(x: np.ndarray) -> np.ndarray:
-    """Return an uninitialised vector of x's size and dtype, on x's device or on the host."""
+    """Return an uninitialised vector of x's size, dtype and place."""
     return np.empty_like(x) if isinstance(x, np.ndarray) else x.empty_like()
 
 
 def write_maximum(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
-    """Write the elementwise maximum, on the host or one device; NaN if an entry is NaN."""
+    """Write the elementwise maximum, in one place; NaN if an entry is NaN."""
     if isinstance(out, np.ndarray):
         np.maximum(x, y, out=out)
     else:

@@ -1,7 +1,7 @@
-"""Contract of the kernels: the functions on arrays that selectors, memories and the step call.
+"""The kernels: functions on arrays that selectors, memories and the step call.
 
-``kernels.reference`` implements the contract in plain numpy, and tests compare all other engines
-with it. These rules make engines comparable:
+``Kernels`` defines them in plain numpy, and tests compare the faster engines with it. These rules
+make engines comparable:
 
 * An entry reaches a threshold if ``abs(x) >= dtype(threshold)``, with the threshold rounded to the
   data's dtype.
@@ -9,7 +9,8 @@ with it. These rules make engines comparable:
 * Exact zeros and NaN are never taken.
 * Integers and orderings are equal bit for bit between engines. Only ``moments`` and
   ``orthogonalized`` may differ, in their last digits.
-* A kernel writes only to arguments named ``residual``, ``out`` or ``out_...``.
+* A kernel writes only to arguments named ``residual``, ``out`` or ``out_...``, and to the new
+  vectors of a ``Direction``.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import ClassVar, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import DTypeLike
 
-from hvd_sparse.kernels.optimizers import AdamStep, NewtonSchulz
+from hvd_sparse.kernels.optimizers import Direction, Momentum, NewtonSchulz, iterated
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.types import Selection
 
@@ -42,12 +43,10 @@ class Moments:
 
     @property
     def abs_mean(self) -> float:
-        """The mean magnitude; 0 for an empty vector."""
         return self.abs_sum / self.numel if self.numel else 0.0
 
     @property
     def is_finite(self) -> bool:
-        """Whether no entry is NaN or Inf."""
         return bool(np.isfinite(self.abs_sum) and np.isfinite(self.abs_max))
 
 
@@ -67,8 +66,6 @@ class Tail:
 
 class Aim(NamedTuple):
     """Request to the pass that adds the gradient: also take the entries that reach a threshold.
-
-    Taking them in this pass saves another pass over the vector.
 
     threshold : magnitude above 0; if the dtype rounds it to 0, all non-zeros are taken
     capacity : if more entries than this reach the threshold, none is taken
@@ -114,47 +111,83 @@ Sums = Sequence[tuple[np.ndarray, Sequence[Selection], float]]
 """Arguments of ``Kernels.assemble`` for several tensors: out, parts and factor of each."""
 Surplus = Sequence[tuple[np.ndarray, Selection]]
 """Entries that were taken but not sent: for each tensor, its vector and the entries to put back."""
+Zeros = Callable[[int, DTypeLike], np.ndarray]
+"""Function of a number of entries and a dtype that makes a vector of zeros in a tensor's place."""
 
 
-class Kernels(Packers, Protocol):
-    """The functions of an engine. All vectors are 1-D, C-contiguous, float32 or float64."""
+class Kernels(Packers):
+    """The functions of an engine, in numpy. Vectors are 1-D, C-contiguous, float32 or float64."""
 
     def moments(self, x: np.ndarray) -> Moments:
         """Return the sum and the maximum of the magnitudes, and the number of non-zeros."""
+        if x.size == 0:
+            return Moments(0.0, 0.0, 0, 0)
+        magnitudes = np.abs(x)
+        abs_sum = float(magnitudes.sum(dtype=np.float64))
+        return Moments(abs_sum, float(magnitudes.max()), int(np.count_nonzero(x)), x.size)
 
     def mean_and_std(self, x: np.ndarray) -> tuple[float, float]:
         """Return the mean and the standard deviation (n - 1) of the signed entries, in float64."""
+        with np.errstate(invalid="ignore"):
+            mean = float(x.mean(dtype=np.float64)) if x.size else 0.0
+            std = float(x.std(dtype=np.float64, ddof=1)) if x.size > 1 else 0.0
+        return mean, std
 
     def tail(self, x: np.ndarray, threshold: float) -> Tail:
         """Return statistics of the magnitudes above a threshold; 0 includes all non-zeros."""
+        magnitudes = np.abs(x)
+        rounded = x.dtype.type(threshold)
+        above = magnitudes[_reaching(magnitudes, threshold)]
+        if not above.size:
+            return Tail(0, 0.0, 0.0, 0.0)
+        with np.errstate(invalid="ignore"):
+            excesses = above.astype(np.float64) - float(rounded)
+            positive = excesses[excesses > 0]
+            mean_log = float(np.log(positive).mean()) if positive.size else 0.0
+            return Tail(excesses.size, float(excesses.mean()), float(excesses.var()), mean_log)
 
     def digit_counts(self, x: np.ndarray, shift: int, prefix: int) -> np.ndarray:
         """Return the histogram of the byte at bit ``shift``, int64 [256], over the magnitudes whose
         higher bits equal ``prefix``."""
+        bits: np.ndarray = np.abs(x).view(f"u{x.itemsize}")
+        if 8 * x.itemsize - shift - 8:
+            bits = bits[bits >> np.array(shift + 8, bits.dtype) == prefix]
+        digits = (bits >> np.array(shift, bits.dtype)).astype(np.uint8)
+        return np.bincount(digits, minlength=256).astype(np.int64)
 
     def chunk_norms(self, x: np.ndarray, length: int) -> np.ndarray:
-        """Return the sum of magnitudes of every chunk of ``length`` entries; the last may be
-        shorter.
-
-        Sums are accumulated in float64 and returned in x's dtype.
-        """
+        """Return the sum of magnitudes of every chunk of ``length`` entries, accumulated in
+        float64, in x's dtype; the last chunk may be shorter."""
+        if not x.size:
+            return np.empty(0, x.dtype)
+        sums: np.ndarray = np.add.reduceat(
+            np.abs(x), np.arange(0, x.size, length), dtype=np.float64
+        )
+        with np.errstate(over="ignore"):  # the largest magnitudes may overflow
+            return sums.astype(x.dtype)
 
     def sample_magnitudes(self, x: np.ndarray, start: int, stride: int) -> np.ndarray:
         """Return |x[start::stride]|."""
+        magnitudes: np.ndarray = np.abs(x[start::stride])
+        return magnitudes
 
     def count_at_least(self, x: np.ndarray, threshold: float) -> int:
         """Count the magnitudes that are at least the threshold."""
+        with np.errstate(over="ignore"):  # infinite if too large for the dtype
+            rounded = x.dtype.type(threshold)
+        return int(np.count_nonzero(np.abs(x) >= rounded))
 
     def take_at_least(self, x: np.ndarray, threshold: float) -> Selection:
         """Return the entries whose magnitudes are at least the threshold, without zeros."""
+        return _take(x, _reaching(np.abs(x), threshold))
 
     def count_and_take(
         self, x: np.ndarray, threshold: float, capacity: int
     ) -> tuple[int, Selection | None]:
-        """Return ``count_at_least`` and ``take_at_least`` of a threshold above 0, in one pass.
-
-        The selection is None if it has more than ``capacity`` entries.
-        """
+        """Return ``count_at_least`` and ``take_at_least`` of a threshold above 0, in one pass; the
+        selection is None if it has more than ``capacity`` entries."""
+        taken = self.take_at_least(x, threshold)
+        return taken.count, taken if taken.count <= capacity else None
 
     def take_at_most(self, x: np.ndarray, threshold: float, most: int) -> tuple[int, Selection]:
         """Return the number of non-zeros that reach the threshold, and these entries.
@@ -162,149 +195,185 @@ class Kernels(Packers, Protocol):
         If there are more than ``most``, the ``most`` largest are returned, and the number may be
         any above ``most``. Time and memory are bounded for every threshold.
         """
+        taken = self.take_at_least(x, threshold)
+        return taken.count, taken if taken.count <= most else self.take_largest(x, most)
 
     def take_largest(self, x: np.ndarray, count: int) -> Selection:
         """Return the ``count`` largest magnitudes, or all non-zeros if there are fewer."""
+        if count <= 0 or x.size == 0:
+            return Selection.empty(x.size, x.dtype)
+        return _take(x, _largest(x, min(count, x.size)))
 
     def take_indices(self, x: np.ndarray, indices: np.ndarray) -> Selection:
         """Return the entries at ascending indices, zeros included."""
+        return Selection(indices, x[indices], x.size)
 
     def take_bins(
         self, accumulated: np.ndarray, gradient: np.ndarray, length: int
     ) -> tuple[np.ndarray, Selection]:
-        """Return every bin's largest |accumulated|, and the entries with |accumulated + gradient|
-        at least that of their bin.
-
-        Bins have ``length`` entries; the last may be shorter. Zeros are never taken.
-        """
+        """Return the largest |accumulated| of every bin of ``length`` entries, the last may be
+        shorter, and the non-zeros with |accumulated + gradient| at least that of their bin."""
+        if not accumulated.size:
+            return np.empty(0, accumulated.dtype), Selection.empty(0, accumulated.dtype)
+        maxima = np.maximum.reduceat(np.abs(accumulated), np.arange(0, accumulated.size, length))
+        limits = np.repeat(maxima, length)[: accumulated.size]
+        reaches = np.abs(accumulated + gradient) >= limits
+        return maxima, _take(accumulated, reaches & (limits > 0) & (accumulated != 0))
 
     def accumulate(self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray) -> Moments:
         """Write out = residual + gradient, and return the moments of the sum.
 
         Entries of ``out`` keep the residual if the sum is not finite. ``out`` may be ``residual``.
         """
+        with np.errstate(invalid="ignore", over="ignore"):  # shown by the moments
+            accumulated = residual + gradient
+        found = self.moments(accumulated)
+        if not found.is_finite:
+            accumulated = np.where(np.isfinite(accumulated), accumulated, residual)
+        np.copyto(out, accumulated)
+        return found
 
     def accumulate_and_take(
-        self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray, aim: Aim
+        self,
+        gradient: np.ndarray,
+        residual: np.ndarray,
+        out: np.ndarray,
+        aim: Aim,
+        direction: Direction | None = None,
     ) -> Taking:
-        """Do ``accumulate``, and move the entries that reach the aim to a list; ``out`` then has
-        +0.0.
+        """Do ``accumulate``, and move the finite entries that reach the aim to a list; ``out`` then
+        has +0.0. Given a direction, that is accumulated in the gradient's place.
 
-        Entries whose sum is not finite are not taken.
+        The new vectors of a direction may be the old ones.
         """
+        if direction is not None:
+            gradient = self.directed(gradient, direction)
+        with np.errstate(invalid="ignore", over="ignore"):  # counted below
+            accumulated = residual + gradient
+        magnitudes = np.abs(accumulated)
+        finite = magnitudes < np.inf
+        taken = _take(accumulated, _reaching(magnitudes, aim.threshold) & finite)
+        np.copyto(out, np.where(finite, accumulated, residual))
+        fits = taken.count <= aim.capacity
+        if fits:
+            self.clear(out, taken.indices)
+        nonfinite = out.size - int(np.count_nonzero(finite))
+        abs_sum = float(magnitudes.sum(dtype=np.float64))
+        return Taking(abs_sum, nonfinite, taken if fits else None)
+
+    def directed(self, gradient: np.ndarray, direction: Direction) -> np.ndarray:
+        """Update an optimizer's vectors with this gradient, and return the direction: a velocity
+        without Nesterov's form itself, else a new vector.
+
+        Every operation is rounded to the dtype, in this order. The new vectors may be the old ones.
+        """
+        if isinstance(direction, Momentum):
+            velocity, pushed, momentum, is_nesterov = direction
+            factor = gradient.dtype.type(momentum)
+            np.multiply(velocity, factor, out=pushed)
+            np.add(pushed, gradient, out=pushed)
+            return gradient + pushed * factor if is_nesterov else pushed
+        mean, square, out_mean, out_square, step = direction
+        beta1, rest1, unbias1, beta2, rest2, unbias2, own, others, epsilon, scale = step.factors(
+            gradient.dtype
+        )
+        with np.errstate(over="ignore", invalid="ignore"):  # shown by the result
+            out_mean[:] = mean * beta1 + gradient * rest1
+            out_square[:] = square * beta2 + gradient * gradient * rest2
+            first, second = out_mean * unbias1, out_square * unbias2
+            average = second * own + np.minimum(first * first, second) * others
+            top = first if step.is_of_mean else gradient
+            # Infinity times 0 gives NaN, because the division by an infinite square would hide the
+            # overflow.
+            found = top / (np.sqrt(average) + epsilon) + average * gradient.dtype.type(0)
+            scaled: np.ndarray = found * scale
+        return scaled
 
     def trim(self, taken: Selection, count: int, out: np.ndarray | None) -> tuple[Selection, float]:
-        """Return the ``count`` largest of the taken entries, and the smallest magnitude among them.
+        """Return the ``count`` largest of the taken entries, or all that are neither zero nor NaN
+        if there are fewer, and the smallest magnitude among them, 0 if there is none.
 
-        If there are fewer, all that are neither zero nor NaN are returned. The magnitude is 0 if
-        none is returned.
-
-        Parameters
-        ----------
-        taken : any entries, with ascending indices
         out : the vector from which they were taken, to put the other entries back; None if they are
             copies
         """
+        kept = np.zeros(taken.count, bool)
+        if count > 0 and taken.count:
+            kept = _largest(taken.values, min(count, taken.count))
+        if out is not None:
+            out[taken.indices[~kept]] = taken.values[~kept]
+        values = taken.values[kept]
+        threshold = float(np.abs(values).min()) if values.size else 0.0
+        return Selection(taken.indices[kept], values, taken.numel), threshold
 
     def restore(self, out: np.ndarray, selection: Selection) -> None:
         """Write out[indices] = values."""
+        out[selection.indices] = selection.values
 
-    def push_momentum(
-        self,
-        gradient: np.ndarray,
-        residual: np.ndarray,
-        out: np.ndarray,
-        momentum: float,
-    ) -> None:
-        """Write out = momentum * residual + gradient; ``out`` may be ``residual`` itself."""
+    def clear(self, residual: np.ndarray, indices: np.ndarray) -> None:
+        """Write residual[indices] = +0.0."""
+        residual[indices] = 0
 
-    def push_momentum_and_take(
-        self,
-        gradient: np.ndarray,
-        velocity: np.ndarray,
-        out_velocity: np.ndarray,
-        residual: np.ndarray,
-        out: np.ndarray,
-        momentum: float,
-        nesterov: bool,
-        aim: Aim,
-    ) -> Taking:
-        """Do ``push_momentum`` to ``out_velocity``, then ``accumulate_and_take`` of the new
-        velocity.
-
-        With ``nesterov`` gradient + momentum * velocity is accumulated. Outputs may be the inputs.
-        """
-
-    def push_adam_and_take(
-        self,
-        gradient: np.ndarray,
-        mean: np.ndarray,
-        square: np.ndarray,
-        out_mean: np.ndarray,
-        out_square: np.ndarray,
-        residual: np.ndarray,
-        out: np.ndarray,
-        step: AdamStep,
-        aim: Aim,
-    ) -> Taking:
-        """Do ``push_adam``, then ``accumulate_and_take`` of the direction, which is not kept.
-
-        Outputs may be the inputs.
-        """
-
-    def push_adam(
-        self,
-        gradient: np.ndarray,
-        mean: np.ndarray,
-        square: np.ndarray,
-        out_mean: np.ndarray,
-        out_square: np.ndarray,
-        out: np.ndarray,
-        step: AdamStep,
-    ) -> None:
-        """Update Adam's moments with this gradient, and write the direction.
-
-            out_mean = beta1 * mean + (1 - beta1) * gradient
-            out_square = beta2 * square + (1 - beta2) * gradient**2
-            m, s = out_mean and out_square with bias correction
-            average = s / ranks + min(m**2, s) * (1 - 1 / ranks)
-            out = (gradient / (sqrt(average) + epsilon) + 0 * average) * scale
-
-        Every operation is rounded to the dtype, in this order. ``0 * average`` gives NaN if a
-        square overflows, because the division would hide the overflow. With ``step.is_of_mean`` m
-        replaces the gradient in the last line. The new moments may be the old vectors; ``out`` must
-        be different from all other vectors.
-        """
+    def scatter_add(self, out: np.ndarray, indices: np.ndarray, values: np.ndarray) -> None:
+        """Write out[indices] += values; the indices must be unique."""
+        out[indices] += values
 
     def orthogonalized(self, x: np.ndarray, step: NewtonSchulz) -> np.ndarray:
-        """Return the matrices in x after the Newton-Schulz iteration, in a new vector.
-
-            x = x / (norm of the matrix + epsilon)
-            step.steps times: x = a * x + (b * (x @ x.T) + c * (x @ x.T) @ (x @ x.T)) @ x
+        """Return the matrices in x, each divided by its norm + epsilon, after the Newton-Schulz
+        iteration, in a new vector.
 
         A matrix of zeros stays zero. If a matrix has NaN or Inf, all of its entries become NaN.
         Devices compute in bfloat16 for float32 vectors.
         """
-
-    def clear(self, residual: np.ndarray, indices: np.ndarray) -> None:
-        """Write residual[indices] = +0.0."""
+        matrices, axes = x.reshape(step.shape), (-2, -1)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            # Divide by the largest entry first, so that squares do not overflow.
+            largest = np.abs(matrices).max(axis=axes, keepdims=True, initial=0)
+            matrices = matrices / np.where(largest == 0, x.dtype.type(1), largest)
+            norm = np.sqrt((matrices * matrices).sum(axis=axes, keepdims=True))
+            epsilon = x.dtype.type(step.epsilon) / largest
+            result: np.ndarray = iterated(matrices / (norm + epsilon), step)
+        return np.ascontiguousarray(result).reshape(-1)
 
     def assemble(self, out: np.ndarray, parts: Sequence[Selection], factor: float = 1.0) -> None:
         """Write out = the sum of factor * the selections, added in their order; 0 elsewhere.
 
         The factor is rounded to the dtype, and each product is rounded before it is added.
         """
+        out[:] = 0
+        for part in parts:
+            self.scatter_add(out, part.indices, part.values * out.dtype.type(factor))
 
     def assemble_together(self, sums: Sums, surplus: Surplus = ()) -> None:
         """Do ``assemble`` for all sums of a bucket and ``restore`` for its surplus, in few
         launches."""
+        for vector, selection in surplus:
+            self.restore(vector, selection)
+        for out, parts, factor in sums:
+            self.assemble(out, parts, factor)
 
-    def scatter_add(self, out: np.ndarray, indices: np.ndarray, values: np.ndarray) -> None:
-        """Write out[indices] += values; the indices must be unique."""
+
+def _reaching(magnitudes: np.ndarray, threshold: float) -> np.ndarray:
+    """Return a mask of the magnitudes of at least the rounded threshold, without zeros."""
+    with np.errstate(over="ignore"):  # infinite if too large for the dtype
+        rounded = magnitudes.dtype.type(threshold)
+    reaching: np.ndarray = magnitudes >= rounded if rounded > 0 else magnitudes > 0
+    return reaching
 
 
-Zeros = Callable[[int, DTypeLike], np.ndarray]
-"""Function of a number of entries and a dtype that makes a vector of zeros in a tensor's place."""
+def _largest(x: np.ndarray, count: int) -> np.ndarray:
+    """Return a mask of the ``count`` largest magnitudes, without zeros and NaN."""
+    magnitudes = np.fmax(np.abs(x), 0)  # fmax turns NaN into 0: it is never taken
+    smallest_kept = np.partition(magnitudes, x.size - count)[x.size - count]
+    kept: np.ndarray = magnitudes > smallest_kept
+    if smallest_kept > 0:
+        ties = np.flatnonzero(magnitudes == smallest_kept)  # ascending: the lower indices are kept
+        kept[ties[: count - np.count_nonzero(kept)]] = True
+    return kept
+
+
+def _take(x: np.ndarray, kept: np.ndarray) -> Selection:
+    indices = np.flatnonzero(kept)
+    return Selection(indices.astype(np.uint32), x[indices], x.size)
 
 
 class Engine(Protocol):

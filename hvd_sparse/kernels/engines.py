@@ -62,8 +62,8 @@ class NumbaEngine:
 class TorchEngine:
     """Kernels of plain torch operations, on the tensors' device.
 
-    They need several passes, and wait for the device once per bucket. Selected entries are copied
-    to the host, where the default engine encodes them.
+    They need several passes, and wait for the device once per bucket. The default engine of the
+    host encodes the selected entries.
     """
 
     def __post_init__(self) -> None:
@@ -102,7 +102,7 @@ class TritonEngine:
 
 
 def works_on_devices(engine: object) -> bool:
-    """Return whether an engine has kernels for vectors on a device; None stands for torch's."""
+    """Return whether an engine, None for torch's, has kernels for vectors on a device."""
     return engine is None or isinstance(ENGINES.resolve(engine), (TorchEngine, TritonEngine))
 
 
@@ -147,8 +147,8 @@ def _of_host() -> Kernels:
 def resolve_engine_by_place(engine: object) -> Kernels:
     """Return kernels for vectors on a device or on the host, wherever they are.
 
-    engine : an engine with ``works_on_devices``; None for torch's on a device and the default on
-        the host
+    engine : an engine with ``works_on_devices``; None for torch's on a device and the host's
+        default
     """
     # Not at the top: this loads torch.
     from hvd_sparse.kernels.torch import KernelsByPlace

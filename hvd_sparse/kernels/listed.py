@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hvd_sparse.kernels.contract import Aim, Brought, Kernels, Moments, Tail
+from hvd_sparse.kernels.contract import Aim, Brought, Kernels
 from hvd_sparse.types import Selection
 
 Kernel = Callable[..., object]
@@ -15,21 +15,12 @@ Kernel = Callable[..., object]
 class ListedKernels:
     """An engine's kernels that answer questions about one vector from a list where possible.
 
-    The list has every entry that reaches an aim. It suffices for thresholds of at least the aim's,
-    and for the largest entries. For other questions the entries are put back into the vector first,
-    and the engine answers. The answers are the same bit for bit.
+    The list has every entry that reaches an aim, and the vector has +0.0 there. It suffices for
+    thresholds of at least the aim's, and for the largest entries. For other questions the entries
+    are put back into the vector first (``is_whole``), and the engine answers. The answers are the
+    same bit for bit.
 
-    Parameters
-    ----------
-    kernels : the engine's kernels
-    vector : the vector, with +0.0 at the taken entries
-    taken : the taken entries
-    aim : the aim that they reach
     brought : statistics that the pass computed
-
-    Attributes
-    ----------
-    is_whole : the entries have been put back into the vector, because the list did not suffice
     """
 
     def __init__(
@@ -41,8 +32,11 @@ class ListedKernels:
 
     def __getattr__(self, name: str) -> Kernel:
         own: Kernel = getattr(self._kernels, name)
+        known = getattr(self._brought, name, None)
 
         def kernel(*values: object) -> object:
+            if known is not None and values[0] is self._vector and values[1:] in ((), (0,)):
+                return known
             if any(value is self._vector for value in values):
                 self.make_whole()
             return own(*values)
@@ -69,24 +63,6 @@ class ListedKernels:
         if x is self._vector:
             self.make_whole()
         return x
-
-    def moments(self, x: np.ndarray) -> Moments:
-        known = self._brought.moments
-        if known is None or x is not self._vector:
-            return self._kernels.moments(self._look_at(x))
-        return known
-
-    def mean_and_std(self, x: np.ndarray) -> tuple[float, float]:
-        known = self._brought.mean_and_std
-        if known is None or x is not self._vector:
-            return self._kernels.mean_and_std(self._look_at(x))
-        return known
-
-    def tail(self, x: np.ndarray, threshold: float) -> Tail:
-        known = self._brought.tail
-        if known is None or threshold != 0 or x is not self._vector:
-            return self._kernels.tail(self._look_at(x), threshold)
-        return known
 
     def count_at_least(self, x: np.ndarray, threshold: float) -> int:
         if not self.tells(x, threshold):

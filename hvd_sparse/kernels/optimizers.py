@@ -1,9 +1,9 @@
-"""Numbers of one optimizer step: Adam's moments, and Muon's Newton-Schulz iteration."""
+"""Steps of optimizers: the directions of momentum and Adam, and Muon's Newton-Schulz iteration."""
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Union
 
 import numpy as np
 
@@ -48,6 +48,56 @@ class AdamStep(NamedTuple):
             self.scale,
         )
         return tuple(dtype.type(number) for number in numbers)
+
+
+class Momentum(NamedTuple):
+    """The direction of SGD with momentum, and its velocity.
+
+    out_velocity = momentum * velocity + gradient
+    direction = out_velocity, or momentum * out_velocity + gradient with Nesterov
+    """
+
+    velocity: np.ndarray
+    out_velocity: np.ndarray
+    momentum: float
+    is_nesterov: bool = False
+
+    @property
+    def vectors(self) -> tuple[np.ndarray, ...]:
+        return self[:2]
+
+    def numbers(self, dtype: np.dtype) -> tuple[float | np.floating, ...]:
+        return dtype.type(self.momentum), self.is_nesterov
+
+
+class Adam(NamedTuple):
+    """Adam's direction, and its moments.
+
+        out_mean = beta1 * mean + (1 - beta1) * gradient
+        out_square = beta2 * square + (1 - beta2) * gradient**2
+        m, s = out_mean and out_square with bias correction
+        average = s / ranks + min(m**2, s) * (1 - 1 / ranks)
+        direction = (gradient / (sqrt(average) + epsilon) + 0 * average) * scale
+
+    ``0 * average`` gives NaN if a square overflows. With ``step.is_of_mean`` the last line has m in
+    the gradient's place.
+    """
+
+    mean: np.ndarray
+    square: np.ndarray
+    out_mean: np.ndarray
+    out_square: np.ndarray
+    step: AdamStep
+
+    @property
+    def vectors(self) -> tuple[np.ndarray, ...]:
+        return self[:4]
+
+    def numbers(self, dtype: np.dtype) -> tuple[float | np.floating, ...]:
+        return *self.step.factors(dtype), self.step.is_of_mean
+
+
+Direction = Union[Momentum, Adam]
 
 
 class NewtonSchulz(NamedTuple):

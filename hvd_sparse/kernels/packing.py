@@ -1,13 +1,10 @@
 """Kernels of the codecs: conversions of values and indices to short codes, and back.
 
-``Packers`` is the contract, and the functions implement it in numpy; the rules of
-``kernels.contract`` apply. All vectors are 1-D and C-contiguous. Decoders may get corrupt bytes,
-and report everything that an encoder does not write.
+The rules of ``kernels.contract`` apply. All vectors are 1-D and C-contiguous. Decoders may get
+corrupt bytes, and report everything that an encoder does not write.
 """
 
 from __future__ import annotations
-
-from typing import Protocol
 
 import numpy as np
 
@@ -26,146 +23,8 @@ HALF_EXPONENT, BRAIN_EXPONENT = np.uint16(0x7C00), np.uint16(0x7F80)
 SIGN = np.uint16(0x8000)
 
 
-class Packers(Protocol):
-    """The functions of an engine for codecs."""
-
-    def count_blocks(self, indices: np.ndarray, numel: int, bits: int = BLOCK_BITS) -> np.ndarray:
-        """Return the number of indices per block of 2^bits entries, bits <= 16: int64 [blocks]."""
-
-    def join_blocks(
-        self, counts: np.ndarray, positions: np.ndarray, bits: int = BLOCK_BITS
-    ) -> np.ndarray | None:
-        """Return the indices of ``count_blocks``, uint32 [count]; None unless they ascend.
-
-        counts : uint16 or uint32 [blocks], with the sum [count]
-        positions : uint16 [count], within their blocks
-        """
-
-    def half_codes(self, values: np.ndarray, out: np.ndarray) -> None:
-        """Write float32 or float64 values as float16 to ``out``, uint16 [count]: rounded half to
-        even, clipped to +-65504."""
-
-    def half_values(self, codes: np.ndarray) -> np.ndarray | None:
-        """Return the values of float16 bit patterns, float32 [count]; None if one is NaN or Inf."""
-
-    def brain_codes(self, values: np.ndarray, out: np.ndarray) -> None:
-        """Write float32 or float64 values as bfloat16 to ``out``, uint16 [count]: rounded half away
-        from zero, never to infinity; below 2^-126 zero."""
-
-    def brain_values(self, codes: np.ndarray) -> np.ndarray | None:
-        """Return the values of bfloat16 codes, float32 [count]; None if one is NaN, Inf or
-        subnormal."""
-
-    def largest_magnitude(self, values: np.ndarray) -> float:
-        """Return the largest magnitude; 0 for no values."""
-
-    def multiples(self, values: np.ndarray, step: float, most: int) -> np.ndarray:
-        """Return values as multiples of a step, rounded half to even, int8 [count].
-
-        step : above 0, exact in float32
-        most : the largest multiple, at most 127
-        """
-
-    def sum_on_grid(self, values: np.ndarray, scale: float, above: int) -> tuple[int, int]:
-        """Return the number and the sum of the magnitudes above ``above``, in multiples of ``1 /
-        scale``.
-
-        Multiples are rounded down, and are 1 to 2^26 - 1, or 2^26 if float32 rounds up.
-
-        values : without zeros
-        scale : a power of two
-        above : a multiple; 0 for all
-        """
-
-    def level_codes(self, values: np.ndarray, scale: float, above: int) -> np.ndarray:
-        """Return 1 for negative values plus 2 for those above ``above`` as in ``sum_on_grid``,
-        uint8 [count]."""
-
-    def level_values(
-        self, codes: np.ndarray, low: float, high: float, dtype: np.dtype
-    ) -> np.ndarray:
-        """Return low, -low, high or -high for codes 0 to 3, uint8 [count].
-
-        low, high : exact in float32
-        """
-
-    def pack_few(self, numbers: np.ndarray, width: int) -> np.ndarray:
-        """Return the low 2 or 4 bits of uint8 numbers in bytes, the first in the lowest bits,
-        padded with zeros."""
-
-    def unpack_few(self, packed: np.ndarray, width: int, count: int) -> np.ndarray | None:
-        """Return the numbers of ``pack_few``, uint8 [count]; None if the padding is not zero."""
-
-    def split_gaps(
-        self, indices: np.ndarray, shift: int, has_thirds: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the gaps between indices modulo a number, and divided by it, uint32 [count] each.
-
-        A gap is the number of entries between an index and the one before.
-
-        indices : uint32 [count], ascending
-        shift, has_thirds : the number is 2^shift, or 3 * 2^shift, below 2^32
-        """
-
-    def join_gaps(
-        self, rests: np.ndarray, quotients: np.ndarray, modulus: int, numel: int
-    ) -> np.ndarray | None:
-        """Return the indices of ``split_gaps``, uint32 [count]; None if the last is not below
-        ``numel``.
-
-        rests, quotients : uint32 [count], with indices below 2^63; the rests may be overwritten
-        """
-
-    def bytes_from(self, numbers: np.ndarray, shift: int) -> np.ndarray:
-        """Return 8 bits of uint32 numbers from bit ``shift``, uint8 [count]."""
-
-    def put_bytes(self, numbers: np.ndarray, bits: np.ndarray, shift: int) -> None:
-        """Set 8 bits of uint32 numbers from bit ``shift``, to uint8 [count]."""
-
-    def pack_unary(self, numbers: np.ndarray) -> np.ndarray:
-        """Return a bit string, uint8: every number, uint32, as that many zeros and a one.
-
-        The first bit is the lowest; the last byte is padded with zeros.
-        """
-
-    def unpack_unary(self, packed: np.ndarray, count: int) -> np.ndarray | None:
-        """Return the numbers of ``pack_unary``, uint32 [count]; None unless there are ``count``
-        ones.
-
-        Zeros after the last one are ignored.
-        """
-
-    def split_thirds(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return whether numbers, uint8 of 0, 1 and 2, are above 0, [count], and whether those are
-        2: uint8, 0 or 1."""
-
-    def join_thirds(self, is_more: np.ndarray, is_two: np.ndarray) -> np.ndarray:
-        """Return the numbers of ``split_thirds``, uint8 [count]."""
-
-
-PACKERS = [name for name in vars(Packers) if not name.startswith("_")]
-"""Names of the functions."""
-
-
 def blocks_of(numel: int, bits: int = BLOCK_BITS) -> int:
-    """Return the number of blocks of a tensor."""
     return -(-numel >> bits)
-
-
-def count_blocks(indices: np.ndarray, numel: int, bits: int = BLOCK_BITS) -> np.ndarray:
-    counts = np.full(blocks_of(numel, bits), indices.size)
-    starts = np.searchsorted(indices, _starts(counts.size, bits))
-    counts[:-1] = starts[1:]
-    counts -= starts
-    return counts
-
-
-def join_blocks(
-    counts: np.ndarray, positions: np.ndarray, bits: int = BLOCK_BITS
-) -> np.ndarray | None:
-    indices = np.repeat(_starts(counts.size, bits), counts)
-    indices += positions
-    return indices if bool(np.all(indices[1:] > indices[:-1])) else None
 
 
 def _starts(blocks: int, bits: int) -> np.ndarray:
@@ -182,90 +41,12 @@ def as_float32(values: np.ndarray) -> np.ndarray:
     return np.clip(values, -LARGEST_FLOAT, LARGEST_FLOAT).astype(np.float32)
 
 
-def half_codes(values: np.ndarray, out: np.ndarray) -> None:
-    halves = np.clip(as_float32(values), -LARGEST_HALF, LARGEST_HALF).astype(np.float16)
-    out[:] = halves.view(np.uint16)
-
-
-def half_values(codes: np.ndarray) -> np.ndarray | None:
-    if (codes & HALF_EXPONENT).max(initial=0) == HALF_EXPONENT:
-        return None
-    return codes.astype(np.uint16, copy=False).view(np.float16).astype(np.float32)
-
-
-def brain_codes(values: np.ndarray, out: np.ndarray) -> None:
-    rounded = as_float32(values).view(np.uint32) + np.uint32(0x8000)
-    rounded >>= np.uint32(16)
-    out[:] = rounded
-    # Rounding may have carried to infinity: subtract one to get the largest number.
-    exponents = out & BRAIN_EXPONENT
-    out[exponents == BRAIN_EXPONENT] -= np.uint16(1)
-    out[exponents == 0] &= SIGN  # as threads may flush subnormals to zero
-
-
-def brain_values(codes: np.ndarray) -> np.ndarray | None:
-    exponents = codes & BRAIN_EXPONENT
-    if exponents.max(initial=0) == BRAIN_EXPONENT or (codes[exponents == 0] & ~SIGN).any():
-        return None
-    bits = codes.astype(np.uint32)
-    bits <<= np.uint32(16)
-    return bits.view(np.float32)
-
-
-def largest_magnitude(values: np.ndarray) -> float:
-    return float(np.abs(values).max(initial=0))
-
-
-def multiples(values: np.ndarray, step: float, most: int) -> np.ndarray:
-    quotients = np.rint(values / values.dtype.type(step))
-    found: np.ndarray = np.clip(quotients, -most, most).astype(np.int8)
-    return found
-
-
-def sum_on_grid(values: np.ndarray, scale: float, above: int) -> tuple[int, int]:
-    found = _on_grid(values, scale)
-    found = found[found > above]
-    return found.size, int(found.sum(dtype=np.int64))
-
-
-def level_codes(values: np.ndarray, scale: float, above: int) -> np.ndarray:
-    codes: np.ndarray = np.signbit(values).view(np.uint8)
-    codes |= (_on_grid(values, scale) > above).view(np.uint8) * UPPER
-    return codes
-
-
 def _on_grid(values: np.ndarray, scale: float) -> np.ndarray:
     # Multiplication by a power of two is exact.
     scaled = np.abs(values) * values.dtype.type(scale)
     found: np.ndarray = np.minimum(scaled, (1 << GRID_BITS) - 1, out=scaled).astype(np.int32)
     np.maximum(found, 1, out=found)
     return found
-
-
-def level_values(codes: np.ndarray, low: float, high: float, dtype: np.dtype) -> np.ndarray:
-    values: np.ndarray = np.array([low, -low, high, -high], dtype)[codes]
-    return values
-
-
-def pack_few(numbers: np.ndarray, width: int) -> np.ndarray:
-    per_byte = 8 // width
-    # Process every per_byte-th number at a time, because packbits only packs single bits.
-    padded = np.zeros(-(-numbers.size // per_byte) * per_byte, np.uint8)
-    padded[: numbers.size] = numbers
-    padded &= np.uint8((1 << width) - 1)
-    packed = padded[::per_byte].copy()
-    for place in range(1, per_byte):
-        packed |= padded[place::per_byte] << np.uint8(width * place)
-    return packed
-
-
-def unpack_few(packed: np.ndarray, width: int, count: int) -> np.ndarray | None:
-    per_byte = 8 // width
-    numbers = np.empty(packed.size * per_byte, np.uint8)
-    for place in range(per_byte):
-        np.right_shift(packed, width * place, out=numbers[place::per_byte])
-    numbers &= np.uint8((1 << width) - 1)
-    return None if numbers[count:].any() else numbers[:count]
 
 
 _HALF = 31
@@ -278,18 +59,13 @@ _ONE_BEATS_TWO, _TWO_BEATS_THREE, _THREE_BEATS_FOUR = (
 
 def modulus_of(count: int, numel: int) -> tuple[int, int]:
     """Return shift and parts of the modulus ``parts << shift`` with the shortest code of the gaps
-    between ``count`` random indices.
+    between ``count`` > 0 random indices below ``numel`` < 2^32.
 
     The moduli are 1, 2, 3, 4, 6, 8, 12, ... With y = (1 - count / numel)^u, modulus u is shorter
     than 2u for y < 0.618034, 2u than 3u for y < 0.754878, and 3u than 4u for y < 0.819173.
 
     Integers make the modulus the same on every machine. They stay below 2^63, because numba
     compiles this function too.
-
-    Parameters
-    ----------
-    count : above 0
-    numel : below 2^32
     """
     high, rest = divmod((numel - count) << _HALF, numel)
     chance, shift = (high << _HALF) + (rest << _HALF) // numel, 0
@@ -302,63 +78,207 @@ def modulus_of(count: int, numel: int) -> tuple[int, int]:
     return (shift + 1, 1) if chance < _TWO_BEATS_THREE else (shift, 3)
 
 
-def split_gaps(indices: np.ndarray, shift: int, has_thirds: bool) -> tuple[np.ndarray, np.ndarray]:
-    # Write to one array, without the copies that numpy.diff makes for a prefix.
-    gaps: np.ndarray = np.empty(indices.size, np.uint32)
-    gaps[:1] = indices[:1]
-    np.subtract(indices[1:], indices[:-1], out=gaps[1:])
-    gaps[1:] -= np.uint32(1)
-    quotients = gaps >> np.uint32(shift)
-    if has_thirds:
-        quotients //= np.uint32(3)
-    gaps -= quotients * np.uint32((3 if has_thirds else 1) << shift)
-    return gaps, quotients
+class Packers:
+    """The functions of an engine for codecs, in numpy."""
 
+    def count_blocks(self, indices: np.ndarray, numel: int, bits: int = BLOCK_BITS) -> np.ndarray:
+        """Return the number of indices per block of 2^bits entries, bits <= 16: int64 [blocks]."""
+        counts = np.full(blocks_of(numel, bits), indices.size)
+        starts = np.searchsorted(indices, _starts(counts.size, bits))
+        counts[:-1] = starts[1:]
+        counts -= starts
+        return counts
 
-def join_gaps(
-    rests: np.ndarray, quotients: np.ndarray, modulus: int, numel: int
-) -> np.ndarray | None:
-    indices = np.cumsum(quotients, dtype=np.int64)
-    indices *= modulus
-    indices += np.cumsum(rests, dtype=np.int64)
-    indices += np.arange(indices.size)
-    # Gaps are not negative, so the last index is the largest; 64 bits do not overflow.
-    is_within = indices.size == 0 or int(indices[-1]) < numel
-    return indices.astype(np.uint32) if is_within else None
+    def join_blocks(
+        self, counts: np.ndarray, positions: np.ndarray, bits: int = BLOCK_BITS
+    ) -> np.ndarray | None:
+        """Return the indices of ``count_blocks``, uint32 [count]; None unless they ascend.
 
+        counts : uint16 or uint32 [blocks], with the sum [count]
+        positions : uint16 [count], within their blocks
+        """
+        indices = np.repeat(_starts(counts.size, bits), counts)
+        indices += positions
+        return indices if bool(np.all(indices[1:] > indices[:-1])) else None
 
-def bytes_from(numbers: np.ndarray, shift: int) -> np.ndarray:
-    return (numbers >> np.uint32(shift)).astype(np.uint8)
+    def half_codes(self, values: np.ndarray, out: np.ndarray) -> None:
+        """Write float32 or float64 values as float16 to ``out``, uint16 [count]: rounded half to
+        even, clipped to +-65504."""
+        halves = np.clip(as_float32(values), -LARGEST_HALF, LARGEST_HALF).astype(np.float16)
+        out[:] = halves.view(np.uint16)
 
+    def half_values(self, codes: np.ndarray) -> np.ndarray | None:
+        """Return the values of float16 bit patterns, float32 [count]; None if one is NaN or Inf."""
+        if (codes & HALF_EXPONENT).max(initial=0) == HALF_EXPONENT:
+            return None
+        return codes.astype(np.uint16, copy=False).view(np.float16).astype(np.float32)
 
-def put_bytes(numbers: np.ndarray, bits: np.ndarray, shift: int) -> None:
-    numbers |= bits.astype(np.uint32) << np.uint32(shift)
+    def brain_codes(self, values: np.ndarray, out: np.ndarray) -> None:
+        """Write float32 or float64 values as bfloat16 to ``out``, uint16 [count]: rounded half away
+        from zero, never to infinity; below 2^-126 zero."""
+        rounded = as_float32(values).view(np.uint32) + np.uint32(0x8000)
+        rounded >>= np.uint32(16)
+        out[:] = rounded
+        # Rounding may have carried to infinity: subtract one to get the largest number.
+        exponents = out & BRAIN_EXPONENT
+        out[exponents == BRAIN_EXPONENT] -= np.uint16(1)
+        out[exponents == 0] &= SIGN  # as threads may flush subnormals to zero
 
+    def brain_values(self, codes: np.ndarray) -> np.ndarray | None:
+        """Return the values of bfloat16 codes, float32 [count]; None if one is NaN, Inf or
+        subnormal."""
+        exponents = codes & BRAIN_EXPONENT
+        if exponents.max(initial=0) == BRAIN_EXPONENT or (codes[exponents == 0] & ~SIGN).any():
+            return None
+        bits = codes.astype(np.uint32)
+        bits <<= np.uint32(16)
+        return bits.view(np.float32)
 
-def pack_unary(numbers: np.ndarray) -> np.ndarray:
-    # The position of a one is the sum of its number, the numbers before it and the ones before it.
-    ones = np.cumsum(numbers, dtype=np.int64)
-    ones += np.arange(ones.size)
-    unary = np.zeros(int(ones[-1]) + 1 if ones.size else 0, np.uint8)
-    unary[ones] = 1
-    return np.packbits(unary, bitorder="little")
+    def largest_magnitude(self, values: np.ndarray) -> float:
+        """Return the largest magnitude; 0 for no values."""
+        return float(np.abs(values).max(initial=0))
 
+    def multiples(self, values: np.ndarray, step: float, most: int) -> np.ndarray:
+        """Return values as multiples of a step, rounded half to even, int8 [count].
 
-def unpack_unary(packed: np.ndarray, count: int) -> np.ndarray | None:
-    ones = np.flatnonzero(np.unpackbits(packed, bitorder="little").view(np.bool_))
-    if ones.size != count:
-        return None
-    numbers = ones.astype(np.uint32)
-    numbers[1:] = ones[1:] - ones[:-1] - 1
-    return numbers
+        step : above 0, exact in float32
+        most : the largest multiple, at most 127
+        """
+        quotients = np.rint(values / values.dtype.type(step))
+        found: np.ndarray = np.clip(quotients, -most, most).astype(np.int8)
+        return found
 
+    def sum_on_grid(self, values: np.ndarray, scale: float, above: int) -> tuple[int, int]:
+        """Return the number and the sum of the magnitudes above ``above``, in multiples of ``1 /
+        scale``.
 
-def split_thirds(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    is_more = numbers != 0
-    return is_more.view(np.uint8), (numbers[np.flatnonzero(is_more)] == 2).view(np.uint8)
+        Multiples are rounded down, and are 1 to 2^26 - 1, or 2^26 if float32 rounds up.
 
+        values : without zeros
+        scale : a power of two
+        above : a multiple; 0 for all
+        """
+        found = _on_grid(values, scale)
+        found = found[found > above]
+        return found.size, int(found.sum(dtype=np.int64))
 
-def join_thirds(is_more: np.ndarray, is_two: np.ndarray) -> np.ndarray:
-    numbers: np.ndarray = is_more.copy()
-    numbers[np.flatnonzero(is_more)] += is_two
-    return numbers
+    def level_codes(self, values: np.ndarray, scale: float, above: int) -> np.ndarray:
+        """Return 1 for negative values plus 2 for those above ``above`` as in ``sum_on_grid``,
+        uint8 [count]."""
+        codes: np.ndarray = np.signbit(values).view(np.uint8)
+        codes |= (_on_grid(values, scale) > above).view(np.uint8) * UPPER
+        return codes
+
+    def level_values(
+        self, codes: np.ndarray, low: float, high: float, dtype: np.dtype
+    ) -> np.ndarray:
+        """Return low, -low, high or -high for codes 0 to 3, uint8 [count].
+
+        low, high : exact in float32
+        """
+        values: np.ndarray = np.array([low, -low, high, -high], dtype)[codes]
+        return values
+
+    def pack_few(self, numbers: np.ndarray, width: int) -> np.ndarray:
+        """Return the low 2 or 4 bits of uint8 numbers in bytes, the first in the lowest bits,
+        padded with zeros."""
+        per_byte = 8 // width
+        # Process every per_byte-th number at a time, because packbits only packs single bits.
+        padded = np.zeros(-(-numbers.size // per_byte) * per_byte, np.uint8)
+        padded[: numbers.size] = numbers
+        padded &= np.uint8((1 << width) - 1)
+        packed = padded[::per_byte].copy()
+        for place in range(1, per_byte):
+            packed |= padded[place::per_byte] << np.uint8(width * place)
+        return packed
+
+    def unpack_few(self, packed: np.ndarray, width: int, count: int) -> np.ndarray | None:
+        """Return the numbers of ``pack_few``, uint8 [count]; None if the padding is not zero."""
+        per_byte = 8 // width
+        numbers = np.empty(packed.size * per_byte, np.uint8)
+        for place in range(per_byte):
+            np.right_shift(packed, width * place, out=numbers[place::per_byte])
+        numbers &= np.uint8((1 << width) - 1)
+        return None if numbers[count:].any() else numbers[:count]
+
+    def split_gaps(
+        self, indices: np.ndarray, shift: int, has_thirds: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the gaps between indices modulo a number, and divided by it, uint32 [count] each.
+
+        A gap is the number of entries between an index and the one before.
+
+        indices : uint32 [count], ascending
+        shift, has_thirds : the number is 2^shift, or 3 * 2^shift, below 2^32
+        """
+        # Write to one array, without the copies that numpy.diff makes for a prefix.
+        gaps: np.ndarray = np.empty(indices.size, np.uint32)
+        gaps[:1] = indices[:1]
+        np.subtract(indices[1:], indices[:-1], out=gaps[1:])
+        gaps[1:] -= np.uint32(1)
+        quotients = gaps >> np.uint32(shift)
+        if has_thirds:
+            quotients //= np.uint32(3)
+        gaps -= quotients * np.uint32((3 if has_thirds else 1) << shift)
+        return gaps, quotients
+
+    def join_gaps(
+        self, rests: np.ndarray, quotients: np.ndarray, modulus: int, numel: int
+    ) -> np.ndarray | None:
+        """Return the indices of ``split_gaps``, uint32 [count]; None if the last is not below
+        ``numel``.
+
+        rests, quotients : uint32 [count], with indices below 2^63; the rests may be overwritten
+        """
+        indices = np.cumsum(quotients, dtype=np.int64)
+        indices *= modulus
+        indices += np.cumsum(rests, dtype=np.int64)
+        indices += np.arange(indices.size)
+        # Gaps are not negative, so the last index is the largest; 64 bits do not overflow.
+        is_within = indices.size == 0 or int(indices[-1]) < numel
+        return indices.astype(np.uint32) if is_within else None
+
+    def bytes_from(self, numbers: np.ndarray, shift: int) -> np.ndarray:
+        """Return 8 bits of uint32 numbers from bit ``shift``, uint8 [count]."""
+        return (numbers >> np.uint32(shift)).astype(np.uint8)
+
+    def put_bytes(self, numbers: np.ndarray, bits: np.ndarray, shift: int) -> None:
+        """Set 8 bits of uint32 numbers from bit ``shift``, to uint8 [count]."""
+        numbers |= bits.astype(np.uint32) << np.uint32(shift)
+
+    def pack_unary(self, numbers: np.ndarray) -> np.ndarray:
+        """Return a bit string, uint8: every number, uint32, as that many zeros and a one.
+
+        The first bit is the lowest; the last byte is padded with zeros.
+        """
+        # A one is at the sum of its number, the numbers before it and the ones before it.
+        ones = np.cumsum(numbers, dtype=np.int64)
+        ones += np.arange(ones.size)
+        unary = np.zeros(int(ones[-1]) + 1 if ones.size else 0, np.uint8)
+        unary[ones] = 1
+        return np.packbits(unary, bitorder="little")
+
+    def unpack_unary(self, packed: np.ndarray, count: int) -> np.ndarray | None:
+        """Return the numbers of ``pack_unary``, uint32 [count]; None unless there are ``count``
+        ones.
+
+        Zeros after the last one are ignored.
+        """
+        ones = np.flatnonzero(np.unpackbits(packed, bitorder="little").view(np.bool_))
+        if ones.size != count:
+            return None
+        numbers = ones.astype(np.uint32)
+        numbers[1:] = ones[1:] - ones[:-1] - 1
+        return numbers
+
+    def split_thirds(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return whether numbers, uint8 of 0, 1 and 2, are above 0, [count], and whether those are
+        2: uint8, 0 or 1."""
+        is_more = numbers != 0
+        return is_more.view(np.uint8), (numbers[np.flatnonzero(is_more)] == 2).view(np.uint8)
+
+    def join_thirds(self, is_more: np.ndarray, is_two: np.ndarray) -> np.ndarray:
+        """Return the numbers of ``split_thirds``, uint8 [count]."""
+        numbers: np.ndarray = is_more.copy()
+        numbers[np.flatnonzero(is_more)] += is_two
+        return numbers

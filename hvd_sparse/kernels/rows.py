@@ -12,7 +12,6 @@ import math
 import struct
 import sys
 from ctypes import addressof, c_char
-from types import ModuleType
 from typing import Protocol, cast
 
 import numpy as np
@@ -35,8 +34,8 @@ SCATTER = 8.0
 PLENTY = 4.0
 """With more candidates than this factor times the needed entries, the margin narrows faster."""
 
-GRADIENT, MOMENTUM, ADAM = range(3)
-"""Kinds of passes: ``accumulate_and_take``, ``push_momentum_and_take``, ``push_adam_and_take``."""
+GRADIENT, MOMENTUM, ADAM = 0, 4, 15
+"""Number of a direction's vectors and numbers, which identifies its kind; 0 for the gradient."""
 
 PLAIN, SIGNS = 1, 2
 """Bodies of frames: plain indices and values, and those of codec ``sign_mean``."""
@@ -64,11 +63,9 @@ SENT = np.dtype(
 )
 """Row of a tensor to send.
 
-move : kind of the pass
-vectors : addresses of gradient, residual and the new residual; for momentum, of the old and the new
-    velocity; for Adam, of mean and square, and of the new ones
-numbers : for momentum, the factor and whether the form is Nesterov's; for Adam
-    ``AdamStep.factors``, and whether the direction is the mean's
+move : kind of the direction
+vectors : addresses of gradient, residual and the new residual, and of the direction's vectors
+numbers : of the direction
 numel : entries of each vector
 aim, capacity : threshold and capacity of the pass's ``Aim``
 least, wanted, most : least and most entries that may be sent; if there are more, the ``wanted``
@@ -123,21 +120,16 @@ class RowKernels(Protocol):
     ) -> tuple[int, np.ndarray, np.ndarray]:
         """Encode rows as frames, up to the first row that is left to the pipeline.
 
-        Parameters
-        ----------
+        Returns the number of the row that is left, or of all rows; and the indices and values that
+        its pass took out of the vector.
+
         rows : ``SENT``; read and written
         first : row to begin at
         head : the first 8 bytes of every frame, as an integer
         frames : uint8, aligned to 8 bytes; written. For a body of signs zeros
         lists : uint8, as long as ``frames``; written: the entries as other ranks decode them, at
             the places of a plain frame. For a plain body ``frames`` itself
-        body : ``PLAIN`` or ``SIGNS``
-        dtype : of the vectors
-
-        Returns
-        -------
-        The number of the row that is left, or of all rows; and the indices and values that its pass
-        took out of the vector.
+        body, dtype : ``PLAIN`` or ``SIGNS``, and of the vectors
         """
 
     def sum_rows(
@@ -145,11 +137,8 @@ class RowKernels(Protocol):
     ) -> None:
         """Check the frames of every row, and write factor * their sum, added in their order.
 
-        Parameters
-        ----------
         rows, frames : ``ARRIVED`` and ``FRAME``
-        head : the first 8 bytes that every frame must have, as an integer
-        body, dtype : of the frames, and of the vectors
+        head, body, dtype : as in ``send_rows``
         """
 
 
@@ -161,21 +150,15 @@ def address(x: np.ndarray) -> int:
         return int(x.__array_interface__["data"][0])
 
 
-def rows_of(kernels: Kernels | ModuleType) -> RowKernels | None:
+def rows_of(kernels: Kernels) -> RowKernels | None:
     """Return an engine's kernels for rows; None if it has none."""
     has_rows = hasattr(kernels, "send_rows") and sys.byteorder == "little"
     return cast(RowKernels, kernels) if has_rows else None
 
 
 def steered(margin: float, found: int, needed: int) -> float:
-    """Return the next margin below a threshold, in plain arithmetic, which numba compiles.
-
-    Parameters
-    ----------
-    margin : this step's margin
-    found : number of entries that the pass took
-    needed : least number that suffices
-    """
+    """Return the next margin below a threshold, after a pass took ``found`` entries where
+    ``needed`` suffice, in plain arithmetic, which numba compiles."""
     if found < needed:
         wanted = 2.0 * margin + 0.001
     elif found < min(MOST_SLACK, SLACK + SCATTER / math.sqrt(max(1, needed))) * needed:

@@ -5,27 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from hvd_sparse.checks import check_number, is_number
+from hvd_sparse.checks import check_number, check_truth, is_number
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels.arrays import aligned_zeros
-from hvd_sparse.kernels.contract import Aim, Kernels, Taking, Zeros
+from hvd_sparse.kernels.contract import Aim, Kernels, Zeros
+from hvd_sparse.kernels.optimizers import Direction, Momentum
 from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.memories.double_buffer import DoubleBuffer, ResidualState, accumulate
 from hvd_sparse.types import Selection, TensorSpec
 
 
 class DirectionMemory:
-    """Base class of the memories whose states accumulate an optimizer's directions.
-
-    Attributes
-    ----------
-    weight_decay : the L2 penalty
-    clip_norm : bound on the norm of a tensor's gradient; None for no bound
-    """
+    """Base class of the memories whose states accumulate an optimizer's directions."""
 
     weight_decay: float
     clip_norm: float | None
@@ -43,12 +38,7 @@ class DirectionMemory:
         return "" if limit is None else f"with clip_norm {limit!r} takes norms on the host"
 
     def _check(self, *fractions: str) -> None:
-        """Raise InvalidOption where a shared option is wrong.
-
-        Parameters
-        ----------
-        fractions : names of options that are numbers in [0, 1)
-        """
+        """Check the shared options; ``fractions`` are names of options in [0, 1)."""
         owner = type(self).__name__
         for name in fractions:
             value = getattr(self, name)
@@ -65,11 +55,13 @@ class DirectionMemory:
 Options = TypeVar("Options", bound=DirectionMemory)
 
 
+def directed(gradient: np.ndarray, direction: Direction | None, kernels: Kernels) -> np.ndarray:
+    return gradient if direction is None else kernels.directed(gradient, direction)
+
+
 class Moments(NamedTuple):
     """Moments of averaged gradients, from an optimizer that was not handed over.
 
-    Attributes
-    ----------
     arrays : flat, by the names of a memory's arrays; none to start anew
     steps : of the optimizer so far
     ranks : number of ranks of the average; 1 for a tensor that is never compressed
@@ -85,27 +77,18 @@ class DirectionState(ResidualState, Generic[Options]):
 
         residual' = residual + direction,  where sent entries become +0.0
 
-    Subclasses give the direction (``_direct``, ``_take``).  A late entry moves the parameter by the
-    learning rate of the step it arrives in. So if the rate falls, old entries weigh less, which
-    measured better than the rate of their own step (docs/results/accuracy-ways.md).  A step at rate
-    0 would lose its sent entries, so it sends nothing, adds nothing and keeps all.
-
-    Attributes
-    ----------
-    step : completed steps of the tensor
-    is_average : the ranks' gradients are averaged, not summed
-    density : of the step; 1 if it runs dense, None if the method chooses its own
-    gain : factor for the ranks' sum or mean of this step's entries
-    rate : learning rate of the step; only whether it is 0 matters
-    settings : the optimizer's, as text that is the same on all ranks; empty without a handed-over
-        one
-    residual : the unsent directions
+    Subclasses give the direction (``_direct``). A late entry moves the parameter by the learning
+    rate of the step it arrives in. So if the rate falls, old entries weigh less, which measured
+    better than the rate of their own step (docs/results/accuracy-ways.md). A step at rate 0 would
+    lose its sent entries, so it sends nothing, adds nothing and keeps all.
     """
 
     density: float | None = None
     gain = 1.0
     _vectors: ClassVar[dict[str, str]]
     """The attribute of every vector that a checkpoint has, by its name there."""
+    _switches: ClassVar[dict[str, Any]] = {}
+    """Settings of optimizers that are no options of the memory, and their usual values."""
 
     def __init__(self, spec: TensorSpec, options: Options, rollback: bool) -> None:
         super().__init__(spec, rollback)
@@ -118,38 +101,37 @@ class DirectionState(ResidualState, Generic[Options]):
         self._zeros: Zeros = aligned_zeros
         self._is_held = self._is_climbing = False
         self._beside: tuple[object, ...] = ()
+        self._switched = dict(self._switches)
         self._written: list[DoubleBuffer] = []
 
-    def _follow(
+    def tune(
         self,
         *,
         rate: float,
         parameter: np.ndarray | None = None,
         moments: Moments | None = None,
         maximize: bool = False,
-        beside: tuple[object, ...] = (),
-        **told: object,
+        **settings: Any,
     ) -> None:
         """Adopt the optimizer's current settings for this tensor.
 
-        Parameters
-        ----------
         rate : learning rate
         parameter : its value, flat; where weight decay adds to the gradient
-        moments : those to go on from; None where the memory has its own
+        moments : those to go on from; None keeps the memory's own
         maximize : the optimizer goes up along gradients
-        beside : what else must be the same on all ranks
-        told : options of the memory
+        settings : options of the memory, and ``_switches``
         """
         self.rate, self._parameter, self._is_climbing = rate, parameter, maximize
+        beside = maximize, *(settings.pop(name, usual) for name, usual in self._switches.items())
         if beside != self._beside:
             self._beside, self.settings = beside, ""
+            self._switched = dict(zip(self._switches, beside[1:]))
         # Asked for every tensor in every step: the options are made anew only where one changed.
-        if any(getattr(self._options, name) != value for name, value in told.items()):
-            self._options = replace(self._options, **told)  # type: ignore[type-var]
+        if any(getattr(self._options, name) != value for name, value in settings.items()):
+            self._options = replace(self._options, **settings)  # type: ignore[type-var]
             self.settings = ""
         if not self.settings:
-            self.settings = f"{told}{beside if any(beside) else ''}"
+            self.settings = f"{settings}{beside if any(beside) else ''}"
         if moments is not None:
             self._adopt(moments)
 
@@ -158,30 +140,26 @@ class DirectionState(ResidualState, Generic[Options]):
         raise NotImplementedError
 
     def moments(self, steps: int, ranks: int) -> Moments:
-        """Return moments that an optimizer without this memory can continue from.
-
-        Parameters
-        ----------
-        steps : completed steps of the tensor
-        ranks : as in ``Moments``
-        """
+        """Return moments that an optimizer without this memory can continue from, after ``steps``
+        of the tensor; ``ranks`` as in ``Moments``."""
         raise NotImplementedError
 
     def _nothing_made(self) -> DoubleBuffer:
-        """Return a vector without entries, for one that is made where it is needed."""
+        """Return a vector without entries, for one that is made when it is needed."""
         return DoubleBuffer(0, self.residual.old.dtype, rollback=self.residual.can_roll_back)
 
     def _downhill(self, gradient: np.ndarray) -> np.ndarray:
-        """Return the gradient; where the optimizer maximizes, its negative."""
+        """Return the gradient, or its negative if the optimizer maximizes."""
         if not self._is_climbing:
             return gradient
         negative: np.ndarray = gradient * gradient.dtype.type(-1)
         return negative
 
     def _clipped(self, gradient: np.ndarray, world_size: int) -> np.ndarray:
-        """Return the gradient, no longer than one of N independent ones that together keep to
-        ``clip_norm``: their sum is sqrt(N) times as long as each, their average 1 / sqrt(N)
-        times."""
+        """Return the gradient, no longer than one of N independent ones within ``clip_norm``.
+
+        Their sum is sqrt(N) times as long as each, their average 1 / sqrt(N) times.
+        """
         clip_norm, root = self._options.clip_norm, math.sqrt(world_size)
         if clip_norm is None:
             return gradient
@@ -190,8 +168,7 @@ class DirectionState(ResidualState, Generic[Options]):
         return gradient if norm <= limit else gradient * gradient.dtype.type(limit / norm)
 
     def _decayed(self, gradient: np.ndarray, world_size: int) -> np.ndarray:
-        """Return the gradient with the L2 penalty's; of ranks that are summed, this rank's
-        share."""
+        """Return the gradient plus the L2 penalty's, or this rank's share of it in a sum."""
         decay = (
             self._options.weight_decay
             if self.is_average
@@ -204,22 +181,23 @@ class DirectionState(ResidualState, Generic[Options]):
         decayed: np.ndarray = gradient + self._parameter * gradient.dtype.type(decay)
         return decayed
 
+    def _need(self, name: str) -> None:
+        """Make a vector unless it exists."""
+        if not getattr(self, name).old.size:
+            setattr(self, name, self._another())
+
     def _another(self) -> DoubleBuffer:
-        """Return a further vector of the tensor's size, of zeros, where its residual lies."""
+        """Return a vector of zeros like the residual, in its place."""
         old = self.residual.old
         made = DoubleBuffer(old.size, old.dtype, rollback=self.residual.can_roll_back)
         if self._zeros is not aligned_zeros:
             made.move(self._zeros)
         return made
 
-    def _direct(self, gradient: np.ndarray, kernels: Kernels, world_size: int) -> np.ndarray:
-        """Take in this rank's gradient, and return its direction, which the caller neither keeps
-        nor changes."""
-        raise NotImplementedError
-
-    def _take(self, gradient: np.ndarray, kernels: Kernels, world_size: int, aim: Aim) -> Taking:
-        """As ``_direct``; also accumulate the direction and extract the aim's entries in one
-        pass."""
+    def _direct(
+        self, gradient: np.ndarray, kernels: Kernels, world_size: int
+    ) -> tuple[np.ndarray, Direction | None]:
+        """Return a gradient and the direction for the kernels; None accumulates the gradient."""
         raise NotImplementedError
 
     def compensate(
@@ -227,12 +205,14 @@ class DirectionState(ResidualState, Generic[Options]):
     ) -> Accumulated:
         v, gradient = self.residual, self._clipped(self._downhill(gradient), world_size)
         self._is_held = self.rate == 0
+        gradient, direction = self._direct(gradient, kernels, world_size)
         if aim is not None and not self._is_held:
-            return Accumulated(v.new, None, self._take(gradient, kernels, world_size, aim))
-        direction = self._direct(gradient, kernels, world_size)
+            taking = kernels.accumulate_and_take(gradient, v.old, v.new, aim, direction)
+            return Accumulated(v.new, None, taking)
+        gradient = directed(gradient, direction, kernels)
         if self._is_held:
-            return self._hold(direction, kernels)
-        return accumulate(direction, v.old, v.new, None, kernels)
+            return self._hold(gradient, kernels)
+        return accumulate(gradient, v.old, v.new, None, kernels)
 
     def _hold(self, direction: np.ndarray, kernels: Kernels) -> Accumulated:
         """Offer nothing to select from; the direction is only used to check that the gradient is
@@ -259,16 +239,8 @@ class DirectionState(ResidualState, Generic[Options]):
     def finish(
         self, reduced: np.ndarray, parameter: np.ndarray, is_compressed: bool, kernels: Kernels
     ) -> np.ndarray:
-        """Return the reduced gradient as it is; of a tensor that is never compressed, the
-        optimizer's direction.
-
-        Parameters
-        ----------
-        reduced : the reduced gradient, flat
-        parameter : the tensor's values, flat; for weight decay
-        is_compressed : False for a tensor that is never compressed
-        kernels : of the engine
-        """
+        """Return the reduced gradient itself, or the optimizer's direction for a tensor that is
+        never compressed."""
         return reduced if is_compressed else self._finished(reduced, parameter, kernels)
 
     def _finished(self, reduced: np.ndarray, parameter: np.ndarray, kernels: Kernels) -> np.ndarray:
@@ -292,9 +264,7 @@ class DirectionState(ResidualState, Generic[Options]):
     def move(self, zeros: Zeros) -> None:
         self._zeros = zeros
         for name in self._vectors.values():
-            vector = getattr(self, name)
-            if vector is not None:
-                vector.move(zeros)
+            getattr(self, name).move(zeros)
 
     def arrays(self) -> dict[str, np.ndarray]:
         return {name: getattr(self, vector).old for name, vector in self._vectors.items()}
@@ -308,8 +278,79 @@ class DirectionState(ResidualState, Generic[Options]):
             vector.old[:] = given
 
     def numbers(self) -> dict[str, float]:
-        """Return the numbers for a checkpoint besides the arrays, by name."""
+        """Return numbers for a checkpoint, by name."""
         return {}
 
     def recall(self, numbers: Mapping[str, float]) -> None:
         """Restore the result of ``numbers``, after ``load``."""
+
+
+class MomentumMemory(DirectionMemory):
+    """Base class of the memories of SGD with momentum."""
+
+    momentum: float
+    nesterov: bool
+
+    def __post_init__(self) -> None:
+        self._check("momentum")
+        check_truth(self.nesterov, f"nesterov of {type(self).__name__}")
+
+
+MomentumOptions = TypeVar("MomentumOptions", bound=MomentumMemory)
+
+
+class VelocityState(DirectionState[MomentumOptions]):
+    """Accumulate the directions of SGD with momentum (``optimizers.Momentum``).
+
+    A step without momentum, or a state whose velocity has no entries, accumulates the gradient, and
+    the velocity stays, as in torch.
+    """
+
+    velocity: DoubleBuffer
+    _switches: ClassVar[dict[str, Any]] = {"dampening": 0.0}
+    _undamped_at = 0
+    """Step whose gradient begins the velocity, and is not dampened."""
+
+    def _adopt(self, moments: Moments) -> None:
+        given = moments.arrays.get("momentum")
+        # Horovod's broadcast makes zeros with no steps for an optimizer without a state.
+        has_begun = given is not None and (moments.steps > 0 or bool(given.any()))
+        self._undamped_at = -1 if has_begun else self.step
+        self._begin(given)
+
+    def _begin(self, velocity: np.ndarray | None) -> None:
+        """Continue from SGD's velocity, or without one."""
+        raise NotImplementedError
+
+    def moments(self, steps: int, ranks: int) -> Moments:
+        velocity = self._velocity_of_sgd() if self._options.momentum else None
+        return Moments({} if velocity is None else {"momentum": velocity}, steps, ranks)
+
+    def _velocity_of_sgd(self) -> np.ndarray:
+        """Return a copy of the velocity from which SGD itself can continue."""
+        raise NotImplementedError
+
+    @property
+    def _momentum(self) -> float:
+        return self._options.momentum
+
+    def _damped(self, gradient: np.ndarray) -> np.ndarray:
+        """Return the part of a gradient that goes into the velocity."""
+        dampening = self._switched["dampening"]
+        if not (dampening and self._options.momentum) or self.step == self._undamped_at:
+            return gradient
+        part: np.ndarray = gradient * gradient.dtype.type(1 - dampening)
+        return part
+
+    def _direct(
+        self, gradient: np.ndarray, kernels: Kernels, world_size: int
+    ) -> tuple[np.ndarray, Direction | None]:
+        gradient, u, momentum = self._damped(gradient), self.velocity, self._momentum
+        if not (u.old.size and momentum):
+            return gradient, None
+        self._note_written(u)
+        return gradient, Momentum(u.old, u.new, momentum, self._options.nesterov)
+
+    def _finished(self, reduced: np.ndarray, parameter: np.ndarray, kernels: Kernels) -> np.ndarray:
+        result = directed(*self._direct(self._downhill(reduced), kernels, 1), kernels)
+        return result.copy() if result is self.velocity.new else result

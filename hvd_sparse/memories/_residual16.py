@@ -31,9 +31,6 @@ SMALLEST_NORMAL = np.float32(2.0**-14)
 class Residual16State:
     """The residual of one tensor in bfloat16 or float16.  Implements ``MemoryState``.
 
-    Attributes
-    ----------
-    step : completed steps of the tensor, which the rounding's seed is made from
     rounding : the sum that rounding has added to the residual so far: gradients + rounding = sent +
         kept
     """
@@ -57,7 +54,7 @@ class Residual16State:
     def compensate(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
     ) -> Accumulated:
-        """Return the accumulated vector in float32, which exists only during the tensor's step."""
+        """Return the accumulated vector in float32, which exists only during the step."""
         self._wide = widen(self._kept)
         return accumulate(gradient, self._wide, self._wide, aim, kernels)
 
@@ -100,11 +97,8 @@ class Residual16State:
         self._forget()
 
     def roll_back(self) -> None:
-        """Return to the residual before the step.
-
-        Without a second buffer the sent entries are added back, rounded, and the failed step's
-        gradient stays.
-        """
+        """Return to the residual before the step; without a second buffer add the rounded sent
+        entries, and keep the failed step's gradient."""
         if self._is_written and self._before is not None:
             self._kept, self._before = self._before, self._kept
         elif self._is_written:
@@ -127,8 +121,7 @@ class Residual16State:
         self.rounding += float(np.subtract(widen(self._kept), wide, dtype=np.float64).sum())
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the residual as float32, so that checkpoints do not depend on the residual's
-        format."""
+        """Return the residual as float32, so that checkpoints are of any format."""
         return {
             "residual": widen(
                 self._before if self._is_written and self._before is not None else self._kept
@@ -147,14 +140,7 @@ def widen(stored: np.ndarray) -> np.ndarray:
 
 
 def narrow(x: np.ndarray, out: np.ndarray, seed: int) -> None:
-    """Round float32 numbers to the dtype of ``out``, at random.
-
-    Parameters
-    ----------
-    x : float32 [n], finite, of magnitudes up to ``LARGEST``
-    out : uint16 (bfloat16) or float16 [n], written
-    seed : 32 bits
-    """
+    """Round float32 numbers, finite and up to ``LARGEST``, at random to the dtype of ``out``."""
     dice = _dice(x.size, seed)
     bits = x.view(np.uint32)
     # A random number below one unit of the last kept place, added to the cut bits, carries with

@@ -6,16 +6,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from hvd_sparse.checks import check_number
 from hvd_sparse.errors import NonFiniteGradient
 from hvd_sparse.kernels.arrays import empty_like, write_maximum
-from hvd_sparse.kernels.contract import Aim, Kernels, Taking
-from hvd_sparse.kernels.optimizers import AdamStep
-from hvd_sparse.memories._directions import DirectionMemory, DirectionState, Moments
+from hvd_sparse.kernels.contract import Kernels
+from hvd_sparse.kernels.optimizers import Adam, AdamStep, Direction
+from hvd_sparse.memories._directions import DirectionMemory, DirectionState, Moments, directed
 from hvd_sparse.memories.double_buffer import DoubleBuffer
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
@@ -23,13 +23,7 @@ from hvd_sparse.types import TensorSpec
 
 @lru_cache(maxsize=8)  # all tensors of a step ask the same
 def momenta_of_nadam(beta1: float, decay: float, step: int) -> tuple[float, float, float]:
-    """Return the product of NAdam's momenta up to a step, the step's, and that of the next.
-
-    Parameters
-    ----------
-    beta1, decay : NAdam's
-    step : the first is 1
-    """
+    """Return the product of NAdam's momenta up to a step, from 1, the step's, and the next one."""
     steps = np.arange(1, min(step, 100_000) + 1)  # of so many the product is 0
     now, then = (beta1 * (1 - 0.5 * 0.96 ** (decay * each)) for each in (step, step + 1))
     return float((beta1 * (1 - 0.5 * 0.96 ** (decay * steps))).prod()), now, then
@@ -106,9 +100,7 @@ class AdamCorrection(DirectionMemory):
 class AdamCorrectionState(DirectionState[AdamCorrection]):
     """m, s and v of one tensor.  Implements ``MemoryState``.
 
-    Attributes
-    ----------
-    begun : step of the tensor at which m and s began; below 0 where they are older
+    begun : step of the tensor at which m and s began; below 0 if they are older
     largest : the largest s; without entries unless the optimizer has amsgrad
     """
 
@@ -116,95 +108,46 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         name: name for name in ("mean", "square", "largest", "residual")
     }
 
+    _switches: ClassVar[dict[str, Any]] = {
+        "amsgrad": False,  # s counts as the largest that it ever was
+        "momentum_decay": None,  # of NAdam; None for Adam
+        "is_epsilon_hat": False,  # epsilon is added before s is corrected for its start
+    }
+
     def __init__(self, spec: TensorSpec, options: AdamCorrection, rollback: bool) -> None:
         super().__init__(spec, options, rollback)
         self.mean = DoubleBuffer(spec.numel, spec.accumulator, rollback=rollback)
         self.square = DoubleBuffer(spec.numel, spec.accumulator, rollback=rollback)
         self.largest = self._nothing_made()
-        self._is_epsilon_hat = self._has_amsgrad = False
-        self._momentum_decay: float | None = None
         self.begun = 0
 
-    def tune(
-        self,
-        *,
-        rate: float,
-        beta1: float,
-        beta2: float,
-        epsilon: float,
-        weight_decay: float,
-        parameter: np.ndarray | None = None,
-        moments: Moments | None = None,
-        is_epsilon_hat: bool = False,
-        amsgrad: bool = False,
-        momentum_decay: float | None = None,
-        maximize: bool = False,
-    ) -> None:
-        """Adopt the optimizer's current settings for this tensor: ``_follow``.
-
-        is_epsilon_hat : epsilon is the paper's epsilon hat: it is added before the second moment
-            is corrected for its start
-        amsgrad : the second moment counts as the largest that it ever was
-        momentum_decay : of NAdam; None for Adam
-        """
-        self._is_epsilon_hat, self._has_amsgrad = is_epsilon_hat, amsgrad
-        self._momentum_decay = momentum_decay
-        if amsgrad and not self.largest.old.size:
-            self.largest = self._another()
-        self._follow(
-            rate=rate,
-            parameter=parameter,
-            moments=moments,
-            maximize=maximize,
-            beside=(maximize, amsgrad, momentum_decay, is_epsilon_hat),
-            beta1=beta1,
-            beta2=beta2,
-            epsilon=epsilon,
-            weight_decay=weight_decay,
-        )
-
-    def _direct(self, gradient: np.ndarray, kernels: Kernels, world_size: int) -> np.ndarray:
-        gradient = self._checked(gradient, kernels, world_size)
-        return self._push(gradient, kernels, self._of_this_rank(world_size))
-
-    def _take(self, gradient: np.ndarray, kernels: Kernels, world_size: int, aim: Aim) -> Taking:
-        mean, square, v = self.mean, self.square, self.residual
-        if self._has_amsgrad:
-            direction = self._direct(gradient, kernels, world_size)
-            return kernels.accumulate_and_take(direction, v.old, v.new, aim)
-        gradient = self._checked(gradient, kernels, world_size)
-        moments = mean.old, square.old, mean.new, square.new
-        step = self._of_this_rank(world_size)
-        self._note_written(mean, square)
-        return kernels.push_adam_and_take(gradient, *moments, v.old, v.new, step, aim)
-
-    def _checked(self, gradient: np.ndarray, kernels: Kernels, world_size: int) -> np.ndarray:
-        """Return the gradient with the L2 penalty's, whose squares spoil nothing."""
+    def _direct(
+        self, gradient: np.ndarray, kernels: Kernels, world_size: int
+    ) -> tuple[np.ndarray, Direction | None]:
         gradient = self._decayed(gradient, world_size)
         if not self.residual.can_roll_back:
             self._check_square(gradient, kernels)
-        return gradient
-
-    def _of_this_rank(self, world_size: int) -> AdamStep:
-        """Return the numbers for a gradient of this rank's."""
         # An update's size does not depend on the gradient's: a sum of N updates is N times too
         # large, although a sum of N gradients is as the user asked.
-        return self._numbers(world_size, 1.0 if self.is_average else 1 / world_size)
+        scale = 1.0 if self.is_average else 1 / world_size
+        return self._push(gradient, kernels, self._numbers(world_size, scale))
 
     def _numbers(self, ranks: int = 1, scale: float = 1.0, is_of_mean: bool = False) -> AdamStep:
         options, step = self._options, self.step - self.begun + 1
         epsilon = options.epsilon
-        if self._is_epsilon_hat:
+        if self._switched["is_epsilon_hat"]:
             epsilon /= math.sqrt(1 - options.beta2**step)
         return AdamStep(options.beta1, options.beta2, epsilon, step, ranks, scale, is_of_mean)
 
     def _unbiased(self, steps: int) -> tuple[float, float]:
-        """Return the factors that take the bias of their start out of m**2 and s."""
+        """Return the factors that correct m**2 and s for their start."""
         options = self._options
         return 1 / (1 - options.beta1**steps) ** 2, 1 / (1 - options.beta2**steps)
 
     def _adopt(self, moments: Moments) -> None:
         self.begun = self.step - moments.steps
+        if self._switched["amsgrad"]:
+            self._need("largest")
         mean, square = moments.arrays.get("mean"), moments.arrays.get("square")
         if mean is None or square is None:
             self.begun = self.step
@@ -235,30 +178,32 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
                 squares[name] = square / ranks + least * (1 - 1 / ranks)
         return Moments({"mean": mean, **squares}, own, ranks)
 
-    def _push(self, gradient: np.ndarray, kernels: Kernels, step: AdamStep) -> np.ndarray:
-        """Update m and s, and return the direction."""
-        mean, square, largest = self.mean, self.square, self.largest
-        direction = empty_like(gradient)
-        kernels.push_adam(gradient, mean.old, square.old, mean.new, square.new, direction, step)
+    def _push(
+        self, gradient: np.ndarray, kernels: Kernels, step: AdamStep
+    ) -> tuple[np.ndarray, Direction | None]:
+        """Return what ``_direct`` returns; with amsgrad, m and s are updated at once."""
+        mean, square = self.mean, self.square
         self._note_written(mean, square)
-        if self._has_amsgrad:
-            write_maximum(largest.old, square.new, largest.new)
-            self._note_written(largest)
-            spare = empty_like(gradient), empty_like(gradient)
-            step = step._replace(is_at_rest=True)
-            kernels.push_adam(gradient, mean.new, largest.new, *spare, direction, step)
-        return direction
+        direction = Adam(mean.old, square.old, mean.new, square.new, step)
+        if not self._switched["amsgrad"]:
+            return gradient, direction
+        self._need("largest")
+        largest = self.largest
+        kernels.directed(gradient, direction)
+        write_maximum(largest.old, square.new, largest.new)
+        self._note_written(largest)
+        spare = empty_like(gradient), empty_like(gradient)
+        at_rest = Adam(mean.new, largest.new, *spare, step._replace(is_at_rest=True))
+        return kernels.directed(gradient, at_rest), None
 
     def _push_nadam(self, gradient: np.ndarray, kernels: Kernels, decay: float) -> np.ndarray:
-        """Update m and s with a reduced gradient, and return NAdam's direction.
-
-        decay : of the momentum
-        """
+        """Update m and s with a reduced gradient, and return NAdam's direction."""
         mean, square, real = self.mean, self.square, gradient.dtype.type
         step, beta1 = self._numbers(), self._options.beta1
-        by_gradient, spare = empty_like(gradient), (empty_like(gradient), empty_like(gradient))
-        kernels.push_adam(gradient, mean.old, square.old, *spare, by_gradient, step)
-        by_mean = self._push(gradient, kernels, step._replace(is_of_mean=True))
+        spare = empty_like(gradient), empty_like(gradient)
+        by_gradient = kernels.directed(gradient, Adam(mean.old, square.old, *spare, step))
+        given = self._push(gradient, kernels, step._replace(is_of_mean=True))
+        by_mean = directed(*given, kernels)
         product, now, then = momenta_of_nadam(beta1, decay, step.step)
         share = then * (1 - beta1**step.step) / (1 - product * then)
         direction: np.ndarray = by_gradient * real((1 - now) / (1 - product)) + by_mean * real(
@@ -267,7 +212,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         return direction
 
     def _check_square(self, gradient: np.ndarray, kernels: Kernels) -> None:
-        """Raise NonFiniteGradient where squares would spoil the only buffer there is."""
+        """Raise NonFiniteGradient if squares would overflow in the only buffer."""
         largest = kernels.moments(gradient).abs_max
         if largest * largest > float(np.finfo(gradient.dtype).max):
             raise NonFiniteGradient(
@@ -284,12 +229,13 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         if not self.residual.can_roll_back:
             self._check_square(reduced, kernels)
         # It is the mean of the ranks already: no correction for their number.
-        if self._momentum_decay is not None:
-            return self._push_nadam(reduced, kernels, self._momentum_decay)
-        return self._push(reduced, kernels, self._numbers(is_of_mean=True))
+        decay = self._switched["momentum_decay"]
+        if decay is not None:
+            return self._push_nadam(reduced, kernels, decay)
+        return directed(*self._push(reduced, kernels, self._numbers(is_of_mean=True)), kernels)
 
     def numbers(self) -> dict[str, float]:
-        """Return the step at which m and s began, where it is not the tensor's first."""
+        """Return the step at which m and s began, unless it is the tensor's first."""
         return {"begun": self.begun} if self.begun else {}
 
     def recall(self, numbers: Mapping[str, float]) -> None:

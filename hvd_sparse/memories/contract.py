@@ -13,8 +13,6 @@ from hvd_sparse.types import Selection, TensorSpec
 class Accumulated(NamedTuple):
     """The vector to select from in a step, with the results of the pass that made it.
 
-    Attributes
-    ----------
     vector : residual + gradient; +0.0 where an entry was taken
     moments : of the whole vector; None if the pass had an aim
     taking : the entries that the pass took; None without an aim
@@ -52,13 +50,11 @@ class MemoryState(Protocol):
     def compensate(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
     ) -> Accumulated:
-        """Return the accumulated vector: the residual with this gradient, without the aim's
-        entries.
+        """Return the residual with this gradient, without the aim's entries.
 
         Parameters
         ----------
         gradient : float32 or float64 [numel], read-only
-        kernels : of the engine
         world_size : ranks over which the gradient will be summed
         aim : the entries to take out in the same pass; None takes none
         """
@@ -76,26 +72,22 @@ class MemoryState(Protocol):
         ----------
         sent : the entries that this rank has sent, as the others decode them
         is_exact : the values are those that were accumulated
-        kernels : of the engine
         is_taken : the accumulated vector is without the sent values already: +0.0 where they are
-            exact, else what is left of each entry
+            exact, else the rest of each entry
         """
 
     def take_all(self) -> np.ndarray:
-        """Return a copy of the accumulated vector, to be sent dense, and keep nothing of it."""
+        """Return a copy of the accumulated vector, to be sent dense, and keep nothing."""
 
     def finish(
         self, reduced: np.ndarray, parameter: np.ndarray, is_compressed: bool, kernels: Kernels
     ) -> np.ndarray:
-        """Return the gradient for the optimizer, given the reduced one: a vector of its own, or
-        ``reduced`` itself as it is, which is not looked at again for NaN and Inf.
-
-        The method exists only for memories that declare ``finishes``.
+        """Return the gradient for the optimizer, ``reduced`` itself or a new vector, which is not
+        checked again for NaN and Inf. Only for memories that declare ``finishes``.
 
         Raises
         ------
-        NonFiniteGradient : it would leave the range of floats where there is no second buffer;
-            nothing was written
+        NonFiniteGradient : the result would overflow without a second buffer; nothing was written
         """
 
     def commit(self) -> None:
@@ -108,17 +100,12 @@ class MemoryState(Protocol):
         """Add the entries that came back from an exchange to the committed state."""
 
     def move(self, zeros: Zeros) -> None:
-        """Hold the vectors on a device from now on, before the first step.
-
-        The method exists only for memories whose ``needs_host`` is empty.
-        """
+        """Hold the vectors on a device, before the first step; only for memories whose
+        ``needs_host`` is empty."""
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the committed state by name, for checkpoints; the residual is called "residual".
-
-        The arrays are views, to be copied.  One that is made when it is needed first is empty
-        before.
-        """
+        """Return views of the committed state by name, for checkpoints; the residual is called
+        "residual". An array that is made when it is needed is empty before."""
 
     def load(self, arrays: dict[str, np.ndarray]) -> None:
         """Restore the state from the arrays of a checkpoint."""
@@ -153,8 +140,5 @@ class Memory(Protocol):
     def create(self, spec: TensorSpec, *, rollback: bool) -> MemoryState:
         """Return the state of a tensor before its first step.
 
-        Parameters
-        ----------
-        spec : the tensor
         rollback : keep the old version of the state until a step has succeeded, in a second buffer
         """

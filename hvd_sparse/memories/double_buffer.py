@@ -15,14 +15,8 @@ class DoubleBuffer:
     """A vector with an old and a new version, until the step has succeeded.
 
     A failed step is noticed only after this rank has written its new residual, and subtracting the
-    gradient again does not give the old bits back. So the new version goes to a second buffer.
-
-    Without ``rollback`` there is one buffer, written in place.
-
-    Attributes
-    ----------
-    old, new : float32 or float64 [numel]; the same array without ``rollback``
-    can_roll_back : the old version outlives the step
+    gradient again does not give the old bits back. So the new version is written to a second
+    buffer; without ``rollback`` there is one buffer, ``old`` and ``new``, written in place.
     """
 
     def __init__(self, numel: int, dtype: DTypeLike, *, rollback: bool) -> None:
@@ -31,18 +25,16 @@ class DoubleBuffer:
         self.can_roll_back = rollback
 
     def move(self, zeros: Zeros) -> None:
-        """Hold zeros made by another: on a device."""
+        """Replace the buffers by zeros in another place."""
         size, dtype = self.old.size, self.old.dtype
         self.old = zeros(size, dtype)
         self.new = zeros(size, dtype) if self.can_roll_back else self.old
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of all buffers."""
         return self.old.nbytes + (self.new.nbytes if self.can_roll_back else 0)
 
     def commit(self) -> None:
-        """Make the new version the old one."""
         self.old, self.new = self.new, self.old
 
 
@@ -53,16 +45,7 @@ def accumulate(
     aim: Aim | None,
     kernels: Kernels,
 ) -> Accumulated:
-    """Write residual + gradient to ``out``, and take the entries that reach the aim in the same
-    pass.
-
-    Parameters
-    ----------
-    gradient, residual : float32 or float64 [numel]
-    out : written; may be ``residual`` itself
-    aim : the entries to take; None takes none and returns the moments instead
-    kernels : of the engine
-    """
+    """Write residual + gradient to ``out``; with an aim, take its entries in the same pass."""
     if aim is None:
         return Accumulated(out, kernels.accumulate(gradient, residual, out), added=gradient)
     taking = kernels.accumulate_and_take(gradient, residual, out, aim)
@@ -101,11 +84,8 @@ class ResidualState:
         self._forget()
 
     def roll_back(self) -> None:
-        """Drop the new residual, or give the sent entries back to the only one.
-
-        Without a second buffer the failed step's gradient stays in the residual, so nothing is
-        lost.
-        """
+        """Drop the new residual; without a second buffer give the sent entries back to the only
+        one, and keep the failed step's gradient."""
         if not self.residual.can_roll_back:
             self.residual.old[self._sent.indices] += self._sent.values
         self._forget()

@@ -64,15 +64,7 @@ class MajorityVoteState(NoMemoryState):
     def finish(
         self, reduced: np.ndarray, parameter: np.ndarray, is_compressed: bool, kernels: Kernels
     ) -> np.ndarray:
-        """Return the sign of the sum.
-
-        Parameters
-        ----------
-        reduced : the sum or the mean of the votes, flat
-        parameter : the tensor's values; votes do not depend on them
-        is_compressed : False for a tensor that is never compressed, whose sum is of gradients
-        kernels : of the engine
-        """
+        """Return the sign of the sum or mean of votes, or of a tensor's gradients."""
         signs: np.ndarray = np.sign(reduced)
         if is_compressed:
             # A tie of thirds need not add up to 0 exactly; one vote is 1, or its share of a mean.

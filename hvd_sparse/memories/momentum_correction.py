@@ -10,9 +10,8 @@ import numpy as np
 
 from hvd_sparse.checks import check_truth
 from hvd_sparse.kernels.contract import Kernels
-from hvd_sparse.memories._directions import Moments
-from hvd_sparse.memories._velocities import MomentumMemory, VelocityState
-from hvd_sparse.memories.double_buffer import DoubleBuffer
+from hvd_sparse.kernels.optimizers import Momentum
+from hvd_sparse.memories._directions import MomentumMemory, VelocityState
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import Selection, TensorSpec
 
@@ -78,7 +77,6 @@ class MomentumCorrection(MomentumMemory):
 class MomentumCorrectionState(VelocityState[MomentumCorrection]):
     """u and v of one tensor.  Implements ``MemoryState``."""
 
-    velocity: DoubleBuffer
     _vectors: ClassVar[dict[str, str]] = {
         "momentum": "velocity",
         "residual": "residual",
@@ -91,8 +89,8 @@ class MomentumCorrectionState(VelocityState[MomentumCorrection]):
         self.decay = self._another() if options.weight_decay else self._nothing_made()
         self._masked: np.ndarray | None = None
 
-    def _adopt(self, moments: Moments) -> None:
-        self.velocity.old[:] = moments.arrays.get("momentum", 0)
+    def _begin(self, velocity: np.ndarray | None) -> None:
+        self.velocity.old[:] = 0 if velocity is None else velocity
         self.decay.old[:] = 0
 
     def _velocity_of_sgd(self) -> np.ndarray:
@@ -115,8 +113,8 @@ class MomentumCorrectionState(VelocityState[MomentumCorrection]):
     def finish(
         self, reduced: np.ndarray, parameter: np.ndarray, is_compressed: bool, kernels: Kernels
     ) -> np.ndarray:
-        """Return the gradient with momentum, for tensors never compressed, and with weight decay,
-        for all."""
+        """Return the gradient with weight decay, and for tensors that are never compressed with
+        momentum."""
         options = self._options
         result: np.ndarray = super().finish(reduced, parameter, is_compressed, kernels)
         if not options.weight_decay:
@@ -125,10 +123,9 @@ class MomentumCorrectionState(VelocityState[MomentumCorrection]):
         if not options.momentum:
             result = result + pull
             return result
-        if not self.decay.old.size:  # a parameter group may be given weight decay in mid-run
-            self.decay = self._another()
+        self._need("decay")  # a parameter group may be given weight decay in mid-run
         pull = self._damped(pull)
-        kernels.push_momentum(pull, self.decay.old, self.decay.new, options.momentum)
+        kernels.directed(pull, Momentum(self.decay.old, self.decay.new, options.momentum))
         self._note_written(self.decay)
         if options.nesterov:
             result = result + pull + self.decay.new * pull.dtype.type(options.momentum)
@@ -136,14 +133,9 @@ class MomentumCorrectionState(VelocityState[MomentumCorrection]):
             result = result + self.decay.new
         return result
 
-    def _finished(self, reduced: np.ndarray, parameter: np.ndarray, kernels: Kernels) -> np.ndarray:
-        return self._momentum_of(self._downhill(reduced), kernels)
-
     def roll_back(self) -> None:
-        """Drop the new velocities, or give the sent entries back.
-
-        Without second buffers the failed step's gradient stays in u and v, so nothing is lost.
-        """
+        """Drop the new velocities; without second buffers give the sent entries back, and keep the
+        failed step's gradient."""
         if self._masked is not None:
             self.velocity.old[self._sent.indices] = self._masked
         super().roll_back()

@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.kernels.contract import Aim, Kernels, Taking
-from hvd_sparse.memories._directions import Moments
-from hvd_sparse.memories._velocities import MomentumMemory, VelocityState
+from hvd_sparse.kernels.contract import Aim, Kernels
+from hvd_sparse.kernels.optimizers import Direction
+from hvd_sparse.memories._directions import MomentumMemory, VelocityState
 from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.memories.double_buffer import DoubleBuffer
 from hvd_sparse.registry import MEMORIES
@@ -50,7 +50,7 @@ class MomentumFeedback(MomentumMemory):
 
         m = s / (1 + s),  s = max(0, momentum / (1 - momentum) - (1 / density - 1))
 
-    At a density of 1 - momentum or less m is 0, and there is no u.  On dense steps, and for tensors
+    At a density of 1 - momentum or less m is 0, and there is no u. On dense steps, and for tensors
     that are never compressed, m is the momentum: that is SGD itself.
 
     Parameters
@@ -63,26 +63,23 @@ class MomentumFeedback(MomentumMemory):
     Notes
     -----
     Momentum smooths gradients over momentum / (1 - momentum) steps, and moves the parameter by rate
-    * gradient / (1 - momentum) for each of them.  A kept entry waits for about 1 / density - 1
-    steps, over which v adds up its gradients. That smooths them too, and a velocity in front would
-    delay each gradient once more.  So u does the rest of the smoothing, and momentum's scale is
-    applied once to every gradient.
+    * gradient / (1 - momentum) for each. A kept entry waits for about 1 / density - 1 steps, over
+    which v adds up its gradients. This smooths too, and a velocity would delay each gradient once
+    more. So u does only the rest of the smoothing, and momentum's scale is applied once to every
+    gradient.
 
-    If the density changes, the pending mass stays the same: v and u are rescaled to the new m, u is
+    If the density changes, the pending mass stays the same: v and u are rescaled to the new m; u is
     added to v when m becomes 0, and v to u when m was 0, so that a dense step does not apply
-    long-waiting entries at once.
-
-    A run at density 1, or of dense steps only, is SGD with momentum.
-
-    A late entry moves the parameter by the rate and the momentum of the step it arrives in.
+    long-waiting entries at once. A run of dense steps only is SGD with momentum. A late entry moves
+    the parameter by the rate and the momentum of the step it arrives in.
 
     With a handed-over optimizer (``optimizer=``), momentum, Nesterov and weight decay come from the
     tensor's parameter group at every step, not from these options, and a step at learning rate 0
-    sends nothing and keeps all.  Used by name, the optimizer must apply no momentum of its own.
+    sends nothing and keeps all. Used by name, the optimizer must apply no momentum of its own.
 
     State: v, float32 (float64 for float64 gradients), and u unless m is 0; twice with rollback.
-    Cost: that of error feedback, and another pass to clip and for weight decay; unless m is 0 that
-    of ``MomentumCorrection``.
+    Cost: as error feedback, and another pass to clip and for weight decay; unless m is 0 as
+    ``MomentumCorrection``.
 
     Derived here.
     """
@@ -99,14 +96,15 @@ class MomentumFeedback(MomentumMemory):
 
 
 class MomentumFeedbackState(VelocityState[MomentumFeedback]):
-    """v of one tensor, and u where there is a velocity.  Implements ``MemoryState``."""
+    """v of one tensor, and u if m is above 0.  Implements ``MemoryState``."""
 
     _vectors: ClassVar[dict[str, str]] = {"momentum": "velocity", "residual": "residual"}
 
     def __init__(self, spec: TensorSpec, options: MomentumFeedback, rollback: bool) -> None:
         super().__init__(spec, options, rollback)
+        self.velocity = self._nothing_made()
         self._at: float | None = None
-        self._before: tuple[DoubleBuffer, DoubleBuffer | None, float | None] | None = None
+        self._before: tuple[DoubleBuffer, DoubleBuffer, float | None] | None = None
 
     @property
     def gain(self) -> float:  # type: ignore[override]
@@ -119,7 +117,7 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
         return momentum_left(self._options.momentum, self.density or 0.0)
 
     def _ahead(self, momentum: float) -> float:
-        """Return the part of a velocity that the next step applies, were there no gradient."""
+        """Return the part of a velocity that a next step without gradient would apply."""
         return momentum * momentum if self._options.nesterov else momentum
 
     def compensate(
@@ -129,7 +127,7 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
         return super().compensate(gradient, kernels, world_size, aim)
 
     def _cross(self) -> None:
-        """Rescale residual and velocity so that the pending mass stays the same at this density."""
+        """Rescale residual and velocity to this density, with the same pending mass."""
         density, old = self.density or 0.0, self._at
         if not self._options.momentum:
             return  # as torch's, the velocity waits until there is momentum again
@@ -138,55 +136,53 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
         u, v = self.velocity, self.residual
         self._before, self._at = (v, u, old), density
         if now != was:
-            self.residual, self.velocity = self._another(), self._another() if now else None
-        elif now and u is None:
-            self.velocity = self._another()
+            self.residual = self._another()
+            self.velocity = self._another() if now else self._nothing_made()
+        elif now:
+            self._need("velocity")
         if now == was:
             return
-        if self.velocity is None:
+        if not now:
             self.residual.old[:] = v.old * (1 - was)
-            if u is not None:
+            if u.old.size:
                 self.residual.old[:] = self.residual.old + u.old * self._ahead(was)
-        elif u is None:
+        elif not u.old.size:
             self.velocity.old[:] = v.old * ((1 - was) / self._ahead(now))
         else:
             self.residual.old[:] = v.old * ((1 - was) / (1 - now))
             self.velocity.old[:] = u.old * (self._ahead(was) / self._ahead(now))
 
-    def _adopt(self, moments: Moments) -> None:
-        """Continue from SGD's velocity: it becomes m's, or, without one, its pending mass joins the
-        residual."""
-        given, momentum = moments.arrays.get("momentum"), self._options.momentum
-        if given is None and self.velocity is not None:
+    def _begin(self, velocity: np.ndarray | None) -> None:
+        momentum = self._options.momentum
+        if velocity is None:
             self.velocity.old[:] = 0
-        if given is None or not momentum:
+        if velocity is None or not momentum:
             return
         at = self._at if self._at is not None else self.density or 0.0
-        left, owed = momentum_left(momentum, at), given * self._ahead(momentum)
+        left, owed = momentum_left(momentum, at), velocity * self._ahead(momentum)
         if left:
-            self.velocity = self.velocity or self._another()
+            self._need("velocity")
             self.velocity.old[:] = owed * (1 / self._ahead(left))
         else:
             self.residual.old[:] = self.residual.old.copy() + owed
 
     def _velocity_of_sgd(self) -> np.ndarray:
         """Return the velocity for plain SGD; the residual waits for a compressor."""
-        if self.velocity is None:
+        if not self.velocity.old.size:
             return np.zeros(self.residual.old.size, self.residual.old.dtype)
         momentum = self._options.momentum
         left = momentum_left(momentum, self._at or 0.0)
         return self.velocity.old.copy() * (self._ahead(left) / self._ahead(momentum))
 
-    def _direct(self, gradient: np.ndarray, kernels: Kernels, world_size: int) -> np.ndarray:
+    def _direct(
+        self, gradient: np.ndarray, kernels: Kernels, world_size: int
+    ) -> tuple[np.ndarray, Direction | None]:
         return super()._direct(self._decayed(gradient, world_size), kernels, world_size)
-
-    def _take(self, gradient: np.ndarray, kernels: Kernels, world_size: int, aim: Aim) -> Taking:
-        return super()._take(self._decayed(gradient, world_size), kernels, world_size, aim)
 
     def _finished(self, reduced: np.ndarray, parameter: np.ndarray, kernels: Kernels) -> np.ndarray:
         self.density, self._parameter = 1.0, parameter
         self._cross()
-        return self._momentum_of(self._downhill(reduced), kernels)
+        return super()._finished(reduced, parameter, kernels)
 
     def commit(self) -> None:
         super().commit()
@@ -199,21 +195,9 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
         self._before = None
         super().roll_back()
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return v and u; u is empty where there is no velocity."""
-        old = self.residual.old
-        momentum = np.zeros(0, old.dtype) if self.velocity is None else self.velocity.old
-        return {"momentum": momentum, "residual": old}
-
     def numbers(self) -> dict[str, float]:
-        """Return the density that v and u belong to."""
+        """Return the density for which v and u are scaled."""
         return {} if self._at is None else {"density": self._at}
 
     def recall(self, numbers: Mapping[str, float]) -> None:
         self._at = numbers.get("density")
-
-    def load(self, arrays: dict[str, np.ndarray]) -> None:
-        self.residual.old[:] = arrays["residual"]
-        self.velocity = self._another() if arrays["momentum"].size else None
-        if self.velocity is not None:
-            self.velocity.old[:] = arrays["momentum"]

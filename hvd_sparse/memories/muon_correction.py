@@ -10,8 +10,14 @@ import numpy as np
 
 from hvd_sparse.checks import check_truth, check_whole, is_number
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.kernels.contract import Aim, Kernels, Taking
-from hvd_sparse.kernels.optimizers import AdamStep, NewtonSchulz, matrices_in
+from hvd_sparse.kernels.contract import Kernels
+from hvd_sparse.kernels.optimizers import (
+    AdamStep,
+    Direction,
+    Momentum,
+    NewtonSchulz,
+    matrices_in,
+)
 from hvd_sparse.memories._directions import Moments
 from hvd_sparse.memories.adam_correction import AdamCorrection, AdamCorrectionState
 from hvd_sparse.registry import MEMORIES
@@ -21,44 +27,44 @@ from hvd_sparse.types import TensorSpec
 @MEMORIES.register("muon_correction")
 @dataclass(frozen=True)
 class MuonCorrection(AdamCorrection):
-    """Accumulate what Muon makes of a matrix's gradient, on every rank for itself; of other
-    tensors', what ``AdamCorrection`` does.
+    """Accumulate Muon's updates of a matrix's gradients, on every rank; other tensors are
+    accumulated as by ``AdamCorrection``.
 
         m' = momentum * m + (1 - momentum) * gradient
         u = m', or (1 - momentum) * gradient + momentum * m' with Nesterov
-        v' = v + scale * NS(u)        NS: Newton and Schulz's iteration (``kernels.optimizers``)
-        v' is selected from; where an entry is sent v' = 0
+        v' = v + scale * NS(u)        NS: the Newton-Schulz iteration (``kernels.optimizers``)
+        select from v'; where an entry is sent v' = 0
 
     Parameters
     ----------
     momentum : float in [0, 1), of matrices
     nesterov : the Nesterov form
-    ns_steps : how often the iteration is taken
+    ns_steps : number of iterations
     ns_coefficients : of x, x**3 and x**5 in the iteration
-    ns_epsilon : is added to the norm that a matrix is divided by
-    scale : of a matrix's directions; None for 0.2 * sqrt(the larger of rows and columns), at which
-        Adam's learning rates fit
+    ns_epsilon : added to the norm that divides a matrix
+    scale : of a matrix's directions; None for 0.2 * sqrt(the larger of rows and columns), which
+        suits Adam's learning rates
     beta1, beta2, epsilon : of all other tensors, as in ``AdamCorrection``
-    weight_decay : 0: Muon's is decoupled from the gradient, and is the optimizer's own
+    weight_decay : 0: Muon's is decoupled from the gradient, and the optimizer applies it
     clip_norm : as in ``MomentumCorrection``
 
     Notes
     -----
-    What arrives is applied as it is, times the learning rate: it is not orthogonalised again.  Muon
-    behind the exchange would orthogonalise a matrix of rare entries.
+    The reduced updates are applied unchanged, times the learning rate, and not orthogonalized
+    again. Muon after the exchange would orthogonalize a matrix of rare entries.
 
-    At density 1 on one rank this is Muon itself.  On several ranks it is the mean of the updates
-    that Muon would take from each rank's own gradients, where Muon takes the update of their mean;
-    ranks that agree give the same, and where they do not the mean is shorter.
+    At density 1 on one rank this is Muon itself. On several ranks it is the mean of the updates for
+    each rank's own gradients, where Muon takes the update for their mean: the same if the ranks
+    agree, and shorter if they do not.
 
-    By name, every tensor of two or more dimensions is a matrix; ``optimizer=`` knows which are
-    not, such as embeddings.  Kernels of convolutions are matrices with a row an output channel.
-    Tensors that are never compressed get Muon itself, or Adam, on their reduced gradient.
+    By name, every tensor of two or more dimensions is a matrix; ``optimizer=`` knows the
+    exceptions, such as embeddings. Kernels of convolutions are matrices with a row per output
+    channel. Tensors that are never compressed get Muon itself, or Adam, on their reduced gradient.
 
     State: m and v of a matrix, float32 (float64 for float64 gradients), and Adam's second moment of
     others; all twice with rollback.
     Cost: the iteration, on every rank for all matrices: about 2 * ns_steps * (r + 2 * c) * r * r
-    operations for r rows and c columns, r being the smaller; three passes besides.
+    operations for r rows and c columns, if r is the smaller; and three passes.
 
     Paper: jordan2024muon.  Derived here: that the residual keeps updates.
     """
@@ -103,7 +109,7 @@ class MuonCorrection(AdamCorrection):
 
 
 class MuonCorrectionState(AdamCorrectionState):
-    """m and v of one tensor, and Adam's square where it is no matrix.  Implements ``MemoryState``.
+    """m and v of one tensor, and Adam's square unless it is a matrix.  Implements ``MemoryState``.
 
     ``mean`` is m: Adam's mean of a matrix is Muon's momentum.
     """
@@ -116,29 +122,15 @@ class MuonCorrectionState(AdamCorrectionState):
         self._is_matrix = len(spec.shape) > 1
         self.square = self._nothing_made()
 
-    def tune(  # type: ignore[override]
-        self,
-        *,
-        rate: float,
-        parameter: np.ndarray | None = None,
-        moments: Moments | None = None,
-        is_epsilon_hat: bool = False,
-        **told: Any,
-    ) -> None:
-        """Adopt the optimizer's current settings for this tensor: ``_follow``.
-
-        Parameters
-        ----------
-        is_epsilon_hat : as in ``AdamCorrection``
-        told : options of the memory; with a momentum the tensor is orthogonalised, else Adam is
-            used
+    def tune(self, **settings: Any) -> None:
+        """Adopt the optimizer's current settings: with a momentum the tensor is orthogonalized,
+        else Adam is used.
 
         Raises
         ------
-        InvalidOption : a tensor of one dimension is to be orthogonalised
+        InvalidOption : a tensor of one dimension is to be orthogonalized
         """
-        self._is_epsilon_hat = is_epsilon_hat
-        is_matrix = "momentum" in told
+        is_matrix = "momentum" in settings
         if is_matrix and len(self._shape) < 2:
             raise InvalidOption(
                 f"tensor {self._key!r} has shape {list(self._shape)} and is in a parameter group "
@@ -148,39 +140,28 @@ class MuonCorrectionState(AdamCorrectionState):
             self._is_matrix, self.begun = is_matrix, self.step
             self.mean.old[:] = 0
             self.square = self._nothing_made()
-        self._follow(rate=rate, parameter=parameter, moments=moments, **told)
+        super().tune(**settings)
 
-    def _direct(self, gradient: np.ndarray, kernels: Kernels, world_size: int) -> np.ndarray:
+    def _direct(
+        self, gradient: np.ndarray, kernels: Kernels, world_size: int
+    ) -> tuple[np.ndarray, Direction | None]:
         if not self._is_matrix:
-            self._need_square()
+            self._need("square")
             return super()._direct(gradient, kernels, world_size)
-        # As of Adam's, the size of an update says nothing of the gradient's: see _of_this_rank.
-        return self._orthogonalized(gradient, kernels, 1.0 if self.is_average else 1 / world_size)
-
-    def _take(self, gradient: np.ndarray, kernels: Kernels, world_size: int, aim: Aim) -> Taking:
-        if not self._is_matrix:
-            self._need_square()
-            return super()._take(gradient, kernels, world_size, aim)
-        direction = self._direct(gradient, kernels, world_size)
-        return kernels.accumulate_and_take(direction, self.residual.old, self.residual.new, aim)
-
-    def _need_square(self) -> None:
-        if not self.square.old.size:
-            self.square = self._another()
+        # The size of an update does not depend on the gradient's, as in Adam.
+        share = 1.0 if self.is_average else 1 / world_size
+        return self._orthogonalized(gradient, kernels, share), None
 
     def _numbers(self, ranks: int = 1, scale: float = 1.0, is_of_mean: bool = False) -> AdamStep:
         return super()._numbers(ranks, scale * (self._options.scale or 1.0), is_of_mean)
 
     def _orthogonalized(self, gradient: np.ndarray, kernels: Kernels, share: float) -> np.ndarray:
-        """Update a matrix's momentum, and return the direction as a new vector.
-
-        share : factor of the direction
-        """
+        """Update a matrix's momentum, and return ``share`` times the direction, a new vector."""
         options, m, real = self._options, self.mean, gradient.dtype.type
         fresh = gradient * real(1 - options.momentum)
-        kernels.push_momentum(fresh, m.old, m.new, options.momentum)
+        momentum = Momentum(m.old, m.new, options.momentum, options.nesterov)
+        u = kernels.directed(fresh, momentum)
         self._note_written(m)
-        u = fresh + m.new * real(options.momentum) if options.nesterov else m.new
         shape = matrices_in(self._shape)
         step = NewtonSchulz(shape, options.ns_steps, options.ns_coefficients, options.ns_epsilon)
         scale = 0.2 * math.sqrt(max(shape[-2:])) if options.scale is None else options.scale
@@ -190,12 +171,12 @@ class MuonCorrectionState(AdamCorrectionState):
     def _finished(self, reduced: np.ndarray, parameter: np.ndarray, kernels: Kernels) -> np.ndarray:
         if self._is_matrix:
             return self._orthogonalized(reduced, kernels, 1.0)
-        self._need_square()
+        self._need("square")
         return super()._finished(reduced, parameter, kernels)
 
     def _adopt(self, moments: Moments) -> None:
         if not self._is_matrix:
-            self._need_square()
+            self._need("square")
             super()._adopt(moments)
             return
         self.begun = self.step - moments.steps
@@ -203,7 +184,7 @@ class MuonCorrectionState(AdamCorrectionState):
 
     def moments(self, steps: int, ranks: int) -> Moments:
         if not self._is_matrix:
-            self._need_square()
+            self._need("square")
             return super().moments(steps, ranks)
         return Moments({"momentum": self.mean.old.copy()}, steps - self.begun, ranks)
 

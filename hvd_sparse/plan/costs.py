@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,6 @@ from hvd_sparse.collectives.contract import Collective, Pending
 from hvd_sparse.collectives.topology import Placement
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.exchanges.contract import Exchange
-from hvd_sparse.plan.lines import Line, fit_line, one_after_another
 from hvd_sparse.plan.measurements import Told
 from hvd_sparse.schedules.contract import LONG_RUN, UNKNOWN_DENSITY
 from hvd_sparse.step.buckets import one_per_tensor
@@ -41,6 +41,24 @@ Samples = dict[str, list[tuple[float, list[float]]]]
 """By kind of collective, for every length: the bytes that a rank receives, and the seconds of each
 repetition."""
 
+Numbers = Any
+"""A float or an array of floats: a formula returns a float for a float and an array for an array,
+which numpy's type hints do not distinguish."""
+OUTLIER = 5.0
+"""Samples are dropped if they differ from their size's median by more than this many median
+deviations."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """The time of a message or a computation: ``start_s + byte_s * size`` seconds."""
+
+    start_s: float
+    byte_s: float
+
+    def __call__(self, size: Numbers) -> Numbers:
+        return self.start_s + self.byte_s * size
+
 
 @dataclass(frozen=True)
 class Route:
@@ -64,8 +82,7 @@ class Route:
     def received(self, numel: int, brought: float) -> tuple[float, float]:
         """Return the bytes that a rank receives for a tensor, in the first collective and later.
 
-        ``brought`` are the measured bytes that a rank sends of it, or 0 if unknown; they are used
-        for exchanges of one allgather, and the exchange's formula for others.
+        ``brought`` are the measured bytes that a rank sends of it, or 0 if unknown.
         """
         if self.exchange.is_one_allgather:
             each = brought or expected_bytes(self.configuration, numel)
@@ -87,10 +104,7 @@ class Route:
 def expected_bytes(
     configuration: Configuration, numel: int, spec: TensorSpec | None = None
 ) -> float:
-    """Return the bytes that a rank sends for a tensor of ``numel`` entries after warm-up.
-
-    It replaces a measurement if no measured step sent the tensor sparse.
-    """
+    """Return the bytes that a rank sends for a tensor after warm-up, for lack of a measurement."""
     density = configuration.density(LONG_RUN, spec) or UNKNOWN_DENSITY
     return float(
         count_from_density(numel, density) * configuration.codec.entry_bytes(numel, density)
@@ -98,10 +112,7 @@ def expected_bytes(
 
 
 def sizes_of(told: Sequence[Report]) -> list[int]:
-    """Return the message lengths to time, in bytes, ascending, the same on every rank.
-
-    They range from the bytes of the smallest tensor to those of all tensors together.
-    """
+    """Return the message lengths to time, in bytes: from the smallest tensor's to all tensors'."""
     shares = [nbytes for each in told for nbytes in each["nbytes"].values() if nbytes > 0]
     least = max(64.0, min(shares, default=64.0))
     most = max([least * LEAST_SPREAD, *(sum(each["nbytes"].values()) for each in told)])
@@ -113,8 +124,7 @@ def time_messages(
 ) -> Samples:
     """Time the route's collectives with messages of the given lengths in bytes.  Collective.
 
-    Lengths of repetitions differ slightly, like those of a run's messages, because Horovod
-    negotiates every new length.
+    Lengths of repetitions differ slightly, as in a run, because Horovod negotiates new lengths.
     """
     found: Samples = {}
     mates = route.placement.mates(route.placement.rank)
@@ -135,10 +145,8 @@ def time_messages(
 def _prepared(
     collective: Collective, kind: str, nbytes: int, mates: list[int]
 ) -> tuple[Callable[[str], Pending], float]:
-    """Return a function that starts a collective under a name, and the bytes that a rank receives.
-
-    Every rank submits about ``nbytes`` bytes. An allreduce in a ring moves everything twice.
-    """
+    """Return a function that starts a collective under a name, and the bytes that a rank
+    receives."""
     ranks = collective.world_size
     others = max(1, ranks - 1)  # a single rank counts as two
     if kind == "allgather":
@@ -158,18 +166,10 @@ def _prepared(
 class Costs:
     """Measured costs on the slowest rank, because all ranks wait for it.
 
-    Parameters
-    ----------
-    route : the collectives of a message
-    specs : the registered tensors
-    told : ``Measurements.to_dict`` of every rank; rank 0 has measured at least one step
-    samples : times of the route's collectives on every rank
-    buckets : the messages of the measured steps, by the positions of their tensors
-
     Attributes
     ----------
-    wire : time of a message's first collective, as a line in the bytes that a rank receives
-    late : time of the collectives after the first
+    wire, late : times of a message's first collective and of those after it, as lines in the bytes
+        that a rank receives
     work : time to select from one vector and encode it, as a line in its entries
     encode_s : additional time per tensor, in seconds
     decode : time of decoding, as a line in the entries of a tensor
@@ -197,10 +197,8 @@ class Costs:
         self.ready_s, self.nbytes = self._slowest("ready"), self._slowest("nbytes")
 
     def families(self) -> list[list[str]]:
-        """Return the sets of tensors that had gradients in the same steps.
-
-        Sets without a compressed tensor are left out.
-        """
+        """Return the sets of tensors, some of them compressed, that had gradients in the same
+        steps."""
         families: dict[object, list[str]] = defaultdict(list)
         configuration = self.route.configuration
         dtypes = {spec.key: spec.accumulator for spec in self.specs}
@@ -214,7 +212,6 @@ class Costs:
         return [keys for keys in families.values() if compressed.intersection(keys)]
 
     def whole_s(self, key: str) -> float:
-        """Return the median time of a tensor's steps, in seconds."""
         steps = [str(step) for step in self._told[0]["seen"][key]]
         return max(
             float(np.median([each["whole"].get(step, 0.0) for step in steps]))
@@ -244,7 +241,6 @@ class Costs:
 
 
 def restricted(buckets: Buckets, positions: Iterable[int]) -> Buckets:
-    """Return the buckets restricted to the tensors at ``positions``."""
     wanted = set(positions)
     parts = [tuple(position for position in bucket if position in wanted) for bucket in buckets]
     return [part for part in parts if part]
@@ -269,3 +265,46 @@ def _line(seconds: Mapping[str, float], numel: Mapping[str, int]) -> Line:
             0.0, float(np.median([value for _, value in samples])) / max(1.0, samples[0][0])
         )
     return fit_line(samples)
+
+
+def one_after_another(lines: Sequence[Line]) -> Line:
+    """Return the cost of sequential collectives of equal sizes as a line in their total bytes."""
+    if not lines:
+        return Line(0.0, 0.0)
+    return Line(
+        sum(line.start_s for line in lines), sum(line.byte_s for line in lines) / len(lines)
+    )
+
+
+def fit_line(samples: Iterable[tuple[float, float]]) -> Line:
+    """Fit a line, of coefficients of 0 or more, to (bytes received, seconds) of at least two sizes.
+
+    A weighted Theil-Sen estimate: the slope is the median of the slopes between all pairs of sizes,
+    weighted by their distance, because differences between small messages are mostly noise. The
+    start is the median of the remainders, weighted towards short times.
+    """
+    by_size: dict[float, list[float]] = {}
+    for nbytes, seconds in samples:
+        by_size.setdefault(float(nbytes), []).append(float(seconds))
+    sizes = np.array(sorted(by_size))
+    times = np.array([_typical(by_size[size]) for size in sizes.tolist()])
+    first, second = np.triu_indices(sizes.size, 1)
+    distance = sizes[second] - sizes[first]
+    byte_s = max(0.0, _weighted_median((times[second] - times[first]) / distance, distance))
+    start_s = max(0.0, _weighted_median(times - byte_s * sizes, 1.0 / np.maximum(times, 1e-9)))
+    return Line(start_s, byte_s)
+
+
+def _typical(times: list[float]) -> float:
+    """Return the mean of the times near the median, which is steadier than a median of a few."""
+    values = np.array(times)
+    median = float(np.median(values))
+    away = np.abs(values - median)
+    near = away <= OUTLIER * float(np.median(away))
+    return float(np.mean(values[near]))
+
+
+def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
+    order = np.argsort(values)
+    below = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(below, below[-1] / 2)])

@@ -1,27 +1,145 @@
-"""Policy of ``Compression.auto``: send dense gradients if a trial finds that faster."""
+"""Policy of ``Compression.auto``: send dense gradients if a trial finds that faster.
+
+Each way (sparse, dense, fp16) in turn has warm-up steps, one step that shows whether it can win at
+all, and measured steps, from the first gradient to the last result. The slowest rank's medians
+decide, so that all ranks decide alike at the same step.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from hvd_sparse.checks import check_choice, check_whole
+from hvd_sparse.errors import InvalidOption
 from hvd_sparse.plan.measurements import StepClock, StepStarts
-from hvd_sparse.plan.policy import EVERYTHING, Owner, Policy, tell_all
-from hvd_sparse.plan.trial import SPARSE, Trial, Verdict
+from hvd_sparse.plan.policy import EVERYTHING, SPARSE, WAYS, Owner, Policy, Verdict, tell_all
 from hvd_sparse.step.records import StepRun, Ticket
+from hvd_sparse.untyped import Report
 
 logger = logging.getLogger("hvd_sparse")
 
 TRIAL = "the trial of Compression.auto"
+WARMUP = 2
+HOPELESS = 2.0
+"""A way is dropped if its first step takes longer than this factor times the best median so far."""
+MARGIN = 1.1
+"""Factor by which sparse must be faster than the best other way, because medians of a few steps are
+uncertain, and dense is the safer choice."""
+WORSE = 1.05
+"""A new trial begins if the chosen way takes longer than this factor times another way's time in
+the last trial."""
+RECENT = 50
+"""Number of last steps whose median a review compares."""
+
+Agree = Callable[[np.ndarray], np.ndarray]
+"""Collective that gathers float64 [n] of every rank into float64 [ranks, n]."""
+
+
+class Trial:
+    """Choice of the fastest way by measurement.
+
+    Each of ``ways``, in this order, gets ``steps`` measured steps. The choice is reviewed after
+    every ``review_every`` steps; 0 for never.
+    """
+
+    def __init__(self, ways: Sequence[str], steps: int, review_every: int) -> None:
+        _check(ways, steps, review_every)
+        self.ways = tuple(ways)
+        self._steps, self._review_every = steps, review_every
+        self.restart()
+
+    def restart(self) -> None:
+        self.verdict: Verdict | None = None
+        self._medians: dict[str, float] = {}
+        # Keep only as many durations as a turn or a review needs.
+        self._durations: deque[float] = deque(maxlen=max(RECENT, WARMUP + self._steps))
+        self._turn = 0
+        self._done = 0
+        """Number of steps in this turn, or since the verdict."""
+
+    def describe(self) -> Report:
+        return {
+            "ways": list(self.ways),
+            "trial_steps": self._steps,
+            "review_every": self._review_every,
+        }
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the time of the current step is needed."""
+        left = (
+            self._review_every - self._done % self._review_every
+            if self._review_every
+            else RECENT + 1
+        )
+        return self.verdict is None or left <= RECENT
+
+    def next(self, last_s: float | None, agree: Agree) -> str:
+        """Return the way of the step that begins; the last took ``last_s`` seconds, None if it
+        failed."""
+        if last_s is not None:
+            self._durations.append(last_s)
+            self._done += 1
+        if self.verdict is None:
+            self._try(agree)
+        elif self._review_every and self._done and self._done % self._review_every == 0:
+            self._review(agree)
+        return self.ways[self._turn] if self.verdict is None else self.verdict.way
+
+    def _try(self, agree: Agree) -> None:
+        """End the turn of a way once it is measured, or too slow to win."""
+        measured = self._done - WARMUP
+        is_probed = measured == 1 and self._medians
+        if not is_probed and measured < self._steps:
+            return
+        median = self._slowest(agree, list(self._durations)[WARMUP:])
+        if measured < self._steps and median < HOPELESS * min(self._medians.values()):
+            return
+        self._medians[self.ways[self._turn]] = median
+        self._durations.clear()
+        self._done = 0
+        self._turn += 1
+        if self._turn == len(self.ways):  # every way has had its turn
+            self.verdict = Verdict(self._fastest(), dict(self._medians))
+            self._turn = 0
+
+    def _fastest(self) -> str:
+        """Return the way with the least median; sparse must win by MARGIN."""
+        weighted = {
+            way: median * (MARGIN if way == SPARSE else 1.0)
+            for way, median in self._medians.items()
+        }
+        return min(weighted, key=weighted.__getitem__)
+
+    def _review(self, agree: Agree) -> None:
+        """Begin a new trial if the chosen way has become slower than another one was."""
+        assert self.verdict is not None
+        now = self._slowest(agree, list(self._durations)[-RECENT:])
+        others = [
+            seconds for way, seconds in self.verdict.seconds.items() if way != self.verdict.way
+        ]
+        if others and now > WORSE * min(others):
+            self.restart()
+
+    def _slowest(self, agree: Agree, durations: list[float]) -> float:
+        return float(agree(np.array([np.median(durations)])).max())
+
+
+def _check(ways: Sequence[str], steps: int, review_every: int) -> None:
+    if isinstance(ways, str) or not ways or len(set(ways)) != len(ways):
+        raise InvalidOption(f"ways is {ways!r}: give some of {', '.join(WAYS)}, each once")
+    for way in ways:
+        check_choice(way, "one of ways", WAYS)
+    check_whole(steps, "trial_steps", 1)
+    check_whole(review_every, "review_every", 0)
 
 
 class Debts:
-    """The tensors that have residuals, and the steps that send the residuals.
-
-    Residuals must be sent before gradients are sent dense, or they would be lost.
-    """
+    """The steps that send residuals, by tensor; residuals must be sent before dense gradients."""
 
     def __init__(self) -> None:
         self._runs: dict[int, StepRun | None] = {}
@@ -57,14 +175,8 @@ class Debts:
 class Fallback(Policy):
     """Policy that follows the verdict of a trial.
 
-    On a dense way Horovod reduces the gradients as without a compressor, and nothing is copied.
-    Before that, one step of every tensor sends its residual.
-
-    Parameters
-    ----------
-    trial : the ways and their measured times
-    sends_all : whether every dense step sends all state, because the memory does an optimizer's
-        work
+    On a dense way Horovod reduces the gradients as without a compressor. Before that, one step of
+    every tensor sends its residual; with ``sends_all`` every dense step sends all state.
     """
 
     def __init__(self, trial: Trial, *, sends_all: bool = False) -> None:

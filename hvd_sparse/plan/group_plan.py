@@ -1,4 +1,4 @@
-"""MGS-SGD: groups of tensors planned from the measurements of all ranks."""
+"""MGS-SGD: groups of tensors with the shortest step, planned from the measurements of all ranks."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ import numpy as np
 
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.plan.costs import Buckets, Costs, restricted
-from hvd_sparse.plan.lines import Line
+from hvd_sparse.plan.costs import Buckets, Costs, Line, Numbers, restricted
 from hvd_sparse.plan.measurements import Told
-from hvd_sparse.plan.planner import Instance, best_plan, groups, partition_end_s
 from hvd_sparse.step.buckets import one_per_tensor, why_not_merged
 from hvd_sparse.types import TensorSpec
 
 WAYS = ("none", "all", "default", "planned")
+EFFORT = 50_000_000
+"""Bound on layers^2 * groups of the search: about a second for 1,000 layers."""
+
+Plan = tuple[int, ...]
+"""The end of each group of layers in backward order; for example, (2, 5) has the groups of layers 0
+to 1 and 2 to 4."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +33,10 @@ class GroupPlan:
     groups : names of the tensors of each group, which share a message
     predicted_s : predicted seconds from a step's first gradient to its last result, by grouping:
         "none" (one tensor per message), "all" (one message), "default" (the groups that were
-        measured) and "planned".  A constant is added to the model's times so that "default" agrees
-        with the measured steps; it stands for costs outside the model, for example Horovod's own
-        work and dense tensors.  With several optimizers the sum over one step of each
-    wire : time of a message's first collective, as a line in the bytes that a rank receives
-    late : time of the collectives after the first, which start after the last gradient; 0 if a
-        message is one allgather
+        measured) and "planned", plus a constant by which "default" agrees with the measured steps.
+        With several optimizers the sum over one step of each
+    wire, late : time of a message's first collective, and of those after it, which start after the
+        last gradient, as lines in the bytes that a rank receives
     work : time of selecting and encoding, as a line in the entries of a tensor, or of a group's
         vector with ``select_over="group"``
     decode : time of decoding, as a line in the entries of a tensor
@@ -56,7 +58,6 @@ class GroupPlan:
         """Return the groups with the shortest predicted step, or the default if none is shorter.
 
         Tensors of different steps, for example of different optimizers, are never in one group.
-        Tensors without a gradient in the measured steps are grouped as by default.
         """
         specs, configuration = costs.specs, costs.route.configuration
         predicted_s = dict.fromkeys(WAYS, 0.0)
@@ -74,19 +75,16 @@ class GroupPlan:
         return cls(named, predicted_s, costs.wire, costs.late, costs.work, costs.decode)
 
     def to_dict(self) -> dict[str, object]:
-        """Return the plan as a JSON-serializable dict, for ``GroupPlan.from_dict``."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, told: Told) -> GroupPlan:
-        """Return the plan of a dict from ``to_dict``."""
         lines = {name: Line(**told[name]) for name in ("wire", "late", "work", "decode")}
         return cls(
             tuple(tuple(names) for names in told["groups"]), dict(told["predicted_s"]), **lines
         )
 
     def buckets(self, specs: Sequence[TensorSpec]) -> Buckets:
-        """Return the positions of each group's tensors, in the form of ``step.buckets``."""
         positions = {spec.key: position for position, spec in enumerate(specs)}
         return [tuple(sorted(positions[name] for name in names)) for names in self.groups]
 
@@ -146,10 +144,8 @@ def _layers_of(
     specs: Sequence[TensorSpec],
     configuration: Configuration,
 ) -> tuple[list[int], np.ndarray]:
-    """Return the compressed tensors in backward order, and the backward pass's time before each.
-
-    The tensors are given by position, the times in seconds, float64 [tensors].  Time before a dense
-    tensor is added to the next compressed tensor, or at the end to the last one.
+    """Return the positions of the compressed tensors in backward order, and the seconds of the
+    backward pass before each, float64 [tensors], which include the time before dense tensors.
     """
     wanted = set(keys)
     unknown = sorted(wanted - {spec.key for spec in specs})
@@ -178,3 +174,152 @@ def _apart_where_needed(
         cannot = why_not_merged([specs[position] for position in bucket], configuration)
         found += [(position,) for position in bucket] if cannot else [bucket]
     return found
+
+
+@dataclass(frozen=True, eq=False)
+class Instance:
+    """Layers in backward order, and the costs of groups of them.
+
+    Selecting and encoding interrupt the backward pass, and messages are sent one after the other.
+    A group is selected after its last gradient, and then sent:
+
+        compute end of group [i, j) = compute end of the group before + compute_s(i, j)
+        wire end of group [i, j)    = max(wire end of the group before, compute end) + wire_s(i, j)
+        end of the step             = wire end of the last group + late_s of all groups
+
+    Attributes
+    ----------
+    backward_s : float64 [layers], seconds of the backward pass from the last gradient to each
+    numel : float64 [layers], entries
+    nbytes, late_nbytes : float64 [layers], bytes that a node receives in the exchange's first
+        collective, and in those after it, which start after the backward pass
+    wire, late, select : lines in these bytes, and in the entries of one selection
+    per_tensor : whether tensors are selected one by one; if False, a group is one vector
+    """
+
+    backward_s: np.ndarray
+    numel: np.ndarray
+    nbytes: np.ndarray
+    wire: Line
+    select: Line = Line(0.0, 0.0)
+    per_tensor: bool = True
+    late: Line = Line(0.0, 0.0)
+    late_nbytes: np.ndarray | float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("backward_s", "numel", "nbytes", "late_nbytes"):
+            values = np.zeros(len(self.backward_s)) + getattr(self, name)
+            object.__setattr__(self, name, values)
+            object.__setattr__(self, f"_{name}", np.concatenate([[0.0], np.cumsum(values)]))
+
+    @property
+    def size(self) -> int:
+        return int(self.backward_s.size)
+
+    def compute_s(self, start: Numbers, stop: Numbers) -> Numbers:
+        """Return the seconds of the backward pass, selecting and encoding of [start, stop)."""
+        calls_s = self.select.start_s * ((stop - start) if self.per_tensor else 1)
+        entries_s = self.select.byte_s * self._between("_numel", start, stop)
+        return self._between("_backward_s", start, stop) + calls_s + entries_s
+
+    def wire_s(self, start: Numbers, stop: Numbers) -> Numbers:
+        return self.wire(self._between("_nbytes", start, stop))
+
+    def late_s(self, start: Numbers, stop: Numbers) -> Numbers:
+        return self.late(self._between("_late_nbytes", start, stop))
+
+    def _between(self, name: str, start: Numbers, stop: Numbers) -> Numbers:
+        prefix = getattr(self, name)
+        return prefix[stop] - prefix[start]
+
+
+def groups(plan: Plan) -> list[tuple[int, int]]:
+    return list(zip((0, *plan[:-1]), plan))
+
+
+def end_s(instance: Instance, plan: Sequence[int]) -> float:
+    """Return the seconds until the last message of a plan ends, by the model of shi2020mgs."""
+    stops = np.array(plan)
+    starts = np.concatenate([[0], stops[:-1]])
+    ready_s = np.cumsum(instance.compute_s(starts, stops))
+    takes_s = instance.wire_s(starts, stops)
+    before_s = np.cumsum(takes_s) - takes_s
+    # Solve sends(i) = max(sent(i - 1), ready(i)) for all i.
+    sends_s = np.maximum.accumulate(ready_s - before_s) + before_s
+    late_s = float(np.sum(instance.late_s(starts, stops)))
+    return float(sends_s[-1] + takes_s[-1]) + late_s
+
+
+def simplified(instance: Instance, plan: Sequence[int]) -> Plan:
+    """Return the plan with groups joined wherever this does not delay the end of the step."""
+    ends = list(plan)
+    # Sums of the same numbers may be rounded differently.
+    limit_s = end_s(instance, ends) * (1 + 1e-12)
+    position = len(ends) - 2
+    while position >= 0:
+        shorter = ends[:position] + ends[position + 1 :]
+        if end_s(instance, shorter) <= limit_s:
+            ends = shorter
+        position -= 1
+    return tuple(ends)
+
+
+def partition_end_s(instance: Instance, parts: Sequence[Sequence[int]]) -> float:
+    """Return the seconds until the last message of any partition into groups ends.
+
+    All messages that are ready when the wire is free are sent as one, like Horovod's fusion. Late
+    collectives start when all messages are ready.
+    """
+    complete = {max(part): list(part) for part in parts}
+    compute_s, messages = 0.0, []
+    for layer in range(instance.size):
+        if instance.per_tensor:
+            compute_s += float(instance.compute_s(layer, layer + 1))
+        else:
+            compute_s += float(instance.backward_s[layer])
+        part = complete.get(layer)
+        if part is None:
+            continue
+        if not instance.per_tensor:
+            compute_s += float(instance.select(np.sum(instance.numel[part])))
+        messages.append((compute_s, float(np.sum(instance.nbytes[part]))))
+    wire_s, waiting = 0.0, 0
+    while waiting < len(messages):
+        start_s, first = max(wire_s, messages[waiting][0]), waiting
+        while waiting < len(messages) and messages[waiting][0] <= start_s:
+            waiting += 1
+        wire_s = start_s + float(
+            instance.wire(sum(nbytes for _, nbytes in messages[first:waiting]))
+        )
+    late_s = float(instance.late(np.sum(instance.late_nbytes)))
+    return max(wire_s, compute_s) + late_s
+
+
+def best_plan(instance: Instance) -> Plan:
+    """Return the plan whose step ends earliest, with as few groups as possible.
+
+    Dynamic programming over the boundaries between groups, and over the number of groups where the
+    ends of computing or the late collectives depend on it; ``EFFORT`` limits this number. Departs
+    from shi2020mgs, whose greedy choice is not optimal (docs/adr/0019-planner.md).
+    """
+    size = instance.size
+    call_s = 0.0 if instance.per_tensor else instance.select.start_s
+    is_counted = call_s > 0.0 or instance.late.start_s > 0.0
+    counts = np.arange(1 + (min(size, max(1, EFFORT // size**2)) if is_counted else 0))
+    wire_s = np.full((size + 1, counts.size), np.inf)
+    previous = np.zeros(wire_s.shape, np.int64)
+    wire_s[0, 0] = 0.0
+    for stop in range(1, size + 1):
+        computed_s = instance.compute_s(0, stop) + call_s * (counts - 1)
+        sends_s = np.maximum(np.roll(wire_s[:stop], int(is_counted), axis=1), computed_s)
+        ends_s = sends_s + instance.wire_s(np.arange(stop), stop)[:, np.newaxis]
+        if is_counted:
+            ends_s[:, 0] = np.inf  # layers need at least one group
+        previous[stop] = np.argmin(ends_s, axis=0)
+        wire_s[stop] = np.min(ends_s, axis=0)
+    plan: list[int] = []
+    stop, count = size, int(np.argmin(wire_s[size] + instance.late.start_s * counts))
+    while stop > 0:
+        plan.insert(0, stop)
+        stop, count = int(previous[stop, count]), count - is_counted
+    return simplified(instance, plan)

@@ -9,8 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.checks import count_from_density
-from hvd_sparse.plan.costs import Costs, restricted
-from hvd_sparse.plan.lines import Line
+from hvd_sparse.plan.costs import Costs, Line, restricted
 from hvd_sparse.plan.measurements import Told
 
 STEPS = 48
@@ -26,8 +25,7 @@ class HiddenDensities:
     ----------
     c_max : largest compression ratio; no density is below 1 / c_max
     densities : density of every compressed tensor with a gradient in a measured step, by name
-    hidden : number of messages that end before the next message is ready
-    messages : number of all messages
+    hidden, messages : number of messages that end before the next is ready, and of all
     backward_s : seconds from the first gradient to the last, including selection
     exposed_s : predicted seconds from the last gradient to the end of the last message
     wire : time of a message, as a line in the bytes that a rank receives
@@ -49,11 +47,6 @@ class HiddenDensities:
     def make(cls, costs: Costs) -> HiddenDensities:
         """Return the largest density of every message at which it hides; see ``largest_hidden``.
 
-        All tensors of a message have the same density. Tensors without a gradient in the measured
-        steps keep the least density.
-
-        Notes
-        -----
         Paper: shi2020lags, from its abstract. Derived: the rule by which a layer's exchange hides.
         """
         rule = costs.route.configuration.rule
@@ -82,12 +75,10 @@ class HiddenDensities:
         return cls(rule.c_max, densities, hidden, messages, backward_s, exposed_s, costs.wire)
 
     def to_dict(self) -> dict[str, object]:
-        """Return the densities as a JSON-serializable dict, for ``from_dict``."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, told: Told) -> HiddenDensities:
-        """Return the densities of a dict from ``to_dict``."""
         return cls(**{**told, "wire": Line(**told["wire"])})
 
     def __str__(self) -> str:
@@ -109,13 +100,8 @@ def largest_hidden(ready_s: np.ndarray, takes_s: np.ndarray) -> tuple[list[int],
 
         available time = ready(next) - max(ready(this), end(previous))
 
-    A message that does not hide at any size gets the least size, and delays the next one. The last
-    message gets the least size too, because no computation follows it.
-
-    Parameters
-    ----------
-    ready_s : float64 [messages], ascending
-    takes_s : float64 [messages, sizes], seconds of each message at each size, ascending
+    A message that does not hide at any size gets the least size, and delays the next one. So does
+    the last message. ``ready_s`` is float64 [messages], ``takes_s`` [messages, sizes]; both ascend.
     """
     found, ends_s, free_s = [], [], 0.0
     for number, (at_s, sizes_s) in enumerate(zip(ready_s.tolist(), takes_s)):
@@ -129,7 +115,6 @@ def largest_hidden(ready_s: np.ndarray, takes_s: np.ndarray) -> tuple[list[int],
 
 
 def _encoded_s(keys: Sequence[str], costs: Costs) -> dict[str, float]:
-    """Return the times at which the compressed tensors are encoded."""
     by_key = {spec.key: spec for spec in costs.specs}
     ends_s, own_s = {}, 0.0
     for key in sorted(keys, key=costs.ready_s.__getitem__):

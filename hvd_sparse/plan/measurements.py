@@ -1,8 +1,5 @@
-"""Measurements of a rank's steps: arrival times of gradients, times of selecting, encoding and
-decoding, and the bytes sent.
-
-All results are medians, so that single delayed steps do not matter.
-"""
+"""Measurements of a rank's steps; results are medians, so that single delayed steps do not
+matter."""
 
 from __future__ import annotations
 
@@ -32,14 +29,8 @@ Told = Mapping[str, Any]
 
 
 class StepStarts:
-    """Detection of the first gradient of a step.
-
-    A step starts with the first gradient after a result was requested, or with a second gradient of
-    the same tensor.
-
-    Attributes
-    ----------
-    is_between : whether a result was requested, and no gradient has arrived since
+    """Detection of the first gradient of a step: the first after a result was requested
+    (``is_between``), or a second gradient of the same tensor.
     """
 
     def __init__(self) -> None:
@@ -47,10 +38,7 @@ class StepStarts:
         self.is_between = True
 
     def begins(self, position: int | None) -> bool:
-        """Record a gradient, and return whether it is the first of its step.
-
-        ``position`` is that of its tensor; None for a tensor that is not registered.
-        """
+        """Record a gradient, and return whether it is the first of its step."""
         is_first = self.is_between or position in self._in_step
         if is_first:
             self._in_step.clear()
@@ -60,7 +48,6 @@ class StepStarts:
         return is_first
 
     def end(self) -> None:
-        """Record that a result was requested, so that the next gradient begins a step."""
         self.is_between = True
 
 
@@ -76,11 +63,8 @@ class StepClock:
         self._has_failed = False
 
     def begin(self) -> float | None:
-        """Begin a step, and return the time of the last one in seconds.
-
-        If ``end`` was not called, the last step ends now. None if there was no last step, or if it
-        failed, which is the same on all ranks.
-        """
+        """Begin a step, and return the seconds of the last one; None if there was none, or if it
+        failed."""
         now = time.perf_counter()
         last_s = None
         if self._began is not None and not self._has_failed:
@@ -100,10 +84,7 @@ class StepClock:
 
 
 class Departure:
-    """Comparison of the median step time of later windows with that of the first window.
-
-    All ranks call its methods at the same steps, so that their windows end together.
-    """
+    """Comparison of the median step times of later windows with the first window's."""
 
     def __init__(self) -> None:
         self.first_s: float | None = None
@@ -112,7 +93,6 @@ class Departure:
 
     @property
     def is_watching(self) -> bool:
-        """Whether the current step belongs to a window."""
         return self._left <= WINDOW
 
     @property
@@ -122,11 +102,9 @@ class Departure:
 
     @property
     def median_s(self) -> float:
-        """The median time of the window's steps in seconds; 0 if all of them failed."""
         return statistics.median(self._times) if self._times else 0.0
 
     def begin(self, last_s: float | None) -> None:
-        """Begin a step; the last one took ``last_s`` seconds, or failed."""
         if self.is_watching and last_s is not None:
             self._times.append(last_s)
         self._left -= 1
@@ -142,11 +120,7 @@ class Departure:
 
 
 class Measurements:
-    """A rank's measurements of its own steps.
-
-    The numbers of a step are counted only after it has succeeded: those of failed steps, and of
-    steps that were rolled back because of NaN, are dropped.
-    """
+    """A rank's measurements of its own steps; those of failed or rolled-back steps are dropped."""
 
     def __init__(self) -> None:
         self._seen: dict[str, list[int]] = defaultdict(list)
@@ -157,7 +131,6 @@ class Measurements:
         self._began_s = self._own_s = self._ended_s = self._told_s = 0.0
 
     def begin(self, now_s: float, *, was_good: bool) -> None:
-        """Begin a step; count the last step's numbers if ``was_good``."""
         if was_good:
             self._good += 1
             for kind, values in self._step.items():
@@ -193,7 +166,6 @@ class Measurements:
         return told_s
 
     def send(self, key: str, nbytes: float) -> None:
-        """Record the bytes that a tensor adds to its message."""
         self._step["nbytes"][key] = nbytes
 
     def listen(self, what: str, whose: str, start_s: float, end_s: float) -> None:
@@ -207,13 +179,11 @@ class Measurements:
             self._step["encode"][whose] = end_s - start_s
 
     def to_dict(self) -> Report:
-        """Return the measurements as a JSON-serializable dict.
+        """Return a JSON-serializable dict.
 
-        Its entries are, by tensor, the medians of "ready", "work", "encode" (part of "work") and
-        "decode" in seconds and of "nbytes", and "seen", the numbers of the steps in which the
-        tensor had a gradient. If tensors are selected as one vector, "work" also has the vector's
-        name. "whole" has the seconds from the first gradient to the last result by step number,
-        and "steps" the number of counted steps.
+        By tensor (or vector) it has the medians of "ready", "work", "encode" (part of "work") and
+        "decode" in seconds and of "nbytes", and "seen", the numbers of the steps with a gradient;
+        also "whole", the seconds by step number, and "steps", how many count.
         """
         medians = {
             kind: {key: statistics.median(values) for key, values in self._kept[kind].items()}

@@ -30,10 +30,9 @@ from hvd_sparse.plan.measurements import (
     StepStarts,
     Told,
 )
-from hvd_sparse.plan.policy import Owner, Policy, tell_all, waiting
-from hvd_sparse.plan.trial import SPARSE
+from hvd_sparse.plan.policy import SPARSE, Owner, Policy, tell_all, waiting
 from hvd_sparse.schedules.contract import LONG_RUN
-from hvd_sparse.state.gathering import Gatherer
+from hvd_sparse.state.checkpoint_file import Gatherer
 from hvd_sparse.step.records import StepRun, TensorStep, Ticket
 from hvd_sparse.step.step import Step
 from hvd_sparse.untyped import Report, Value
@@ -52,32 +51,68 @@ and ``str`` describes it for the log.
 """
 
 
-class FirstSteps:
-    """The first steps of a compressor: measures them, and makes the decision.
+class MeasuringPolicy(Policy):
+    """Policy that measures the first steps, and adopts one decision on all ranks.
 
-    Parameters
-    ----------
-    step : the compressor's step, with the buckets used until the decision
-    name : name of the compressor, for the collectives' names
-    kind : the class of the decision
+    If the time of later steps departs from that of the first steps after the decision, the policy
+    measures and decides again. Measuring ``is_over`` after the decision, or if there is none to
+    make.
     """
 
-    def __init__(self, step: Step, name: str, kind: type[Decision]) -> None:
-        self._step, self._kind = step, kind
-        self.name = f"hvd_sparse.{kind.label}.{name}"
-        self._compressor = name
-        self.restart()
+    kind: ClassVar[type[Decision]]
+    departed: ClassVar[str]
+    """End of the warning that step times have departed."""
 
-    def restart(self) -> None:
-        """Measure again, for example after the ranks have changed."""
+    def __init__(self, step: Step, name: str) -> None:
+        self._step, self._compressor = step, name
+        self._name = f"hvd_sparse.{self.kind.label}.{name}"
+        self._timing = f"the timing of messages for {self.kind.option}"
+        self._starts, self._clock, self._departure = StepStarts(), StepClock(), Departure()
+        self._came_s = 0.0
+        self._is_merged = step.configuration.select_over == "group"
+        self._measure()
+
+    def _measure(self) -> None:
         self.measurements = Measurements()
-        self.plan: Value = None
+        self.decision: Value = None
         self.is_over = False
         self._steps = 0
+        self._run: StepRun | None = None
+        self._step.spans.add(self.measurements.listen)
 
-    def stop(self) -> None:
-        """Stop measuring, because the program or a checkpoint gave the values to decide."""
-        self.plan, self.is_over = None, True
+    def _stop(self) -> None:
+        self._step.spans.remove(self.measurements.listen)
+        self.is_over = True
+
+    def _measure_anew(self) -> None:
+        self._stop()
+        self._measure()
+
+    def _adopt(self, owner: Owner, decision: Value) -> None:
+        """Apply the decision, at the beginning of a step on all ranks."""
+        raise NotImplementedError
+
+    def begin(self, owner: Owner, position: int | None) -> str:
+        if self.is_over:
+            if self._starts.is_between and self.decision is not None:
+                self._watch_step(owner, position)
+            return SPARSE
+        self._came_s = time.perf_counter()
+        if self._starts.begins(position):
+            self._begin_step(owner)
+            self._came_s = time.perf_counter()
+        if position is not None:
+            self.measurements.arrive(owner.step.specs[position].key, self._came_s)
+        return SPARSE
+
+    def _begin_step(self, owner: Owner) -> None:
+        run, self._run = self._run, None
+        was_good = run is not None and run.failure is None and run.is_finite
+        with waiting(owner, self._timing) if self.is_due else contextlib.nullcontext():
+            decision = self.next(owner.messenger, owner.limit_s, was_good=was_good)
+        if decision is not None:
+            self._adopt(owner, decision)
+            self._clock, self._departure = StepClock(), Departure()
 
     @property
     def is_due(self) -> bool:
@@ -88,22 +123,22 @@ class FirstSteps:
     def next(self, collective: Collective, timeout_s: float | None, *, was_good: bool) -> Value:
         """Begin a step; return the decision if this step adopts it, else None.
 
-        All ranks call it at every step, with the success of the last one. It is collective if
-        ``is_due``.
+        All ranks call it at every step, with the success of the last one. Collective if ``is_due``.
         """
         is_counted = was_good and self._steps > WARMUP
         if self.is_due:
             # Close the last measured step, to include its numbers.
             self.measurements.begin(0.0, was_good=is_counted)
-            self.plan = self._agree(collective, timeout_s)
+            self.decision = self._agree(collective, timeout_s)
             is_counted = False  # already counted
-        self.is_over = self.plan is not None
+        if self.decision is not None:
+            self._stop()
         self._steps += 1
         self.measurements.begin(time.perf_counter(), was_good=is_counted)
-        return self.plan
+        return self.decision
 
     def _agree(self, collective: Collective, timeout_s: float | None) -> Value:
-        gatherer = Gatherer(collective, self.name, timeout_s)
+        gatherer = Gatherer(collective, self._name, timeout_s)
         told = gatherer.tell_all(self.measurements.to_dict())
         if min(each["steps"] for each in told) < ENOUGH:
             return None
@@ -111,7 +146,7 @@ class FirstSteps:
         placement = step.placement or in_nodes_of(1, collective.rank, collective.world_size)
         route = Route(step.configuration, step.exchange, placement)
         samples = gatherer.tell_all(
-            time_messages(collective, f"{self.name}.size", route, sizes_of(told), timeout_s)
+            time_messages(collective, f"{self._name}.size", route, sizes_of(told), timeout_s)
         )
         # Rank 0 decides for all, because rounding differs between machines.
         decided = gatherer.tell_all(
@@ -119,10 +154,10 @@ class FirstSteps:
         )[0]
         if "failure" in decided:
             raise PeerFailure(
-                f"rank 0 could not {self._kind.purpose}: {decided['failure']}; leave out "
-                f"{self._kind.option}"
+                f"rank 0 could not {self.kind.purpose}: {decided['failure']}; leave out "
+                f"{self.kind.option}"
             )
-        decision = self._kind.from_dict(decided)
+        decision = self.kind.from_dict(decided)
         if collective.rank == 0:
             logger.warning("compressor %s: %s", self._compressor, decision)
         return decision
@@ -131,61 +166,10 @@ class FirstSteps:
         """Return the decision's dict, or {"failure": text}, because the other ranks wait."""
         try:
             costs = Costs(route, self._step.specs, told, samples, self._step.buckets)
-            found: Report = self._kind.make(costs).to_dict()
+            found: Report = self.kind.make(costs).to_dict()
         except Exception as error:
             return {"failure": f"{type(error).__name__}: {error}"}
         return found
-
-
-class MeasuringPolicy(Policy):
-    """Policy that measures the first steps, and adopts one decision on all ranks.
-
-    Some later steps are timed too. If their time departs from that of the first steps after the
-    decision, the policy measures and decides again.
-    """
-
-    kind: ClassVar[type[Decision]]
-    departed: ClassVar[str]
-    """End of the warning that step times have departed."""
-
-    def __init__(self, step: Step, name: str) -> None:
-        self._planning = FirstSteps(step, name, self.kind)
-        self._timing = f"the timing of messages for {self.kind.option}"
-        self._starts = StepStarts()
-        self._run: StepRun | None = None
-        self._came_s = 0.0
-        self._clock, self._departure = StepClock(), Departure()
-        self._is_merged = step.configuration.select_over == "group"
-        self._listen(step)
-
-    def _adopt(self, owner: Owner, decision: Value) -> None:
-        """Apply the decision, at the beginning of a step on all ranks."""
-        raise NotImplementedError
-
-    def begin(self, owner: Owner, position: int | None) -> str:
-        if self._planning.is_over:
-            if self._starts.is_between and self._planning.plan is not None:
-                self._watch_step(owner, position)
-            return SPARSE
-        self._came_s = time.perf_counter()
-        if self._starts.begins(position):
-            self._begin_step(owner)
-            self._came_s = time.perf_counter()
-        if position is not None:
-            key = owner.step.specs[position].key
-            self._planning.measurements.arrive(key, self._came_s)
-        return SPARSE
-
-    def _begin_step(self, owner: Owner) -> None:
-        run, planning = self._run, self._planning
-        was_good = run is not None and run.failure is None and run.is_finite
-        self._run = None
-        with waiting(owner, self._timing) if planning.is_due else contextlib.nullcontext():
-            plan = planning.next(owner.messenger, owner.limit_s, was_good=was_good)
-        if plan is not None:
-            owner.step.spans.remove(self._listener)
-            self._adopt(owner, plan)
-            self._clock, self._departure = StepClock(), Departure()
 
     def _watch_step(self, owner: Owner, position: int | None) -> None:
         """Begin a step after the decision, and measure again if step times have departed.
@@ -207,25 +191,15 @@ class MeasuringPolicy(Policy):
                     1e3 * (departure.first_s or 0.0),
                     self.departed,
                 )
-            self._measure_anew(owner)
+            self._measure_anew()
         self._clock.resume()
 
     def _tell_all(self, owner: Owner, what: str, mine: object) -> list[Value]:
-        return tell_all(owner, self._timing, f"{self._planning.name}.{what}", mine)
-
-    def _measure_anew(self, owner: Owner) -> None:
-        owner.step.spans.remove(self._listener)
-        self._planning.restart()
-        self._run = None
-        self._listen(owner.step)
-
-    def _stop(self, owner: Owner) -> None:
-        owner.step.spans.remove(self._listener)
-        self._planning.stop()
+        return tell_all(owner, self._timing, f"{self._name}.{what}", mine)
 
     def sent(self, owner: Owner, position: int, ticket: Ticket) -> None:
         """Record the bytes that a tensor sends, scaled to the density after warm-up."""
-        if self._planning.is_over:
+        if self.is_over:
             return
         self._run = ticket.run
         if isinstance(ticket, TensorStep) and ticket.error is None:
@@ -238,31 +212,26 @@ class MeasuringPolicy(Policy):
                 if now and later and now != later:
                     numel = spec.numel
                     nbytes *= count_from_density(numel, later) / count_from_density(numel, now)
-            self._planning.measurements.send(spec.key, nbytes)
-        measurements, own_s = self._planning.measurements, time.perf_counter() - self._came_s
-        told_s = measurements.take_told()
+            self.measurements.send(spec.key, nbytes)
+        own_s, told_s = time.perf_counter() - self._came_s, self.measurements.take_told()
         # If groups are selected at once, the other time per tensor does not depend on the groups,
         # and counts as part of the backward pass.
-        measurements.spend(told_s if self._is_merged else own_s)
+        self.measurements.spend(told_s if self._is_merged else own_s)
 
     def end(self, owner: Owner) -> None:
         self._starts.end()
 
     def arrived(self, owner: Owner) -> None:
-        if not self._planning.is_over:
-            self._planning.measurements.end(time.perf_counter())
+        if not self.is_over:
+            self.measurements.end(time.perf_counter())
         elif self._departure.is_watching:
             self._clock.end()
 
     def fail(self) -> None:
         self._clock.fail()
 
-    def _listen(self, step: Step) -> None:
-        self._listener = self._planning.measurements.listen
-        step.spans.add(self._listener)
-
     def forget_world(self, owner: Owner) -> None:
-        self._measure_anew(owner)
+        self._measure_anew()
         self._starts = StepStarts()
 
 
@@ -281,29 +250,28 @@ class PlannedGroups(MeasuringPolicy):
 
     @property
     def plan(self) -> GroupPlan | None:
-        plan: GroupPlan | None = self._planning.plan
+        plan: GroupPlan | None = self.decision
         return plan
 
     def _adopt(self, owner: Owner, decision: GroupPlan) -> None:
-        owner.step.regroup_at_start(decision.buckets(owner.step.specs))
+        owner.step.regroup(decision.buckets(owner.step.specs), is_over=True)
 
     def regrouped(self, owner: Owner, groups: object) -> None:
         """Measure again if the new groups are "planned"; otherwise stop measuring."""
         MeasuringPolicy.forget_world(self, owner)
         if groups != PLANNED:
-            self._stop(owner)
+            self._stop()
 
     def forget_world(self, owner: Owner) -> None:
-        owner.step.regroup_at_start(self._default)  # new workers have no plan
+        owner.step.regroup(self._default, is_over=True)  # new workers have no plan
         super().forget_world(owner)
 
 
 class GraphPlannedGroups(PlannedGroups):
     """``groups="planned"`` for TensorFlow graphs, which receive their groups when traced.
 
-    The first steps have one message per gradient. A graph's gradients arrive in any thread, and
-    some results before other gradients, so the start of a step cannot be detected.  The program
-    therefore calls ``replan`` at the start of every step, outside its graphs.
+    The first steps have one message per gradient. Gradients arrive in any thread, and some results
+    before other gradients, so the program marks every step by a call of ``replan``.
     """
 
     def __init__(self, owner: Owner) -> None:
@@ -313,33 +281,31 @@ class GraphPlannedGroups(PlannedGroups):
 
     @property
     def groups(self) -> tuple[tuple[str, ...], ...] | None:
-        """Names of the tensors of each group; None before there is a plan."""
         return None if self.plan is None else self.plan.groups
 
     def replan(self) -> bool:
         """Begin a step, and return whether the groups have changed.  Collective."""
         before = self.groups
         self._starts.end()
-        self.begin(self._compressor(), None)
+        self.begin(self._held(), None)
         return self.groups != before
 
     def took(self, position: int, ticket: Ticket, came_s: float) -> None:
         """Record a gradient that arrived at ``came_s``, and its message."""
-        if self._planning.is_over:
+        if self.is_over:
             return
-        owner, measurements = self._compressor(), self._planning.measurements
+        owner = self._held()
         with self._lock:
-            measurements.came_first(came_s)
-            measurements.arrive(owner.step.specs[position].key, came_s)
+            self.measurements.came_first(came_s)
+            self.measurements.arrive(owner.step.specs[position].key, came_s)
             self._came_s = came_s
             self.sent(owner, position, ticket)
 
     def returned(self) -> None:
-        """Record a result."""
         with self._lock:
-            self.arrived(self._compressor())
+            self.arrived(self._held())
 
-    def _compressor(self) -> Owner:
+    def _held(self) -> Owner:
         owner = self._owner()
         assert owner is not None  # the caller holds it
         return cast(Owner, owner)
@@ -363,7 +329,7 @@ class HidingPolicy(MeasuringPolicy):
 
     @property
     def hiding(self) -> HiddenDensities | None:
-        found: HiddenDensities | None = self._planning.plan
+        found: HiddenDensities | None = self.decision
         return found
 
     def _adopt(self, owner: Owner, decision: HiddenDensities) -> None:
@@ -388,9 +354,9 @@ class HidingPolicy(MeasuringPolicy):
                 "the states that ranks have loaded hold other densities: load the same checkpoint "
                 "on all ranks"
             )
-        self._measure_anew(owner)
+        self._measure_anew()
         if mine:
-            self._stop(owner)
+            self._stop()
 
     def forget_world(self, owner: Owner) -> None:
         owner.settle_densities({})  # new workers have none

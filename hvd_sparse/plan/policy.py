@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from hvd_sparse.collectives.contract import Collective
@@ -11,21 +12,39 @@ from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import ExchangeTimeout
 from hvd_sparse.plan.group_plan import GroupPlan
 from hvd_sparse.plan.hiding import HiddenDensities
-from hvd_sparse.plan.trial import SPARSE, Verdict
-from hvd_sparse.state.gathering import Gatherer
+from hvd_sparse.state.checkpoint_file import Gatherer
 from hvd_sparse.step.records import Ticket
 from hvd_sparse.step.step import Step
 from hvd_sparse.watch.watchdog import Watchdog
 
+SPARSE, FP16 = "sparse", "fp16"
+WAYS = (SPARSE, "dense", FP16)
 EVERYTHING = "everything"
 """The way of a dense step that also sends the residuals, before a change to a dense way."""
 
 
-class Owner(Protocol):
-    """The part of a compressor that policies use.
-
-    It is an argument of every call instead of an attribute, to avoid a reference cycle.
+@dataclass(frozen=True)
+class Verdict:
+    """Result of a trial: the chosen way ("sparse", "dense" or "fp16"), and the slowest rank's
+    median seconds of a step by way.
     """
+
+    way: str
+    seconds: dict[str, float]
+
+    def __str__(self) -> str:
+        told = ", ".join(f"{way} {1e3 * seconds:.1f} ms" for way, seconds in self.seconds.items())
+        words = {
+            SPARSE: "gradients are sent sparse",
+            "dense": "compression does not pay here: gradients are sent dense, as float32",
+            "fp16": "compression does not pay here: gradients are sent dense, as float16",
+        }
+        return f"{words[self.way]} (time of a step's exchange: {told})"
+
+
+class Owner(Protocol):
+    """The part of a compressor that policies use; an argument, because an attribute would be a
+    cycle."""
 
     name: str
     configuration: Configuration
@@ -67,14 +86,14 @@ class Policy:
         return None
 
     def begin(self, owner: Owner, position: int | None) -> str:
-        """Return the way of a gradient's step: one of ``trial.WAYS``, or "everything".
+        """Return the way of a gradient's step: one of ``WAYS``, or "everything".
 
-        ``position`` is that of its tensor; None for a tensor that is not registered.
+        ``position`` is None for a tensor that is not registered.
         """
         return SPARSE
 
     def sent(self, owner: Owner, position: int, ticket: Ticket) -> None:
-        """Called after a tensor was compressed, with its position and ticket."""
+        """Called after a tensor was compressed."""
 
     def end(self, owner: Owner) -> None:
         """Called when a result is requested; the next gradient begins a step."""
@@ -114,9 +133,6 @@ def waiting(owner: Owner, what: str) -> Iterator[None]:
 
 
 def tell_all(owner: Owner, what: str, name: str, mine: object) -> list[Any]:
-    """Return the JSON-serializable values of all ranks, in rank order. Collective.
-
-    ``what`` is the collective's name in reports of the watchdog.
-    """
+    """Return the JSON-serializable values of all ranks, in rank order. Collective."""
     with waiting(owner, what):
         return Gatherer(owner.collective, name, owner.limit_s).tell_all(mine)

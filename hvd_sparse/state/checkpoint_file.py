@@ -7,10 +7,8 @@
     8         length of the JSON
     32        SHA-256 of everything before
 
-Writing is atomic: a file is written under a temporary name, flushed to the disk and renamed.  If a
-writer is killed, its temporary file stays behind unlocked, and the next writer removes it.  Reading
-a file runs no code, because it holds only numbers, strings and plain arrays.  The digest detects
-truncated and altered files; it does not authenticate them.
+A file is written under a temporary name, flushed to the disk and renamed. Reading a file runs no
+code. The digest detects truncated and altered files; it does not authenticate them.
 """
 
 from __future__ import annotations
@@ -23,12 +21,14 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
-from hvd_sparse.errors import CorruptCheckpoint
+from hvd_sparse.collectives.contract import Collective
+from hvd_sparse.errors import CorruptCheckpoint, PeerFailure
 from hvd_sparse.untyped import Report, State
 
 MAGIC = b"HVDSPRS\x01"
@@ -39,6 +39,9 @@ CHUNK_BYTES = 1 << 22
 DTYPES = ("float32", "float64")
 PARTIAL, RANDOM_LETTERS = ".partial", 8
 """Suffix of a temporary file, and the number of random letters that ``tempfile`` adds before it."""
+
+Parts = Iterator["tuple[str, str, dict[int, np.ndarray]]"]
+"""Tuples of a tensor's key, an array's name, and the arrays of this name by rank."""
 
 
 class Writer:
@@ -71,10 +74,7 @@ class Writer:
 
 @contextlib.contextmanager
 def atomic(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Open a stream whose content replaces ``path`` when the block ends without an error.
-
-    After an error the old file is unchanged.  Temporary files of killed writers are removed first.
-    """
+    """Open a stream whose content replaces ``path`` when the block ends without an error."""
     target = Path(path)
     _sweep(target)
     handle, partial = _create(target)
@@ -112,7 +112,6 @@ def _create(target: Path) -> tuple[int, str]:
 
 
 def _sweep(target: Path) -> None:
-    """Remove the temporary files of killed writers of this target."""
     with os.scandir(target.parent) as entries:
         left = [entry.path for entry in entries if _is_partial(entry.name, target.name)]
     for partial in left:
@@ -132,19 +131,12 @@ def _is_partial(name: str, target: str) -> bool:
 
 
 def write(path: str | os.PathLike[str], states: Sequence[State]) -> None:
-    """Write the states of some or all ranks to one file; raise OSError if that fails.
-
-    Parameters
-    ----------
-    path : path of the file
-    states : ``Compressor.state_dict()`` of each rank
-    """
+    """Write the states of some or all ranks to one file; raise OSError if that fails."""
     with atomic(path) as stream:
         _write_states(stream, states)
 
 
 def to_bytes(state: State) -> bytes:
-    """Return one state as the bytes of a checkpoint file."""
     stream = io.BytesIO()
     _write_states(stream, [state])
     return stream.getvalue()
@@ -167,13 +159,8 @@ def with_arrays(state: State, change: Callable[..., object]) -> Report:
 
 
 def read(path: str | os.PathLike[str]) -> list[Report]:
-    """Read the states in a file; their arrays are read-only views of the file.
-
-    Raises
-    ------
-    CorruptCheckpoint : the file is truncated, altered or not a checkpoint of hvd_sparse
-    OSError : the file cannot be read
-    """
+    """Read the states in a file, with read-only views as arrays; raise CorruptCheckpoint or
+    OSError."""
     size = os.path.getsize(path)
     if size < SHORTEST:
         raise CorruptCheckpoint(
@@ -235,3 +222,100 @@ def _take(content: np.ndarray, told: State) -> np.ndarray:
     ):
         raise ValueError(f"an array of {length} {dtype} at {place}")
     return np.frombuffer(content.data, dtype, length, place) if length else np.empty(0, dtype)
+
+
+@dataclass(frozen=True)
+class Gatherer:
+    """Allgathers of values and of states under one name, one after the other."""
+
+    _collective: Collective
+    _name: str
+    _timeout_s: float | None
+
+    def _gather(self, data: np.ndarray) -> np.ndarray:
+        return self._collective.allgather(data.view(np.uint8), self._name).wait(self._timeout_s)
+
+    def tell_all(self, value: object) -> list[Any]:  # Any, because it is JSON
+        """Return the JSON-serializable values of all ranks, in rank order.  Collective."""
+        line = json.dumps(value).encode() + b"\n"
+        gathered = self._gather(np.frombuffer(line, np.uint8)).tobytes()
+        return [json.loads(line) for line in gathered.splitlines()]
+
+    def parts(self, mine: State, told: Sequence[State]) -> Parts:
+        """Gather every array, by tensor and name.  Collective, even for arrays that a rank lacks.
+
+        ``told`` are the states of all ranks, with every array replaced by [dtype, length].
+        """
+        for key in mine["model"]:
+            sizes = {
+                rank: state["tensors"][key]["arrays"]
+                for rank, state in enumerate(told)
+                if key in state["tensors"]
+            }
+            for name in sorted({name for arrays in sizes.values() for name in arrays}):
+                array = np.empty(0, np.uint8)
+                if key in mine["tensors"]:
+                    array = np.ascontiguousarray(mine["tensors"][key]["arrays"][name])
+                gathered, found, place = self._gather(array), {}, 0
+                for rank, arrays in sizes.items():
+                    dtype, length = arrays[name]
+                    end = place + length * np.dtype(dtype).itemsize
+                    found[rank] = np.frombuffer(gathered[place:end].tobytes(), dtype)
+                    place = end
+                yield key, name, found
+
+
+def gather_into_file(
+    state: State,
+    path: str | os.PathLike[str],
+    collective: Collective,
+    name: str,
+    timeout_s: float | None,
+) -> None:
+    """Write the states of all ranks to one file, on rank 0, array by array.  Collective.
+
+    If the file cannot be written, PeerFailure is raised on all ranks, with rank 0's error.
+    """
+    gatherer = Gatherer(collective, name, timeout_s)
+    mine = with_arrays(state, np.asarray)
+    told = gatherer.tell_all(with_arrays(mine, lambda array: [array.dtype.name, array.size]))
+    lost: list[Exception] = []
+    parts = _noting(gatherer.parts(mine, told), lost)
+    failure = ""
+    if collective.rank == 0:
+        try:
+            _write(path, told, parts)
+        # Any exception, because invalid paths do not only raise OSError, and the other ranks wait
+        # for the reason.
+        except Exception as error:
+            if lost:
+                raise
+            failure = f"{path!r}: {type(error).__name__}: {error}"
+            if isinstance(error, OSError):
+                failure = str(error)
+    for _ in parts:  # take part in the other ranks' allgathers, even after an error
+        pass
+    failures = [words for words in gatherer.tell_all(failure) if words]
+    if failures:
+        raise PeerFailure(
+            f"rank 0 could not write the checkpoint: {failures[0]}; free the disk, or give a path "
+            "that rank 0 can write"
+        )
+
+
+def _noting(parts: Parts, lost: list[Exception]) -> Parts:
+    """Yield the parts, and note an error in gathering, which cannot be sent to the other ranks."""
+    try:
+        yield from parts
+    except Exception as error:
+        lost.append(error)
+        raise
+
+
+def _write(path: str | os.PathLike[str], told: Sequence[State], parts: Parts) -> None:
+    with atomic(path) as stream:
+        writer = Writer(stream)
+        for key, name, arrays in parts:
+            for rank, array in arrays.items():
+                told[rank]["tensors"][key]["arrays"][name] = writer.add(array)
+        writer.finish(told)

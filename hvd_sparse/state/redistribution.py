@@ -1,7 +1,4 @@
-"""Redistribution of residuals to another number of ranks, without loss.
-
-``redistribute`` takes the states of all ranks; in an elastic run ``sum_tensors`` does the same by
-allreduce.
+"""What happens to states when the number of ranks changes.
 
 The residuals pending for the optimizer are ``factor * sum over ranks (residual)``, where Horovod's
 factor is 1/N for Average and independent of N for Sum.  From N states, each of M new ranks gets
@@ -9,22 +6,26 @@ factor is 1/N for Average and independent of N for Sum.  From N states, each of 
     Average:  the mean of the N            (1/M) * M * (sum / N)  =  (1/N) * sum
     Sum:      the sum, divided by M        M * (sum / M)          =  sum
 
-Sums are computed in float64 and rounded once.  Velocities of momentum correction are pending
-gradients too, and are treated like residuals.  Some arrays are the same on every rank (the state of
-tensors that are never compressed, weight decay), or each rank's estimate of the same quantity
-(Adam's moments): their mean is taken for any reduction.  Thresholds are reset, because those of the
-new residuals differ, and so are measured densities.
+Sums are computed in float64 and rounded once. Velocities are treated like residuals. Arrays that
+are the same on every rank, or each rank's estimate of the same quantity, get their mean.
+Thresholds and measured densities are reset.
+
+In an elastic run, ranks notice a lost worker at different times. Every rank therefore keeps,
+besides its last commit, the states from which another rank may resume (docs/adr/0017).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from hvd_sparse.collectives.contract import Collective
 from hvd_sparse.configuration import LOCAL
 from hvd_sparse.errors import RankMismatch
+from hvd_sparse.state.checkpoint_file import Gatherer, with_arrays
 from hvd_sparse.state.state_check import check_form
 from hvd_sparse.untyped import Report, State
 
@@ -34,9 +35,12 @@ same."""
 SHARED_FIELDS = ("version", "config", "model", "world_size", "reduction")
 """Fields of a state that are equal on all ranks of a world."""
 
+Point = list[Any]
+"""[generation, steps by tensor]: a list, because points are exchanged as JSON."""
+
 
 def redistribute(states: Sequence[State], world_size: int) -> list[Report]:
-    """Redistribute the states of one world to a world of another size.
+    """Redistribute the states of one world to a world of another size, without loss.
 
     Parameters
     ----------
@@ -51,11 +55,6 @@ def redistribute(states: Sequence[State], world_size: int) -> list[Report]:
     ------
     RankMismatch : the states are not those of all ranks of one world at one step
     CorruptCheckpoint : one of them is not a valid state
-
-    Examples
-    --------
-    >>> states = read("step-1000.ckpt")  # doctest: +SKIP
-    >>> redistribute(states, world_size=2)  # doctest: +SKIP
     """
     _check_one_world(states)
     ordered = sorted(states, key=lambda state: int(state["rank"]))
@@ -71,7 +70,6 @@ def redistribute(states: Sequence[State], world_size: int) -> list[Report]:
 
 
 def _check_one_world(states: Sequence[State]) -> None:
-    """Raise RankMismatch unless the states are those of all ranks of one world at one step."""
     if not states:
         raise RankMismatch("there are no states to redistribute: give those of all ranks")
     for state in states:
@@ -121,10 +119,8 @@ def _lengths(tensor: State) -> tuple[tuple[str, int], ...]:
 def _weight_of(
     name: str, tensor: State, reduction: str, holders: int, old_size: int, new_size: int
 ) -> float:
-    """Return the factor by which a new rank multiplies an array's sum over the old ranks.
-
-    ``holders`` is the number of ranks whose arrays are summed, at most ``old_size``.
-    """
+    """Return the factor by which a new rank multiplies an array's sum over ``holders`` old
+    ranks."""
     if name in REPLICATED or not tensor["is_sparse"]:
         return 1.0 / holders
     return 1.0 / (old_size if reduction == "average" else new_size)
@@ -154,16 +150,10 @@ def sum_tensors(
     name: str,
     timeout_s: float | None,
 ) -> Report:
-    """Return the tensors of this rank's state in the new world.  Collective.
+    """Return the tensors of this rank's state in the new world, by allreduces.  Collective.
 
-    If a worker died, only the residual that it accumulated since it joined is lost.
-
-    Parameters
-    ----------
-    mine : this rank's state of the old world; None if it was not part of it
-    chosen : one rank's state of the old world, with every array replaced by [dtype, length]
-    holders : number of ranks that have a state of the old world
-    collective, name, timeout_s : the new world's collectives; name and time limit of the allreduces
+    ``mine`` is its state of the old world, None if it was not part of it; ``chosen`` is one of the
+    ``holders`` ranks' old states, with every array replaced by [dtype, length].
     """
     sizes = holders, chosen["world_size"], collective.world_size
     tensors = {}
@@ -180,3 +170,149 @@ def sum_tensors(
         forgotten = dict.fromkeys(("threshold", "memo", "exchange_memo"))
         tensors[key] = {**example, **forgotten, "arrays": arrays}
     return tensors
+
+
+@dataclass(frozen=True)
+class Held:
+    """A state that this rank keeps, and its world's generation, which is 0 before rejoining."""
+
+    generation: int
+    state: State
+
+    @property
+    def point(self) -> Point:
+        return [
+            self.generation,
+            {key: tensor["steps"] for key, tensor in self.state["tensors"].items()},
+        ]
+
+
+class Commits:
+    """This rank's commits, and the other states from which the ranks may resume.
+
+    It keeps two commits, because another rank may be one commit behind.  Until both belong to the
+    present world, it also keeps the state with which this world began, and the state at which this
+    rank noticed a failure, because another rank may have committed there.
+    """
+
+    def __init__(self) -> None:
+        self._generation = 0
+        self._has_met = False
+        self._is_rejoining = False
+        self._commits: list[Held] = []
+        self._base: Held | None = None
+        self._loose: Held | None = None
+
+    def commit(self, state: State) -> None:
+        """Keep a state, which must not be modified afterwards, as the last commit."""
+        new = Held(self._generation, state)
+        older = [held for held in self._commits if held.point != new.point]
+        self._commits = [new, *older[:1]]
+        if (
+            all(held.generation == self._generation for held in self._commits)
+            and len(self._commits) > 1
+        ):
+            # Ranks are at most one commit apart, so every rank has committed in this world, and
+            # none resumes from an earlier one.
+            self._base = self._loose = None
+
+    def go_back(self, state: State) -> State:
+        """Return the last commit, and keep the present ``state`` until the ranks have rejoined."""
+        live = Held(self._generation, state)
+        if not self._is_rejoining and all(held.point != live.point for held in self._commits):
+            self._loose = live
+        self._is_rejoining = False
+        self._generation = self._commits[0].generation
+        return self._commits[0].state
+
+    def rejoin(
+        self, state: State, collective: Collective, name: str, timeout_s: float | None
+    ) -> Report:
+        """Return this rank's state in the new world.  Collective.
+
+        ``state`` is this rank's present state, without tensors if the rank is new. Raises
+        RankMismatch on all ranks if one of them lacks the state from which the others resume, and
+        ExchangeTimeout if a rank does not take part in time.
+        """
+        self._is_rejoining = True
+        live = Held(self._generation, with_arrays(state, np.asarray))
+        kept = (live, *self._commits, self._base, self._loose)
+        held = [each for each in kept if each is not None]
+        gatherer = Gatherer(collective, name, timeout_s)
+        told = gatherer.tell_all(
+            {
+                "has_met": self._has_met,
+                "held": [each.point for each in held],
+                "live": with_arrays(live.state, lambda array: [array.dtype.name, array.size]),
+            }
+        )
+        leader, holders = _agree(told)
+        self._has_met = True
+        point, chosen = told[leader]["held"][0], told[leader]["live"]
+        is_holder = collective.rank in holders
+        mine = next(each for each in held if each.point == point) if is_holder else None
+        if len(holders) == collective.world_size == chosen["world_size"]:  # no rank changed
+            assert mine is not None
+            tensors = with_arrays(mine.state, np.asarray)["tensors"]
+        else:
+            tensors = sum_tensors(
+                mine.state if mine else None, chosen, len(holders), collective, name, timeout_s
+            )
+        place = {
+            "rank": collective.rank,
+            "world_size": collective.world_size,
+            "reduction": chosen["reduction"],
+        }
+        joined = Held(
+            1 + max(each[0] for rank in told for each in rank["held"]),
+            {**live.state, **place, "tensors": tensors},
+        )
+        self._base, self._loose = mine, joined
+        # A barrier: a rank that commits after it knows that all ranks hold the joined state.
+        gatherer.tell_all("joined")
+        self._generation, self._is_rejoining = joined.generation, False
+        return dict(joined.state)
+
+
+def _agree(told: Sequence[State]) -> tuple[int, list[int]]:
+    """Return the rank from whose point all ranks resume, and the ranks that hold this point."""
+    met = [rank for rank, each in enumerate(told) if each["has_met"]]
+    trained = [rank for rank, each in enumerate(told) if each["live"]["tensors"]]
+    # Ignore the state of a new worker, from an older checkpoint, if there are ranks of the old
+    # world.
+    old = met or trained or list(range(len(told)))
+    leader = old[0]
+    point = told[leader]["held"][0]
+    holders = [rank for rank in old if point in told[rank]["held"]]
+    lacking = [
+        rank for rank in old if rank not in holders and _was_there(told[rank]["held"], point)
+    ]
+    if lacking:
+        raise RankMismatch(
+            f"the ranks {lacking} hold no state of the step that rank {leader} resumes from: "
+            f"{_difference(told, leader, lacking)}; give the compressor to the elastic state, so "
+            "that all ranks resume from one commit; if it is there, a worker died in the last "
+            "exchange of a step that only some ranks committed: start all ranks anew from a "
+            "checkpoint"
+        )
+    return leader, holders
+
+
+def _was_there(held: list[Point], point: Point) -> bool:
+    """Return whether a rank took part in the world of a point.
+
+    States of generation 0 only count for points of generation 0, as later workers have them too.
+    """
+    return bool(point[1]) and any(
+        steps and generation <= point[0] and (generation > 0 or point[0] == 0)
+        for generation, steps in held
+    )
+
+
+def _difference(told: Sequence[State], leader: int, lacking: list[int]) -> str:
+    steps = {rank: told[rank]["held"][0][1] for rank in (leader, *lacking)}
+    for key in steps[leader]:
+        made = sorted({each.get(key, 0) for each in steps.values()})
+        if len(made) > 1:
+            return f"tensor {key!r} has made {made} steps on the remaining workers"
+    return "theirs are of another rejoining"

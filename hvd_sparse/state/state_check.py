@@ -50,11 +50,8 @@ def bare(name: str) -> str:
 
 
 def named_as(state: State, specs: Sequence[TensorSpec]) -> State:
-    """Rename a state's tensors to the compressor's names if only ``torch.compile`` prefixes differ.
-
-    Any other state is returned unchanged.
-
-    """
+    """Rename a state's tensors to the compressor's names if only ``torch.compile`` prefixes
+    differ."""
     if not isinstance(state, Mapping):
         return state
     parts = {part: state.get(part) for part in ("model", "tensors")}
@@ -69,7 +66,6 @@ def named_as(state: State, specs: Sequence[TensorSpec]) -> State:
 
 
 def incompatible_keys(state: State, specs: Sequence[TensorSpec]) -> IncompatibleKeys:
-    """Return the names of tensors that only the compressor or only the state has."""
     ours, theirs = [spec.key for spec in specs], list(state["model"])
     return IncompatibleKeys(
         [key for key in ours if key not in theirs], [key for key in theirs if key not in ours]
@@ -85,21 +81,10 @@ def differences_of(
     *,
     strict: bool = True,
 ) -> list[str]:
-    """Return the reasons why a state cannot be loaded; an empty list if it can.
+    """Return the reasons why a state cannot be loaded; raise CorruptCheckpoint for NaN or Inf.
 
-    Parameters
-    ----------
-    state : a saved state, not yet validated
-    configuration : the compressor's configuration
-    specs : the compressor's tensors
-    place : the current rank and world size
-    kept : number of entries of every tensor whose residual this rank keeps
-    strict : whether the state must have the same tensors as the compressor
-
-    Raises
-    ------
-    CorruptCheckpoint
-        If the state is not valid, or holds NaN or Inf.
+    ``place`` are the rank and world size, ``kept`` the entries of every tensor whose residual this
+    rank keeps; with ``strict`` the state must have the same tensors as the compressor.
     """
     if not isinstance(state, Mapping) or state.get("version") != STATE_VERSION:
         version = state.get("version") if isinstance(state, Mapping) else None
@@ -183,10 +168,7 @@ def _of_lengths(
 
 
 def lengths_of(memory: Memory, spec: TensorSpec, kept: int) -> dict[str, tuple[int, ...]]:
-    """Return the valid lengths of a memory's arrays by name, for ``kept`` entries of a tensor.
-
-    An array that the memory creates on first use may be empty.
-    """
+    """Return the valid lengths of a memory's arrays by name, for ``kept`` entries of a tensor."""
     # Take the names from the state of a tensor of one entry, which costs no memory.
     arrays = memory.create(replace(spec, shape=(1,)), rollback=False).arrays()
     return {name: (kept,) if len(array) else (kept, 0) for name, array in arrays.items()}
@@ -210,27 +192,24 @@ def _check_numbers(tensors: State, specs: Sequence[TensorSpec]) -> None:
 
 def check_form(state: State) -> None:
     """Raise CorruptCheckpoint unless a state has all fields with values of the right types."""
-    missing, wrong = [field for field in FIELDS if field not in state], ""
-    if not missing:
-        wrong = ", ".join(f"{field} is {_short(state[field])}" for field in _wrong_fields(state))
-    if not missing and not wrong:
-        told = state["tensors"].items()
-        missing = [
-            f"{field} of {key!r}"
-            for key, tensor in told
-            for field in TENSOR_FIELDS
-            if field not in tensor
-        ]
-        if not missing:
-            wrong = "; ".join(words for key, tensor in told for words in _wrong_with(key, tensor))
+    missing = [field for field in FIELDS if field not in state]
+    wrong = [] if missing else [f"{name} is {_short(state[name])}" for name in _wrong_fields(state)]
+    tensors: State = {} if missing or wrong else state["tensors"]
+    missing += [
+        f"{field} of {key!r}"
+        for key, tensor in tensors.items()
+        for field in TENSOR_FIELDS
+        if field not in tensor
+    ]
     if missing:
         raise CorruptCheckpoint(
             f"this is not a state of a compressor: it lacks {', '.join(missing)}; give the result "
             "of state_dict()"
         )
+    wrong += [words for key, tensor in tensors.items() for words in _wrong_with(key, tensor)]
     if wrong:
         raise CorruptCheckpoint(
-            f"this is not a valid state of a compressor: {wrong}; use an older one"
+            f"this is not a valid state of a compressor: {'; '.join(wrong)}; use an older one"
         )
 
 
@@ -247,7 +226,6 @@ def _wrong_fields(state: State) -> list[str]:
 
 
 def _wrong_with(key: str, tensor: State) -> list[str]:
-    """Return the reasons why a tensor's state is not valid."""
     fine = {
         "steps": _is_whole(tensor["steps"]),
         "threshold": tensor["threshold"] is None or _is_number(tensor["threshold"]),

@@ -22,7 +22,6 @@ MOST_GROUPS = 2**53
 def one_per_tensor(
     specs: Sequence[TensorSpec], configuration: Configuration
 ) -> list[tuple[int, ...]]:
-    """Return a bucket for every compressed tensor."""
     return [(i,) for i, spec in enumerate(specs) if configuration.is_sparse(spec.shape, spec.numel)]
 
 
@@ -31,32 +30,27 @@ def merge_small(
 ) -> list[tuple[int, ...]]:
     """Merge neighbouring compressed tensors, from the last registered to the first.
 
-    Backward passes make gradients in about this order, so a bucket is complete early.  If
-    selection is over groups, tensors that cannot be joined to one vector are in different
-    buckets.
+    Backward passes make gradients in about this order, so a bucket is complete early.
     """
     plan: list[tuple[int, ...]] = []
     members: list[int] = []
     filled = 0.0
     for (position,) in reversed(one_per_tensor(specs, configuration)):
-        if members and why_not_merged([specs[i] for i in (position, *members)], configuration):
+        joined = [specs[i] for i in (position, *members)]
+        if members and (filled >= bucket_bytes or why_not_merged(joined, configuration)):
             plan.append(tuple(sorted(members)))
             members, filled = [], 0.0
         members.append(position)
         filled += _expected_bytes(specs[position], configuration)
-        if filled >= bucket_bytes:
-            plan.append(tuple(sorted(members)))
-            members, filled = [], 0.0
     if members:
         plan.append(tuple(sorted(members)))
     return plan
 
 
 def grouped(specs: Sequence[TensorSpec], configuration: Configuration) -> list[tuple[int, ...]]:
-    """Return the buckets that ``configuration.groups`` asks for.
+    """Return the buckets of ``configuration.groups``; InvalidOption for unknown names.
 
-    A compressed tensor outside all groups has its own bucket; a tensor that is never compressed
-    has none.  InvalidOption for unknown names.
+    A compressed tensor outside all groups has its own bucket.
     """
     groups = configuration.groups
     if groups is None and configuration.hides:
@@ -87,13 +81,10 @@ def grouped(specs: Sequence[TensorSpec], configuration: Configuration) -> list[t
 def _equal(
     specs: Sequence[TensorSpec], configuration: Configuration, positions: list[int], groups: int
 ) -> list[tuple[int, ...]]:
-    """Return this many groups of neighbours of about equal bytes, from the last registered tensor
-    to the first; with few tensors, one group per tensor."""
+    """Return at most this many groups of neighbours of about equal bytes, the last tensor first."""
     sizes = [_expected_bytes(specs[position], configuration) for position in reversed(positions)]
     total, filled, groups = sum(sizes), 0.0, min(groups, MOST_GROUPS)
-    plan: dict[
-        int, list[int]
-    ] = {}  # a dict, because most groups are empty if there are more groups than tensors
+    plan: dict[int, list[int]] = {}  # most are empty if there are more groups than tensors
     for position, size in zip(reversed(positions), sizes):
         group = min(groups - 1, int(groups * (filled + size / 2) / total))
         plan.setdefault(group, []).append(position)
@@ -104,7 +95,7 @@ def _equal(
 def check_merged(
     specs: Sequence[TensorSpec], buckets: Sequence[tuple[int, ...]], configuration: Configuration
 ) -> None:
-    """InvalidOption if selection is over groups and a bucket's tensors cannot form one vector."""
+    """Raise InvalidOption if selection is over groups that cannot form one vector."""
     for members in buckets:
         reason = why_not_merged([specs[position] for position in members], configuration)
         if reason is not None:
@@ -115,8 +106,7 @@ def check_merged(
 
 
 def why_not_merged(members: Sequence[TensorSpec], configuration: Configuration) -> str | None:
-    """Return why these tensors cannot be selected from as one vector; None if they can, or if the
-    configuration does not ask for it."""
+    """Return why selection cannot be over these tensors, or None."""
     if configuration.select_over != "group":
         return None
     first, numel = members[0], sum(spec.numel for spec in members)

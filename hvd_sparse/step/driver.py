@@ -1,9 +1,8 @@
 """Runs a step's collectives, for frontends that can wait for them: numpy and PyTorch.
 
 ``compress`` starts a bucket's exchange as soon as the bucket is full.  The first ``decompress``
-of a step runs all exchanges of the step, phase by phase, in registration order.  Horovod asks for
-results in hook order, which differs between ranks, so two ranks that each ran only the exchange
-asked for would wait for each other.
+of a step runs all exchanges of the step, phase by phase, in registration order: Horovod asks for
+results in hook order, which differs between ranks, and ranks would wait for each other.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ import numpy as np
 from hvd_sparse.collectives.contract import Collective, Pending, Request
 from hvd_sparse.errors import ExchangeTimeout, PeerFailure, SparseError
 from hvd_sparse.exchanges.members import Arrival
-from hvd_sparse.step.devices.contract import Late
-from hvd_sparse.step.records import BucketRun, StepRun, TensorStep, Ticket, told_once
+from hvd_sparse.step.records import BucketRun, Late, StepRun, TensorStep, Ticket, distinct
 from hvd_sparse.step.step import Step
 from hvd_sparse.wire.padding import Padding
 
@@ -29,7 +27,7 @@ NOTHING = np.empty(0, np.float32)
 
 
 class Conversation(Generic[Result]):
-    """An exchange in progress: the generator and the collective that it waits for."""
+    """An exchange in progress, and the collective that it waits for."""
 
     def __init__(
         self, generator: Generator[Request, np.ndarray, Result], collective: Collective, name: str
@@ -57,27 +55,19 @@ class Conversation(Generic[Result]):
         self.pending = request.start(self._collective, name)
 
     def step(self, timeout_s: float | None) -> None:
-        """Wait for the current phase and start the next."""
         assert self.pending is not None
         self._advance(self.pending.wait(timeout_s))
 
     def finish(self, timeout_s: float | None) -> Result:
-        """Wait for all phases and return the result of the exchange."""
+        """Wait for all phases, and return the result of the exchange."""
         while not self.is_done:
             self.step(timeout_s)
         return cast(Result, self.result)  # the result type may include None
 
 
 class Driver:
-    """Runs the exchanges of a step object over a collective.
-
-    Parameters
-    ----------
-    step : the step object
-    collective : for the process set over which the gradients are reduced
-    name : prefix of the collectives' names
-    padding : of allgathers; None for none
-    """
+    """Runs the exchanges of a step object over the collective of its process set; ``name`` is the
+    prefix of the collectives' names."""
 
     def __init__(
         self, step: Step, collective: Collective, name: str, padding: Padding | None = None
@@ -106,8 +96,7 @@ class Driver:
         late: Late | None = None,
         stays: bool = False,
     ) -> tuple[np.ndarray, TensorStep]:
-        """Take a gradient in as ``Step.compress`` does, and start the bucket's exchange once the
-        bucket is full."""
+        """Do ``Step.compress``, and start the bucket's exchange if the bucket is full."""
         if self._rank < 0:
             self._look_around()
         wire, ticket = self.step.compress(
@@ -123,8 +112,10 @@ class Driver:
         run, bucket = ticket.run, ticket.bucket
         if run is not self._current:
             self._discard_old(run)
-        if self._coming:
-            self._start_delivered()
+        for each in self._coming.copy() if self._coming else ():
+            delivery = each[0].delivery
+            if delivery is not None and delivery.is_here():
+                self._start(*each)
         # As early as possible, so that communication overlaps the backward pass.
         if len(bucket.entered) == len(bucket.members):
             if bucket.begun:
@@ -135,21 +126,13 @@ class Driver:
                 self._coming.append((bucket, run))
         return wire, ticket
 
-    def _start_delivered(self) -> None:
-        """Start the exchanges of buckets whose data has arrived from its device."""
-        for bucket, run in self._coming.copy():
-            assert bucket.delivery is not None
-            if bucket.delivery.is_here():
-                self._start(bucket, run)
-
     def _look_around(self) -> None:
-        """Read rank and world size, which stay the same until ``forget``."""
         self._rank, self._world_size = self.collective.rank, self.collective.world_size
 
     def poison(
         self, error: Exception, key: str, dtype: np.dtype | type
     ) -> tuple[np.ndarray, Ticket]:
-        """Report a failure to the other ranks as ``Step.poison`` does."""
+        """Do ``Step.poison``."""
         if self._rank < 0:
             self._look_around()
         wire, ticket = self.step.poison(error, key, dtype, self._rank, self._world_size)
@@ -169,8 +152,8 @@ class Driver:
 
         On any error the whole step is rolled back before the error is raised.
 
-        is_dropped : the result is unused on all ranks: the tensor's step leaves no trace, and the
-            returned array is empty
+        is_dropped : no rank uses the result: the tensor's step has no effect, and the returned
+            array is empty
         """
         if ticket.run.failure is not None:
             raise ticket.run.failure
@@ -189,48 +172,41 @@ class Driver:
         except Exception as error:
             # Also for Horovod's own errors: an elastic run continues from the state before the
             # step.
-            self.step.fail(ticket.run, error)
+            self.step.transactions.fail(ticket.run, error)
             raise
 
     def has_arrived(self) -> bool:
         """Return whether no started phase has to be waited for."""
-        return all(pending.is_done() for pending in self.under_way())
-
-    def under_way(self) -> list[Pending]:
-        """Return the pending collectives of all started exchanges."""
-        return [each.pending for each in self._under_way.values() if each.pending is not None]
+        under_way = self._under_way.values()
+        return all(each.pending.is_done() for each in under_way if each.pending is not None)
 
     def forget(self) -> None:
-        """Drop all running exchanges without waiting, because Horovod was restarted and none will
-        end."""
-        # ``_discard_old`` would wait for ranks that are gone.
+        """Drop all exchanges without waiting, because Horovod was restarted and none will end."""
         self._under_way.clear()
         self._coming.clear()
         self._current = None
         self._rank = self._world_size = -1
 
     def refuse(self, ticket: Ticket) -> NoReturn:
-        """Raise this rank's error for a gradient that belongs to no registered tensor.
+        """Raise this rank's error for a gradient of no registered tensor.
 
-        The gradient has no bucket, so the error goes into the messages of all buckets: the other
-        ranks wait for one of them.
+        All buckets' messages report it, because the other ranks wait for one of them.
         """
         run = ticket.run
         for index, members in enumerate(self.step.buckets):
             bucket = run.open(index, members)
             if not bucket.is_exchanged:
                 self._start(bucket, run)
-        error = PeerFailure("compressing failed on this rank: " + "; ".join(told_once(run.errors)))
-        self.step.fail(run, error)
+        error = PeerFailure("compressing failed on this rank: " + "; ".join(distinct(run.errors)))
+        self.step.transactions.fail(run, error)
         raise error from ticket.error
 
     def abandon(
         self, run: StepRun, error: SparseError, carried: tuple[Ticket, np.ndarray] | None = None
     ) -> NoReturn:
-        """Roll a step back because of an error on this rank, and raise the error.
+        """Roll a step back and raise this rank's error, or an earlier one of the exchanges.
 
-        The step's exchanges are finished first, because the other ranks wait for this rank's
-        part; an error in them is raised instead.
+        The exchanges are finished first, because the other ranks wait for them.
 
         carried : a tensor's ticket and reduced carrier, to check before any wait
         """
@@ -239,41 +215,34 @@ class Driver:
                 self.step.report(*carried)
             self._drive(run)
         except Exception as failure:
-            self.step.fail(run, failure)
+            self.step.transactions.fail(run, failure)
             raise
-        self.step.fail(run, error)
+        self.step.transactions.fail(run, error)
         raise error
 
     def _discard_old(self, run: StepRun) -> None:
-        """Begin a step: finish the exchanges of a failed step, because their names must be free
-        again."""
+        """Begin a step: finish the exchanges of a failed step, whose names are needed again."""
         self._current = run
         for bucket, its_run in self._coming.copy():
-            if (
-                its_run is not run
-            ):  # buckets of this step may have started early, because their devices were quick
+            if its_run is not run:
                 self._start(bucket, its_run)
         for bucket, conversation in list(self._under_way.items()):
             if bucket.index not in run.buckets or run.buckets[bucket.index] is not bucket:
                 del self._under_way[bucket]
-                with contextlib.suppress(
-                    SparseError
-                ):  # the failed step has raised its error already
+                with contextlib.suppress(SparseError):  # the failed step has raised its own
                     conversation.finish(self.step.configuration.timeout_s)
 
     def _start(self, bucket: BucketRun, run: StepRun) -> None:
-        collective = self.collective
         if self._coming:
             self._coming = [each for each in self._coming if each[0] is not bucket]
         generator = self.step.converse(bucket, run, self._rank, self._world_size)
         if self._padding is not None:
             generator = self._padding.carry(generator, bucket.index)
         bucket.is_exchanged = True
-        spans = self.step.pipeline.spans
-        if spans.is_heard:
-            bucket.began_s = spans.now()
+        if self.step.spans.is_heard:
+            bucket.began_s = self.step.spans.now()
         name = f"hvd_sparse.{self.name}.{bucket.index}"
-        self._under_way[bucket] = Conversation(generator, collective, name)
+        self._under_way[bucket] = Conversation(generator, self.collective, name)
 
     def _drive(self, run: StepRun) -> None:
         """Finish all exchanges of a step, then raise the first failure."""

@@ -9,87 +9,86 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.exchanges._entries import join, region_of
-from hvd_sparse.exchanges.members import Outgoing, Waiting
+from hvd_sparse.exchanges.members import Waiting
 from hvd_sparse.kernels.arrays import aligned_empty
 from hvd_sparse.kernels.contract import Aim, Moments
-from hvd_sparse.selectors.contract import Context, Found, Miss, Selector
-from hvd_sparse.step.pipeline import Pipeline
-from hvd_sparse.step.taking import cut_down
-from hvd_sparse.step.tensor_state import Source, TensorState
+from hvd_sparse.selectors._aim import Miss
+from hvd_sparse.selectors.contract import Context, Found, Selector
+from hvd_sparse.step.pipeline import Pipeline, cut_down, draws
+from hvd_sparse.step.records import TensorStep
+from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.types import Selection, TensorSpec
 
 
 def send_merged(
-    pipeline: Pipeline, members: Sequence[tuple[TensorState, Waiting]], rank: int, world_size: int
-) -> list[Outgoing]:
-    """Return what each tensor sends, selected from all of them at once, in the given order.
+    pipeline: Pipeline, tickets: Sequence[TensorStep], rank: int, world_size: int
+) -> None:
+    """Select from all of these tensors' accumulated vectors at once, and encode each one's part.
 
-    members : states, and each tensor's accumulated vector; of one dtype, in the same order on all
-        ranks
+    tickets : of one dtype, in the same order on all ranks; all have ``waiting``
     """
-    if not members:
-        return []
-    vectors, lists = [], []
-    for _, waiting in members:
-        vectors.append(waiting.accumulated)
-        lists.append(waiting.taken)
-        if waiting.taken is not None:  # before anything can fail, so that no entry is lost
-            pipeline.kernels.restore(waiting.accumulated, waiting.taken)
-    source = joint_source([state for state, _ in members])
+    states, passes = (
+        [ticket.state for ticket in tickets],
+        [cast(Waiting, t.waiting) for t in tickets],
+    )
+    vectors = [waiting.accumulated for waiting in passes]
+    lists = [waiting.taken for waiting in passes]
+    for vector, taken in zip(vectors, lists):
+        if taken is not None:  # before anything can fail, so that no entry is lost
+            pipeline.kernels.restore(vector, taken)
+    specs = [state.spec for state in states]
+    numel = sum(spec.numel for spec in specs)
+    spec = TensorSpec(name_of(specs), (numel,), specs[0].dtype)
+    steps = max(state.steps for state in states)
+    # A warm start, if the last selection was from exactly these tensors.
+    is_warm = all(state.selected_in == spec.key for state in states)
+    warm, memo = (states[0].threshold, states[0].memo) if is_warm else (None, None)
     began_s = pipeline.spans.now()
-    selector = _selector_of_all(pipeline.configuration, source, [state for state, _ in members])
-    moments = _moments_of_all([waiting.moments for _, waiting in members])
-    context = pipeline.context(source, selector, moments, rank)
-    aim = _aim_of_all(selector, source, [waiting.aim for _, waiting in members])
+    selector = _selector_of_all(pipeline.configuration, spec, steps, states)
+    moments = _moments_of_all([waiting.moments for waiting in passes])
+    rng = draws(spec.key, steps, selector, rank) if selector.needs_rng else None
+    context = Context(pipeline.kernels, moments, warm, memo, rng, spec=spec)
+    aim = selector.aim(spec.numel, warm, memo)
+    # Only if the passes of all tensors had this threshold.
+    if aim and any(each.aim is None or each.aim.threshold != aim.threshold for each in passes):
+        aim = None
     found = _cut_of_all(lists, vectors, selector, aim, context) if aim else None
     if found is None:
-        joined = np.concatenate(vectors, out=aligned_empty(source.spec.numel, vectors[0].dtype))
+        joined = np.concatenate(vectors, out=aligned_empty(spec.numel, vectors[0].dtype))
         miss = _miss(lists, aim) if aim else None
         found = selector.find(joined, context._replace(miss=miss))
-    pipeline.spans.tell("select", source.spec.key, began_s)
+    pipeline.spans.tell("select", spec.key, began_s)
     sent, start = [], 0
-    for (state, waiting), vector in zip(members, vectors):
+    for state, waiting, vector in zip(states, passes, vectors):
         place = slice(start, start + vector.size)
         share = found._replace(selection=region_of(found.selection, place))
         # The tensor's own parts, because the receiver decodes with these.
         parts = pipeline.configuration.at_step(state.steps, state.spec, state.pace)
-        outgoing = pipeline.send_found(state, parts, share, vector, world_size, source.spec.key)
+        outgoing = pipeline.send_found(state, parts, share, vector, world_size, spec.key)
         outgoing.norm = waiting.norm  # as in the carrier: measured before entries were removed
         sent.append(outgoing)
         start += vector.size
-    return sent
+    for ticket, outgoing in zip(tickets, sent):  # all or none
+        ticket.outgoing, ticket.waiting = outgoing, None
 
 
 def _selector_of_all(
-    configuration: Configuration, source: Source, states: Sequence[TensorState]
+    configuration: Configuration, spec: TensorSpec, steps: int, states: Sequence[TensorState]
 ) -> Selector:
     """Return a selector for the whole group, whose k is the sum of the tensors' own."""
     if configuration.rule is None and not configuration.follows_rate:
-        return configuration.at_step(source.steps).selector
+        return configuration.at_step(steps).selector
     asked = [
-        (configuration.density(source.steps, state.spec, state.pace) or 0.0) * state.spec.numel
+        (configuration.density(steps, state.spec, state.pace) or 0.0) * state.spec.numel
         for state in states
     ]
-    return configuration.parts_at(min(1.0, sum(asked) / source.spec.numel)).selector
-
-
-def joint_source(states: Sequence[TensorState]) -> Source:
-    """Return the tensors as one vector, with the threshold of the last selection if that was from
-    exactly these tensors."""
-    first = states[0]
-    spec = TensorSpec(
-        name_of([state.spec for state in states]),
-        (sum(s.spec.numel for s in states),),
-        first.spec.dtype,
-    )
-    is_warm = all(state.selected_in == spec.key for state in states)
-    start = (first.threshold, first.memo) if is_warm else (None, None)
-    return Source(spec, max(state.steps for state in states), *start)
+    return configuration.parts_at(min(1.0, sum(asked) / spec.numel)).selector
 
 
 def name_of(specs: Sequence[TensorSpec]) -> str:
@@ -98,14 +97,6 @@ def name_of(specs: Sequence[TensorSpec]) -> str:
         return specs[0].key
     text = "\n".join(f"{spec.key} {spec.numel}" for spec in specs)
     return f"group of {len(specs)}: {hashlib.sha256(text.encode()).hexdigest()[:16]}"
-
-
-def _aim_of_all(selector: Selector, source: Source, aims: Sequence[Aim | None]) -> Aim | None:
-    """Return the group's aim if the passes of all tensors had the same threshold."""
-    aim = selector.aim(source.spec.numel, source.threshold, source.memo)
-    if aim is None or any(each is None or each.threshold != aim.threshold for each in aims):
-        return None
-    return aim
 
 
 def _cut_of_all(

@@ -53,12 +53,7 @@ def keeps_subnormals() -> bool:
 
 
 def handshake(document: Report, world_size: int) -> Generator[AllGather, np.ndarray, None]:
-    """Compare the ranks' digests; if they differ, exchange the documents and raise RankMismatch
-    with the differences.
-
-    Written as a generator like the exchanges: all ranks yield the same requests, because each
-    sees all digests.
-    """
+    """Compare the ranks' documents, as an exchange; RankMismatch with the differences."""
     text = json.dumps(document, sort_keys=True, indent=0).encode()
     # Digests first, because the documents are long and nearly always equal.
     digests = yield AllGather(np.frombuffer(hashlib.sha256(text).digest(), np.uint8))
@@ -78,7 +73,6 @@ def handshake(document: Report, world_size: int) -> Generator[AllGather, np.ndar
 
 
 def _split(gathered: np.ndarray, world_size: int) -> list[list[str]]:
-    """Return the lines of each rank's document."""
     data = gathered.tobytes()
     documents = []
     for _ in range(world_size):
@@ -89,7 +83,6 @@ def _split(gathered: np.ndarray, world_size: int) -> list[list[str]]:
 
 
 def _differences(documents: list[list[str]]) -> list[str]:
-    """Return the lines by which each rank's document differs from rank 0's."""
     report = []
     for rank, lines in enumerate(documents):
         if lines == documents[0]:

@@ -1,7 +1,8 @@
-"""The pipeline: the order in which the five parts process one tensor in one step.
+"""The pipeline: the order in which the parts process one tensor in one step.
 
     memory.compensate -> selector.find -> codec.encode -> memory.update
-    codec.decode -> sum in rank order
+
+``receiver`` decodes and sums in rank order.
 
 If only the exchange determines which entries leave a rank (``settles_later``), memory.update runs
 after it.  If the exchange sums before selection (``sums_first``), the pipeline starts with the
@@ -10,26 +11,25 @@ sum.
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
-from types import ModuleType
+from typing import cast
 
 import numpy as np
 
-from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import NonFiniteGradient
 from hvd_sparse.exchanges.contract import Exchange
-from hvd_sparse.exchanges.members import Begun, Observed, Outgoing, Part, Waiting
+from hvd_sparse.exchanges.members import Begun, Observed, Outgoing, Waiting
 from hvd_sparse.kernels.arrays import as_array
-from hvd_sparse.kernels.contract import Aim, Kernels, Moments
-from hvd_sparse.kernels.randomness import generator
+from hvd_sparse.kernels.contract import Aim, Kernels
+from hvd_sparse.kernels.listed import ListedKernels
 from hvd_sparse.memories.contract import Accumulated
-from hvd_sparse.selectors.contract import Context, Found, Miss, Selector
-from hvd_sparse.step.summation import check_range, gather
-from hvd_sparse.step.taking import bounded, find_in
-from hvd_sparse.step.tensor_state import Source, TensorState
+from hvd_sparse.selectors._aim import Cut, Miss
+from hvd_sparse.selectors.contract import Context, Found, Selector
+from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.step_parts import StepParts
 from hvd_sparse.tracing.spans import Spans
 from hvd_sparse.types import Memo, Selection, TensorSpec
@@ -41,27 +41,24 @@ GROUP_SHARE = 8
 class Pipeline:
     """The five parts, joined."""
 
-    def __init__(self, configuration: Configuration, kernels: Kernels | ModuleType) -> None:
+    def __init__(self, configuration: Configuration, kernels: Kernels) -> None:
         self.configuration = configuration
         self.kernels = kernels
-        self.exchange: Exchange = configuration.exchange
         self.spans = Spans()
         self.observes = configuration.telemetry is True
         """Whether telemetry measures norms and waiting times; switched at some steps."""
+        self.looks_first = not configuration.rollback and not configuration.memory.adds_gradient
+        """Whether a gradient is checked for NaN and Inf before its pass, because the pass would
+        spoil the only buffer."""
+        self.use(configuration.exchange)
 
-    @property
-    def selects_late(self) -> bool:
-        """Return whether selection may wait until the bucket's message is made: then the carrier,
-        which leaves earlier, can contain neither norms nor a flag for NaN and Inf."""
-        exchange = self.exchange
+    def use(self, exchange: Exchange) -> None:
+        """Set the exchange, before the first step."""
+        self.exchange = exchange
         is_simple = exchange.selects_everywhere and not exchange.settles_later
-        return is_simple and not exchange.sums_first and not self.observes
-
-    @property
-    def looks_first(self) -> bool:
-        """Return whether a gradient is checked for NaN and Inf before its pass, because the pass
-        would spoil the only buffer."""
-        return not self.configuration.rollback and not self.configuration.memory.adds_gradient
+        self.selects_late = is_simple and not exchange.sums_first
+        """Whether selection may wait until the bucket's message is made; then the carrier, which
+        leaves earlier, can contain neither norms nor a flag for NaN and Inf."""
 
     def send(
         self,
@@ -75,12 +72,10 @@ class Pipeline:
         parts: StepParts | None = None,
         begun: Begun | None = None,
     ) -> Outgoing:
-        """Take the gradient in and return what this rank sends.
+        """Take a gradient in, and return this rank's contribution.
 
         gradient : flat, C-contiguous, of the accumulator's dtype; read once, not kept
-        is_summed : the gradient is the sum over some ranks of this rank's part, for exchanges
-            that sum first
-        parts : the parts of this tensor's step, if known
+        is_summed : it is a sum over ranks of this rank's part, for exchanges that sum first
         begun : the pass, if ``begin`` has launched it
         """
         if self.exchange.sums_first and not is_summed:
@@ -91,7 +86,7 @@ class Pipeline:
             return Outgoing(dense=state.memory.take_all(), entries=state.spec.numel)
         if parts is None:
             parts = self.configuration.at_step(state.steps, state.spec, state.pace)
-        spans, source, selector = self.spans, state.source, parts.selector
+        spans, selector, spec, steps = self.spans, parts.selector, state.spec, state.steps
         began_s = spans.now() if spans.is_heard else 0.0
         exchange = self.exchange
         if not exchange.selects_everywhere and not exchange.selects_on(
@@ -100,12 +95,18 @@ class Pipeline:
             vector = self._accumulate(state, gradient, world_size, None).vector
             return Outgoing(norm=self._norm(vector), accumulated=vector)
         # Known before the pass, so that the pass that adds the gradient also extracts the entries.
-        aim = _aim_of(state, selector, source.threshold, source.memo)
+        warm, memo = state.start
+        aim = _aim_of(state, selector, warm, memo)
         accumulated = self._accumulate(state, gradient, world_size, aim, begun)
         holds = state.is_on_device and self._may_hold(parts)
         try:
             added = gradient if accumulated.added is None else accumulated.added
-            found = self._find(source, selector, aim, accumulated, added, rank, holds)
+            rng = draws(spec.key, steps, selector, rank) if selector.needs_rng else None
+            context = Context(
+                self.kernels, accumulated.moments, warm, memo, rng, added, spec,
+                kept=accumulated.vector,
+            )  # fmt: skip
+            found = _find(selector, aim, accumulated, context, holds=holds)
             if began_s:
                 spans.tell("select", state.spec.key, began_s)
             sent = self.send_found(
@@ -123,16 +124,15 @@ class Pipeline:
         self, state: TensorState, gradient: np.ndarray, world_size: int, parts: StepParts
     ) -> Begun:
         """Launch the pass of a tensor on its device, without a wait."""
-        source, memory = state.source, state.memory
-        aim = _aim_of(state, parts.selector, source.threshold, source.memo)
+        memory = state.memory
+        aim = _aim_of(state, parts.selector, *state.start)
         memory.step = state.steps
         return Begun(gradient, memory.compensate(gradient, self.kernels, world_size, aim))
 
     def wait(
         self, state: TensorState, gradient: np.ndarray, world_size: int, parts: StepParts
     ) -> Waiting:
-        """Accumulate the gradient of a tensor whose group is selected from later
-        (``group_selection``)."""
+        """Accumulate a gradient, for ``group_selection``."""
         aim = self._aim_of_group(state, parts.selector)
         vector, moments, taking, _ = self._accumulate(state, gradient, world_size, aim)
         taken = None if taking is None else taking.taken
@@ -141,10 +141,10 @@ class Pipeline:
     def _send_whole(
         self, state: TensorState, gradient: np.ndarray, world_size: int, *, dense: bool
     ) -> Outgoing:
-        """Return the whole gradient, for exchanges that sum before selecting; on a dense step
-        with the residual of this rank's part."""
+        """Return the whole gradient, for exchanges that sum first; on a dense step plus the
+        residual of this rank's part."""
         if not self.kernels.moments(gradient).is_finite:
-            raise not_finite(gradient, state.spec)
+            raise _not_finite(gradient, state.spec)
         # A copy, because the program may write to the gradient while Horovod sums.
         whole = gradient.copy()
         if not dense:
@@ -156,8 +156,7 @@ class Pipeline:
         return Outgoing(dense=whole, entries=state.spec.numel)
 
     def send_nothing(self, state: TensorState, *, dense: bool) -> Outgoing:
-        """Return a stand-in for a gradient with NaN or Inf: the carrier's flag reports it, and
-        the step leaves no trace."""
+        """Return a stand-in for a gradient with NaN or Inf, which the carrier's flag reports."""
         spec, exchange = state.spec, self.exchange
         zeros = np.zeros(spec.numel, spec.accumulator)
         if dense:
@@ -169,8 +168,10 @@ class Pipeline:
         if exchange.shares_indices and parts.selector.has_shared_indices:
             # The other ranks send values at shared indices, and an allreduce needs equally many
             # here.
-            context = self.context(state.source, parts.selector, None, 0)
-            nothing = parts.selector.find(zeros, context)
+            selector, (warm, memo) = parts.selector, state.start
+            rng = draws(spec.key, state.steps, selector, 0) if selector.needs_rng else None
+            context = Context(self.kernels, None, warm, memo, rng, spec=spec)
+            nothing = selector.find(zeros, context)
         return Outgoing(found=nothing, accumulated=zeros)
 
     def _accumulate(
@@ -183,7 +184,7 @@ class Pipeline:
     ) -> Accumulated:
         memory = state.memory
         if self.looks_first and not self.kernels.moments(gradient).is_finite:
-            raise not_finite(gradient, state.spec)
+            raise _not_finite(gradient, state.spec)
         memory.step = state.steps
         if begun is None:
             accumulated = memory.compensate(gradient, self.kernels, world_size, aim)
@@ -193,12 +194,12 @@ class Pipeline:
         is_finite = moments is None or moments.is_finite
         if not is_finite or (taking is not None and taking.nonfinite):
             self._put_back(accumulated)
-            raise not_finite(gradient, state.spec)
+            raise _not_finite(gradient, state.spec)
         return accumulated
 
     def _may_hold(self, parts: StepParts) -> bool:
-        """Return whether surplus entries of a device's pass may wait until the bucket's sums
-        before they are added back: the vector is not read before, and a failed step discards it."""
+        """Return whether surplus entries of a device's pass may be added back with the sums: the
+        vector is not read before, and a failed step discards it."""
         return (
             self.configuration.rollback
             and not self.observes
@@ -219,8 +220,7 @@ class Pipeline:
         return aim and aim._replace(capacity=max(aim.capacity, numel // GROUP_SHARE))
 
     def _put_back(self, accumulated: Accumulated) -> None:
-        """Add the extracted entries back to the vector; with ``rollback=False`` there is no other
-        copy."""
+        """Add the extracted entries back: with ``rollback=False`` there is no other copy."""
         if accumulated.taking is not None and accumulated.taking.taken is not None:
             self.kernels.restore(accumulated.vector, accumulated.taking.taken)
 
@@ -242,7 +242,7 @@ class Pipeline:
         began_s = spans.now() if spans.is_heard else 0.0
         if self.configuration.max_gathered_bytes is not None and not selector.has_shared_indices:
             most = self.configuration.most_entries(state.spec, world_size, codec)
-            found = bounded(found, most, vector, self.kernels)
+            found = _bounded(found, most, vector, self.kernels)
         state.note(found.threshold, found.memo, selected_in)
         if self.exchange.settles_later:
             # The exchange determines which entries leave, so until then the vector holds all.
@@ -260,13 +260,12 @@ class Pipeline:
         is_taken = found.is_taken and is_exact
         if found.is_taken and not is_taken:
             self.kernels.restore(vector, found.selection)
-        # With a lossy codec the residual keeps the rounding errors, so it needs the decoded
-        # values.
+        # The residual keeps a lossy codec's rounding errors.
         if not parts.is_exact:
             sent = codec.decode(frame, self.kernels)
         observed = None
         if self.observes:  # measured before the memory keeps the rest
-            observed = observe(state, vector, sent, is_taken)
+            observed = _observe(state, vector, sent, is_taken)
         elif state.departures is not None:
             state.departures.note(state.steps, sent.indices)
         state.memory.update(sent, is_exact, self.kernels, is_taken=is_taken)
@@ -274,44 +273,18 @@ class Pipeline:
             spans.tell("encode", state.spec.key, began_s)
         norm = 0.0
         if observed is not None:  # of the entries that were not sent
-            norm = math.sqrt(observed.kept_squared if is_taken else squared(vector))
+            norm = math.sqrt(observed.kept_squared if is_taken else _squared(vector))
         return Outgoing(frame, None, sent.indices.size, norm, found, observed=observed)
 
-    def _find(
-        self,
-        source: Source,
-        selector: Selector,
-        aim: Aim | None,
-        accumulated: Accumulated,
-        gradient: np.ndarray,
-        rank: int,
-        holds: bool,
-    ) -> Found:
-        """Select from the entries that the pass extracted, or else from the whole vector.
-
-        holds : surplus entries of the pass are not added back here
-        """
-        vector, taking = accumulated.vector, accumulated.taking
-        context = self.context(source, selector, accumulated.moments, rank, gradient, vector)
-        if aim is None or taking is None:
-            return selector.find(vector, context)
-        found = find_in(selector, taking, aim, vector, context, holds=holds)
-        if found is not None:
-            return found
-        miss = Miss(aim, taking.taken.count if taking.taken is not None else None)
-        known = taking.brought.moments
-        return selector.find(vector, context._replace(miss=miss, moments=known))
-
     def _norm(self, x: np.ndarray) -> float:
-        return math.sqrt(squared(x)) if self.observes else 0.0
+        return math.sqrt(_squared(x)) if self.observes else 0.0
 
     def settle(
         self, state: TensorState, left: Selection | None, returned: Selection | None, memo: Memo
     ) -> None:
         """Update the memory after an exchange that settles later.
 
-        left : the entries that leave this rank, with their accumulated values (or the selector's
-            values, if it changes them)
+        left : the entries that leave this rank, with the selector's values
         """
         if left is not None:
             parts = self.configuration.at_step(state.steps, state.spec, state.pace)
@@ -319,68 +292,12 @@ class Pipeline:
             state.memory.update(left, not changes_values, self.kernels)
         state.note_exchange(returned, memo)
 
-    def context(
-        self,
-        source: Source,
-        selector: Selector,
-        moments: Moments | None,
-        rank: int,
-        gradient: np.ndarray | None = None,
-        vector: np.ndarray | None = None,
-    ) -> Context:
-        """Return the extra inputs of the selector, such as moments, last threshold and memo."""
 
-        return Context(
-            kernels=self.kernels,
-            moments=moments,
-            warm=source.threshold,
-            memo=source.memo,
-            rng=_draws(source, selector, rank) if selector.needs_rng else None,
-            gradient=gradient,
-            spec=source.spec,
-            kept=vector,
-        )
-
-    def receive(
-        self,
-        spec: TensorSpec,
-        parts: Iterable[Part],
-        factor: float,
-        out: np.ndarray,
-        steps: int,
-        codec: Codec | None = None,
-    ) -> float:
-        """Write out = factor * (sum of the parts), added in the given order, which is the same on
-        all ranks.
-
-        Returns an upper bound of the magnitudes, up to rounding; infinite if unknown.
-
-        out : flat, of the accumulator's dtype; unchanged on any error
-        steps : completed steps of the tensor when the parts were sent
-        codec : of that step, if known
-
-        Raises
-        ------
-        CorruptPayload : a payload does not fit this tensor
-        NonFiniteGradient : the sum overflows the dtype, which it does on all ranks alike
-        """
-        began_s = self.spans.now() if self.spans.is_heard else 0.0
-        codec = codec or self.configuration.at_step(steps, spec).codec
-        arrived = gather(spec, parts, out.dtype, codec, self.kernels)
-        is_safe = arrived.is_safe(factor)
-        if not is_safe:
-            check_range(spec, arrived.parts, factor, self.kernels)
-        self.kernels.assemble(out, arrived.parts, factor)
-        if began_s:
-            self.spans.tell("decode", spec.key, began_s)
-        return arrived.most * abs(factor) if is_safe else math.inf
-
-
-def _draws(source: Source, selector: Selector, rank: int) -> Callable[[], np.random.Generator]:
+def draws(key: str, steps: int, selector: Selector, rank: int) -> Callable[[], np.random.Generator]:
     """Return a function that makes the selector's random generator."""
     # If all ranks send values at the same indices, all draw the same numbers.
     drawer = None if selector.has_shared_indices else rank
-    return partial(generator, getattr(selector, "seed", 0), source.spec.key, source.steps, drawer)
+    return partial(generator, getattr(selector, "seed", 0), key, steps, drawer)
 
 
 def _aim_of(state: TensorState, selector: Selector, warm: float | None, memo: Memo) -> Aim | None:
@@ -398,7 +315,82 @@ def _surplus(accumulated: Accumulated, found: Found) -> tuple[np.ndarray, Select
     return accumulated.vector, taken.without(found.selection)
 
 
-def not_finite(gradient: np.ndarray, spec: TensorSpec) -> NonFiniteGradient:
+def _find(
+    selector: Selector, aim: Aim | None, accumulated: Accumulated, context: Context, *, holds: bool
+) -> Found:
+    """Select from the entries that the pass extracted, or else from the whole vector.
+
+    holds : surplus entries of the pass are not added back here
+    """
+    vector, taking, kernels = accumulated.vector, accumulated.taking, context.kernels
+    if aim is None or taking is None:
+        return selector.find(vector, context)
+    taken = taking.taken
+    if taken is not None:
+        cut = selector.cut(taken, aim, context)
+        if cut is not None:
+            if not selector.changes_values:
+                return cut_down(selector, taken, cut, aim, kernels, None if holds else vector)
+            # The memory keeps the difference to the vector's own values.
+            kernels.restore(vector, taken)
+            found = cut_down(selector, taken, cut, aim, kernels, None)
+            return found._replace(is_taken=False)
+        if selector.asks_kernels:
+            listed = ListedKernels(kernels, vector, taken, aim, taking.brought)
+            context = context._replace(kernels=cast(Kernels, listed), reached=taken.count)
+            found = selector.find(vector, context)
+            if listed.is_whole:
+                return found
+            if selector.changes_values:
+                listed.make_whole()
+            elif not holds and found.selection.count < taken.count:
+                kernels.restore(vector, taken.without(found.selection))
+            is_taken = found.is_taken or not selector.changes_values
+            return found._replace(passes=0, is_one_pass=True, is_taken=is_taken)
+        kernels.restore(vector, taken)
+    miss = Miss(aim, None if taken is None else taken.count)
+    return selector.find(vector, context._replace(miss=miss, moments=taking.brought.moments))
+
+
+def cut_down(
+    selector: Selector,
+    taken: Selection,
+    cut: Cut,
+    aim: Aim,
+    kernels: Kernels,
+    into: np.ndarray | None,
+) -> Found:
+    """Return the entries that a selector's decision keeps, with their values as sent.
+
+    into : the vector to which the other entries are added back; None for none
+    """
+    selection, threshold = taken, aim.threshold
+    if cut.count < taken.indices.size:
+        selection, threshold = kernels.trim(taken, cut.count, into)
+    return Found(
+        selector.as_sent(selection),
+        threshold if cut.threshold is None else cut.threshold,
+        is_fallback=cut.is_fallback,
+        memo=cut.memo,
+        is_one_pass=True,
+        is_taken=True,
+    )
+
+
+def _bounded(found: Found, most: int | None, vector: np.ndarray, kernels: Kernels) -> Found:
+    """Cut a selection to its ``most`` largest entries; the others stay in the vector."""
+    chosen = found.selection
+    if most is None or chosen.count <= most:
+        return found
+    is_zero = chosen.values == 0  # zeros lose nothing by not being sent
+    if is_zero.any():
+        chosen = Selection(chosen.indices[~is_zero], chosen.values[~is_zero], chosen.numel)
+    if chosen.count > most:
+        chosen, _ = kernels.trim(chosen, most, vector if found.is_taken else None)
+    return found._replace(selection=chosen)
+
+
+def _not_finite(gradient: np.ndarray, spec: TensorSpec) -> NonFiniteGradient:
     """Return the error for a gradient whose sum with the residual is not finite."""
     bad = int(np.count_nonzero(~np.isfinite(as_array(gradient))))
     what = f"{bad} of {gradient.size} entries of its gradient are NaN or Inf"
@@ -412,19 +404,33 @@ def not_finite(gradient: np.ndarray, spec: TensorSpec) -> NonFiniteGradient:
     return error
 
 
-def observe(state: TensorState, vector: np.ndarray, sent: Selection, is_taken: bool) -> Observed:
+def _observe(state: TensorState, vector: np.ndarray, sent: Selection, is_taken: bool) -> Observed:
     """Measure for telemetry, before the memory keeps the rest.
 
     is_taken : the vector has zeros at the sent entries
     """
-    there = squared(vector)
+    there = _squared(vector)
     if is_taken:
-        kept, there = there, there + squared(sent.values)
+        kept, there = there, there + _squared(sent.values)
     else:
         left = vector[sent.indices]
-        kept = there - squared(left) + squared(left - sent.values)
+        kept = there - _squared(left) + _squared(left - sent.values)
     return Observed(max(kept, 0.0), there, state.waited(sent.indices))
 
 
-def squared(x: np.ndarray) -> float:
+def _squared(x: np.ndarray) -> float:
     return float(x.dot(x))
+
+
+def generator(seed: int, key: str, step: int, rank: int | None = None) -> np.random.Generator:
+    """Return a selector's generator for one step of a tensor; of all ranks without a rank.
+
+    It is counter-based, so the order of hooks does not matter.
+    """
+    digest = hashlib.sha256(f"{seed}|{key}".encode()).digest()
+    # Philox counts draws in the lowest words, so steps and ranks would only overlap after 2**128
+    # draws.
+    counter = [0, 0, step, 0 if rank is None else rank + 1]
+    return np.random.Generator(
+        np.random.Philox(key=np.frombuffer(digest[:16], np.uint64), counter=counter)
+    )

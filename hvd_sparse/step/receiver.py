@@ -1,32 +1,59 @@
-"""The receiver: adds up what all ranks sent to the reduced gradient, and completes a tensor's
-step."""
+"""The receiving half of a step: the sum of what all ranks sent, and its outcome."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import NoReturn
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from hvd_sparse.errors import NonFiniteGradient, PeerFailure, RankMismatch
-from hvd_sparse.exchanges.members import Arrival
+from hvd_sparse.codecs.contract import Codec
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.errors import CorruptPayload, NonFiniteGradient, PeerFailure, RankMismatch
+from hvd_sparse.exchanges.members import Arrival, Part
 from hvd_sparse.kernels.arrays import aligned_empty, is_finite
-from hvd_sparse.kernels.contract import Surplus
-from hvd_sparse.step.loss_scale import rescaled, stays_finite, unscaled
-from hvd_sparse.step.records import BucketRun, TensorStep, Ticket, in_words
-from hvd_sparse.step.shared import Shared
-from hvd_sparse.step.summation import Sum, sum_together
-from hvd_sparse.types import TensorSpec
+from hvd_sparse.kernels.contract import Kernels, Moments, Surplus
+from hvd_sparse.kernels.rows import ARRIVED, FRAME, address, rows_of
+from hvd_sparse.step.pipeline import Pipeline
+from hvd_sparse.step.records import BucketRun, Counted, TensorStep, Ticket, in_words, unscaled
+from hvd_sparse.step.transactions import Transactions
+from hvd_sparse.types import Selection, TensorSpec
 from hvd_sparse.wire.carrier import CHECKSUM_MASK, CarrierReport
 from hvd_sparse.wire.checksum import crc32
+from hvd_sparse.wire.frame import decode_for, frame_head
 
 MOST, MOST_HALF = 1e38, 6.5e4
 """Bounds that leave float32 and bfloat16, and float16, room for rounding."""
+HALF_LIMIT = 65520.0
+"""The smallest magnitude that becomes Inf as float16."""
+MOST_FACTOR = 1e6
+"""Largest usual factor of a sum; Horovod's are at most 1 by default."""
+
+Row = tuple[float, ...]
 
 
-class Receiver(Shared):
-    """The half of a step that takes in what all ranks sent."""
+class Sum(NamedTuple):
+    """One tensor's sum: ``out``, flat, is to become factor * (sum of the parts)."""
+
+    spec: TensorSpec
+    codec: Codec
+    parts: Sequence[Part]
+    out: np.ndarray
+    factor: float
+
+
+class Receiver:
+    """The receiving half of a ``Step``, which sets these attributes."""
+
+    configuration: Configuration
+    specs: list[TensorSpec]
+    pipeline: Pipeline
+    transactions: Transactions
+    finishes: bool
+    has_replica: bool
+    reduction: str
+    applied: dict[str, int]
 
     def receive(self, bucket: BucketRun, arrivals: dict[int, Arrival]) -> None:
         """Accept the results of a bucket's exchange, and keep the entries that did not leave this
@@ -45,11 +72,8 @@ class Receiver(Shared):
                     self.pipeline.settle(state, arrival.left, arrival.returned, arrival.memo)
 
     def report(self, ticket: Ticket, reduced: np.ndarray) -> CarrierReport:
-        """Return what all ranks' carriers say, at the start of what Horovod made of them; read
-        once.
-
-        Errors: ``CarrierLayout.read``.
-        """
+        """Return the joint report of all ranks' carriers, and keep it; errors as in
+        ``CarrierLayout.read``."""
         # Kept, because decompress needs it before the wait and again for the factor.
         if ticket.report is None:
             layout, pace = ticket.layout, None if ticket.state is None else ticket.state.pace
@@ -62,13 +86,10 @@ class Receiver(Shared):
         return ticket.report
 
     def result(self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray) -> np.ndarray:
-        """Return the reduced gradient of a tensor: flat, of the accumulator's dtype; of a sparse
-        step where the ticket says (``TensorStep.out``).
+        """Return the reduced gradient of a tensor, flat, of the accumulator's dtype.
 
-        Parameters
-        ----------
-        reduced : what Horovod made of the array that ``compress`` gave it
-        parameter : the tensor's value, flat, for memories that finish with it
+        reduced : Horovod's result for the array that ``compress`` returned
+        parameter : the tensor's value, flat, for memories that need it
         """
         report = ticket.report or self.report(ticket, reduced)
         self._check(ticket, report)
@@ -84,11 +105,19 @@ class Receiver(Shared):
             most = self._sum(ticket, report.factor)
             is_summed = most is not None
             result = self._place(ticket) if ticket.out is None else ticket.out
-        # Under the lock, as another tensor's thread may take the step back at this moment.
-        with self.transactions.lock:
-            if ticket.run.failure is not None:  # another tensor's thread has taken the step back
-                raise ticket.run.failure
-            self.count(ticket, sent)
+        run, kept, transactions = ticket.run, state.part, self.transactions
+        # Under the lock, because another tensor's thread may roll the step back.
+        with transactions.lock:
+            if run.failure is not None:
+                raise run.failure
+            if sent.dense is None:
+                counted = Counted(ticket.key, sent, kept.stop - kept.start, 0)
+            else:
+                counted = Counted(ticket.key, None, 0, sent.dense.nbytes)
+            run.counted.append(counted)
+            transactions.stats.completed.append(counted)
+            if not run.is_finite:
+                transactions.leave_no_trace(run)
             is_good = is_summed and not report.non_finite
             return self._finish(
                 ticket, spec, result, parameter, is_finite=is_good, most=most or 0.0
@@ -109,7 +138,7 @@ class Receiver(Shared):
             is_average = abs(report.factor * world_size - 1) < 1e-3
             self.reduction = "average" if is_average else "sum"
         if ticket.position is None or not self.transactions.is_current(ticket.position, ticket.run):
-            if ticket.run.failure is not None:  # another tensor's thread has just taken it back
+            if ticket.run.failure is not None:  # another tensor's thread has just rolled it back
                 raise ticket.run.failure
             raise RankMismatch(
                 f"tensor {ticket.key!r} was compressed again before its last step was "
@@ -118,10 +147,10 @@ class Receiver(Shared):
             )
 
     def _sum(self, ticket: TensorStep, factor: float) -> float | None:
-        """Add up what arrived for a tensor, and return a bound of its magnitudes; None where it
-        leaves the range of floats, which it does on all ranks.
+        """Write a tensor's sum, and return an upper bound of its magnitudes; None if it leaves the
+        range of floats, which it does on all ranks.
 
-        factor : as the carriers have it
+        factor : of the sum, from the carriers
         """
         bucket, state = ticket.bucket, ticket.state
         arrival = bucket.arrivals[ticket.position]
@@ -131,23 +160,22 @@ class Receiver(Shared):
             if bucket.summed is None:
                 bucket.summed = self._sum_together(bucket, factor)
             used, most = bucket.summed.pop(ticket.position, (math.nan, 0.0))
-        if self.finishes:  # what the optimizer's memory wants of the sum costs nothing here
+        if self.finishes:
             factor *= state.memory.gain
         if used == factor:
             return most
         for vector, entries in self._surplus([ticket]):
             self.pipeline.kernels.restore(vector, entries)
+        spans, spec = self.pipeline.spans, state.spec
+        began_s = spans.now() if spans.is_heard else 0.0
+        given = Sum(spec, ticket.parts.codec, arrival.parts, self._place(ticket), factor)
         try:
-            return self.pipeline.receive(
-                state.spec,
-                arrival.parts,
-                factor,
-                self._place(ticket),
-                state.steps,
-                ticket.parts.codec,
-            )
+            most = write_sum(given, self.pipeline.kernels)
         except NonFiniteGradient:
             return None
+        if began_s:
+            spans.tell("decode", spec.key, began_s)
+        return most
 
     def _place(self, ticket: TensorStep) -> np.ndarray:
         """Return the array for a tensor's result."""
@@ -157,15 +185,12 @@ class Receiver(Shared):
         return ticket.out
 
     def _sum_together(self, bucket: BucketRun, factor: float) -> dict[int, tuple[float, float]]:
-        """Add up what arrived for all tensors of a bucket, and put back what passes of devices took
-        too much; return factor and bound of each.
+        """Write the sums of a bucket's tensors together; return factor and bound of each.
 
-        One after the other is quicker than each in its own turn, when all else has had the caches
-        meanwhile.  The others' carriers have not been read: where one of them says another factor,
-        its tensor is added up again.  Left to their own turn are those that cannot be added up
-        unseen, and tensors of the host where somebody listens to what each takes.
+        The other tensors' carriers have not been read: if one has another factor, its tensor is
+        summed again.  Sums that may overflow, and traced tensors of the host, are left out.
 
-        factor : as the carriers of the first of them have it
+        factor : from the carrier of the first tensor
         """
         pipeline, sums, places = self.pipeline, [], []
         for position, ticket in bucket.sending.items():
@@ -178,7 +203,7 @@ class Receiver(Shared):
                 places.append(position)
                 sums.append(Sum(state.spec, ticket.parts.codec, arrival.parts, out, own))
         surplus = self._surplus(bucket.sending.values())
-        bounds = sum_together(sums, surplus, pipeline.kernels)
+        bounds = _write_sums(sums, surplus, pipeline.kernels)
         return {
             position: (each.factor, most)
             for position, each, most in zip(places, sums, bounds)
@@ -197,37 +222,17 @@ class Receiver(Shared):
                 found.append(surplus)
         return found
 
-    def enter_dense(self, position: int, scale: float = 1.0, nbytes: int = 0) -> Ticket:
-        """Let a tensor that is never compressed begin a step: what its memory makes of it goes back
-        with the others'.
-
-        nbytes : that Horovod is handed for it, to be counted
-        """
-        transactions, state = self.transactions, None
-        with transactions.lock:
-            self.stats.bytes["dense"] += nbytes
-            if self.finishes:
-                run, state = transactions.enter(position)
-                self.prepare(position, state, 1.0)
-            else:
-                run = transactions.open_run(position)
-                run.entered.add(position)
-        key = self.keys[position]
-        ticket = Ticket(run, key, scale=scale)
-        ticket.position, ticket.state = position, state
-        return ticket
-
     def finish_dense(
         self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray
     ) -> np.ndarray:
-        """Return what the optimizer is given for a tensor that Horovod reduced by itself.
+        """Return the optimizer's input for a tensor that Horovod reduced by itself.
 
-        It has no carrier: NaN or Inf are seen in the result, which is the same on all ranks.
+        It has no carrier: the result, the same on all ranks, is checked for NaN and Inf.
         """
         is_number = is_finite(reduced)
         if is_number and not self.finishes:
             return reduced
-        if is_number:
+        if is_number and ticket.scale != 1.0:
             reduced = unscaled(reduced, ticket.scale)
         assert ticket.position is not None
         spec = self.specs[ticket.position]
@@ -243,11 +248,10 @@ class Receiver(Shared):
         is_finite: bool,
         most: float = math.inf,
     ) -> np.ndarray:
-        """Apply the memory's ``finish``, then rescale; a step with NaN or Inf leaves no trace.
+        """Apply the memory's ``finish``, then rescale; a step with NaN or Inf leaves no trace, on
+        all ranks, which check the same bits.
 
         most : upper bound of the magnitudes; infinite if unknown
-
-        All ranks decide alike, because they check the same bits.
         """
         is_touched = False
         assert ticket.position is not None
@@ -262,8 +266,9 @@ class Receiver(Shared):
                 is_touched, reduced = finished is not reduced, finished
             except NonFiniteGradient:  # it would spoil the only buffer there is
                 is_finite = False
-        if is_finite and ticket.scale != 1.0:  # else nobody wrote what `reduced` holds
-            reduced = rescaled(reduced, ticket.scale)
+        if is_finite and ticket.scale != 1.0:
+            with np.errstate(over="ignore"):
+                reduced = reduced * reduced.dtype.type(ticket.scale)
         # From here on the tensor's next step may commit what this one has written.
         ticket.run.completed.add(ticket.position)
         is_as_wide = ticket.scale == 1.0 and spec.dtype != "float16"
@@ -279,19 +284,132 @@ class Receiver(Shared):
                 self.applied[ticket.key] = checksum
             return reduced
         if self.configuration.on_nonfinite == "raise":
-            self._refuse(ticket, spec)
-        self.leave_no_trace(ticket.run)
+            how = "" if ticket.bucket is not None else ", which travels dense"
+            error = NonFiniteGradient(
+                f"tensor {ticket.key!r}{how}: the sum of the ranks' gradients has NaN or Inf among "
+                f"its {spec.numel} entries, or leaves the range of {spec.dtype}; look for the "
+                "step's loss, lower the learning rate or the loss scale, or clip gradients before "
+                "they are compressed"
+            )
+            self.transactions.fail(ticket.run, error)
+            raise error
+        self.transactions.leave_no_trace(ticket.run)
         # NaN on all ranks alike, so that a GradScaler skips the step and no replica applies it.
         return np.full(spec.numel, np.nan, spec.accumulator)
 
-    def _refuse(self, ticket: Ticket, spec: TensorSpec) -> NoReturn:
-        """Roll the step back and raise the error for NaN or Inf in the sum."""
-        how = "" if ticket.bucket is not None else ", which travels dense"
-        error = NonFiniteGradient(
-            f"tensor {ticket.key!r}{how}: the sum of the ranks' gradients has NaN or Inf among its "
-            f"{spec.numel} entries, or leaves the range of {spec.dtype}; look for the step's loss, "
-            "lower the learning rate or the loss scale, or clip gradients before they are "
-            "compressed"
-        )
-        self.fail(ticket.run, error)
-        raise error
+
+def stays_finite(gradient: np.ndarray, dtype: str, kernels: Kernels) -> bool:
+    """Return whether a reduced gradient stays finite as the parameter's dtype; one pass."""
+    if not isinstance(gradient, np.ndarray):
+        moments: Moments = kernels.moments(gradient)
+        return moments.is_finite and (dtype != "float16" or moments.abs_max < HALF_LIMIT)
+    if dtype == "float16":
+        return not gradient.size or float(np.abs(gradient).max()) < HALF_LIMIT
+    return is_finite(gradient)
+
+
+def write_sum(given: Sum, kernels: Kernels) -> float:
+    """Write one sum, and return an upper bound of its magnitudes, infinite if unknown.
+
+    Raises CorruptPayload if a payload does not fit, and NonFiniteGradient, on all ranks, if the sum
+    overflows; then ``out`` is unchanged.
+    """
+    spec, codec, parts, out, factor = given
+    arrived, most = _gather(spec, parts, out.dtype, codec, kernels)
+    is_safe = abs(factor) <= MOST_FACTOR and most < math.inf
+    if not is_safe:
+        _check_range(spec, arrived, factor, kernels)
+    kernels.assemble(out, arrived, factor)
+    return most * abs(factor) if is_safe else math.inf
+
+
+def _write_sums(sums: Sequence[Sum], surplus: Surplus, kernels: Kernels) -> list[float | None]:
+    """Write the sums of a bucket's tensors, and add surplus entries of device passes back.
+
+    Returns an upper bound of each sum's magnitudes; None if nothing was written, because a payload
+    is corrupt or the sum may overflow.
+    """
+    bounds, given = _write_rows(sums, kernels), []
+    for place, (spec, codec, parts, out, factor) in enumerate(sums):
+        if bounds[place] is not None:
+            continue
+        try:
+            arrived, most = _gather(spec, parts, out.dtype, codec, kernels)
+        except CorruptPayload:  # raised again for the tensor
+            continue
+        if abs(factor) <= MOST_FACTOR and most < math.inf:
+            bounds[place] = most * abs(factor)
+            given.append((out, arrived, factor))
+    if given or surplus:
+        kernels.assemble_together(given, surplus)
+    return bounds
+
+
+def _write_rows(sums: Sequence[Sum], kernels: Kernels) -> list[float | None]:
+    """Write the sums that one call of the engine can: of tensors on the host with plain frames."""
+    bounds: list[float | None] = [None] * len(sums)
+    engine = rows_of(kernels)
+    if engine is None:
+        return bounds
+    # By dtype and codec: the places of the results, their rows, and the rows' frames.
+    tables: dict[tuple[np.dtype, Codec], tuple[list[int], list[Row], list[tuple[int, int]]]] = {}
+    for place, (_, codec, parts, out, factor) in enumerate(sums):
+        if not (codec.row_body and isinstance(out, np.ndarray) and abs(factor) <= MOST_FACTOR):
+            continue
+        there = [(address(s), s.size) for _, s in parts if isinstance(s, np.ndarray)]
+        if not there or len(there) < len(parts):
+            continue
+        places, rows, frames = tables.setdefault((out.dtype, codec), ([], [], []))
+        places.append(place)
+        rows.append((address(out), out.size, len(frames), len(parts), factor, 0.0))
+        frames += there
+    for (dtype, codec), (places, rows, frames) in tables.items():
+        table, head = np.array(rows, ARRIVED), frame_head(codec, dtype)
+        engine.sum_rows(table, np.array(frames, FRAME), head, codec.row_body, dtype)
+        for place, most in zip(places, table["most"].tolist()):
+            if most == most:
+                bounds[place] = most * abs(sums[place].factor)
+    return bounds
+
+
+def _check_range(spec: TensorSpec, parts: list[Selection], factor: float, kernels: Kernels) -> None:
+    """Raise NonFiniteGradient if the sum, or its product with the factor, is not finite."""
+    out = aligned_empty(spec.numel, spec.accumulator)
+    for each in (1.0, factor):
+        with np.errstate(over="ignore", invalid="ignore"):
+            kernels.assemble(out, parts, each)
+        if not is_finite(out):
+            raise NonFiniteGradient(
+                f"tensor {spec.key!r}: the sum of the ranks' entries leaves the range of "
+                f"{spec.accumulator}"
+            )
+
+
+def _gather(
+    spec: TensorSpec,
+    parts: Iterable[Part],
+    dtype: np.dtype,
+    codec: Codec,
+    kernels: Kernels,
+) -> tuple[list[Selection], float]:
+    """Decode the parts of a tensor; CorruptPayload if one is not for this tensor.
+
+    Returns selections of the whole tensor, and an upper bound of the magnitudes of their sum, up to
+    rounding; infinite or NaN if it may overflow.
+    """
+    arrived, most = [], 0.0
+    for place, sent in parts:
+        start, numel = place.start, place.stop - place.start
+        if not isinstance(sent, Selection):
+            sent = decode_for(spec.key, numel, dtype, codec, sent, kernels)
+        elif sent.numel != numel or sent.values.dtype != dtype:
+            raise CorruptPayload(
+                f"tensor {spec.key!r} has {numel} entries of {dtype}; a payload for it is for "
+                f"{sent.numel} of {sent.values.dtype}"
+            )
+        # If the sums of squares are in range, the sum is by far.
+        most += math.sqrt(sent.values.dot(sent.values))
+        if numel != spec.numel:
+            sent = Selection(sent.indices + np.uint32(start), sent.values, spec.numel)
+        arrived.append(sent)
+    return arrived, most

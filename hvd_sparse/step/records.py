@@ -1,40 +1,76 @@
-"""Records of one step: what its buckets and tensors send, and the outcome."""
+"""Records of one step: its buckets, its tensors, and their outcome."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, Union
 
 import numpy as np
 
-from hvd_sparse.exchanges.members import Arrival, Begun, Observed, Outgoing, Waiting
-from hvd_sparse.step.devices.contract import Delivery, Late
-from hvd_sparse.step.loss_scale import unscaled
+from hvd_sparse.exchanges.members import Arrival, Begun, Outgoing, Waiting
+from hvd_sparse.kernels.contract import Moments, Taking, Zeros
 from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.step_parts import StepParts
 from hvd_sparse.wire.carrier import CarrierLayout, CarrierReport, carrier_layout
 
+MOST_ERRORS = 3
+"""Upper bound on the errors of one rank that a message quotes in one step; the rest are counted."""
+OF_ONE_RANK = carrier_layout(np.float64, 1)
+
+Answer = Union[Taking, Moments]
+"""The result of a device's pass; reading it waits for the device."""
+
+
+class Delivery(Protocol):
+    """Copies from devices to the host; ``is_here`` does not wait."""
+
+    def is_here(self) -> bool: ...
+
+
+class Late(Delivery, Protocol):
+    """A gradient that a device copies to the host, flat; ``array`` waits for it."""
+
+    def array(self) -> np.ndarray: ...
+
+
+class Devices(Protocol):
+    """The devices of a compressor's tensors."""
+
+    def zeros_of(self, position: int) -> Zeros | None:
+        """Return the allocator for a tensor's device; None for the host."""
+
+    def send(self, answers: Sequence[Answer], late: Sequence[Late]) -> Delivery:
+        """Launch a bucket's passes together, and copy their results to the host; does not wait."""
+
+    def together(self, walks: Sequence[Callable[[], None]]) -> None:
+        """Run independent functions, one per tensor, with their reads from the device joined."""
+
+
+class Counted(NamedTuple):
+    """One tensor's completed step, for the counters.
+
+    sent : None on a dense step, whose vector is not kept
+    numel : entries whose residual this rank keeps
+    """
+
+    key: str
+    sent: Outgoing | None
+    numel: int
+    dense_bytes: int
+
 
 @dataclass(eq=False)
 class BucketRun:
-    """One bucket in one step: what its members send, then what all ranks sent.
+    """One bucket in one step; tensors are named by position.
 
-    Attributes
-    ----------
-    index : of the bucket
-    members : positions of its tensors
-    entered : those that this step has come to
-    sending : those that are sent sparse, by position
-    begun : those whose passes a device was given, or whose gradients are late, until
-        their selections are made
-    delivery : all that on its way to the host, once all members have entered
-    errors : what went wrong on this rank, in words for the others
-    is_exchanged : its exchange has begun
-    began_s : when, where anybody asks
-    arrivals : what the exchange brought, by position
-    summed : what was added up with others', by position: the factor, and a bound of its magnitudes;
-        None until the first of its tensors asks
+    sending : members that send sparse
+    begun : members that are processed only when the bucket is full
+    delivery : copies from devices that the bucket waits for
+    errors : errors of this rank, for the bucket's message
+    began_s : start of the exchange, 0 unless traced
+    summed : factor and upper bound of the magnitudes of each sum; None before the first result
     """
 
     index: int
@@ -52,28 +88,23 @@ class BucketRun:
 
 @dataclass(eq=False)
 class StepRun:
-    """One step of all tensors: from its first ``compress`` to the next step's.
+    """One step of all tensors.
 
-    Attributes
-    ----------
-    buckets : those that have begun, by index
-    entered, completed : positions of tensors that were handed over, and whose results are there
-    errors : of gradients that no registered tensor stands for, in words for the other ranks
-    counted : what was counted of each tensor, to be taken back where the step fails
-    received : tickets whose phases are over, by number (TensorFlow)
-    is_raising : a thread is about to raise its failure (TensorFlow)
+    entered, completed : positions of the tensors that were compressed, and decompressed
+    errors : of gradients of unregistered tensors
+    counted : the completed tensors
+    received : numbers of the tickets whose phases are over (TensorFlow)
+    is_raising : a thread is about to raise the failure (TensorFlow)
     is_closed : the next ``compress`` begins another step
-    is_driven : all of its exchanges are over
-    is_finite : no rank had NaN or Inf in it
-    failure : why it was taken back
-    began_s : when its first tensor came, by ``time.monotonic``
+    is_driven : all exchanges are over
+    failure : the error that rolled the step back
     """
 
     buckets: dict[int, BucketRun] = field(default_factory=dict)
     entered: set[int] = field(default_factory=set)
     completed: set[int] = field(default_factory=set)
     errors: list[str] = field(default_factory=list)
-    counted: list[tuple[str, dict[str, int], Observed | None]] = field(default_factory=list)
+    counted: list[Counted] = field(default_factory=list)
     received: set[int] = field(default_factory=set)
     is_raising: bool = False
     is_closed: bool = False
@@ -83,34 +114,14 @@ class StepRun:
     began_s: float = field(default_factory=time.monotonic)
 
     def open(self, index: int, members: tuple[int, ...]) -> BucketRun:
-        """Return a bucket of this step, begun if it was not."""
         return self.buckets.setdefault(index, BucketRun(index, members))
 
 
-MOST_ERRORS = 3
-"""Upper bound on the errors of one rank that a message quotes in one step; the rest are counted."""
-OF_ONE_RANK = carrier_layout(np.float64, 1)
-
-
 class Ticket:
-    """One gradient in one step; what ``compress`` hands to ``decompress``.
+    """One gradient in one step: the output of ``compress`` and input of ``decompress``.
 
-    This one is of a gradient that no registered tensor stands for, or that Horovod reduces by
-    itself.
-
-    Attributes
-    ----------
-    run : the step
-    key : of the tensor, for messages
-    layout : of its carrier
-    position : of the tensor; None for a gradient that no registered tensor stands for
-    state : of a tensor whose memory has something to do; else None
-    bucket : None
-    error : why nothing can be sent
-    scale : of the loss
-    checksum : in its carrier; None where nothing is compared
-    report : what all ranks' carriers say, once that was read (``Receiver.report``)
-    extra : the frontend's
+    This class itself is for gradients of unregistered tensors, which have no ``position``, and for
+    those that Horovod reduces.  ``extra`` belongs to the frontend.
     """
 
     position: int | None = None
@@ -130,17 +141,10 @@ class Ticket:
 class TensorStep(Ticket):
     """One compressed tensor in one step.
 
-    Attributes
-    ----------
-    position, state, parts : of the tensor, and what its step is made with
-    bucket : that it travels in
-    outgoing : what this rank sends; None where that could not be made, or is made later
-    late : the gradient that is taken in once its bucket is full, or what brings it from a device;
-        until its pass is made
-    begun : the pass, until it is selected from
-    waiting : what was accumulated, until the tensor's group is selected from
+    outgoing : this rank's contribution; None after a failure, and until it is made
+    late, begun, waiting : its gradient, pass or vector until the selection is made from it
     is_finite : this rank's gradient has no NaN or Inf
-    out : where its result goes, flat; None until that is made
+    out : the result, flat
     """
 
     position: int
@@ -167,23 +171,22 @@ class TensorStep(Ticket):
         self.position, self.bucket, self.state, self.parts = position, bucket, state, parts
 
     def gradient(self) -> np.ndarray:
-        """Return the gradient that is late, unscaled."""
+        """Return the late gradient, unscaled; waits for its copy."""
         late = self.late
         assert late is not None
         gradient = late if isinstance(late, np.ndarray) else late.array()
         return gradient if self.scale == 1.0 else unscaled(gradient, self.scale)
 
     def fail(self, error: Exception) -> None:
-        """Record why nothing can be sent, and report it in the bucket's message."""
+        """Record a failure, and report it in the bucket's message."""
         self.error, self.outgoing = error, None
         self.bucket.errors.append(in_words(error))
 
 
 def joined(tickets: Sequence[Ticket]) -> BucketRun:
-    """Return the bucket of tensors that travel together in this step, made of those of their own;
-    their tickets are in it.
+    """Merge the tensors' own buckets to one, which their tickets then have.
 
-    What no registered tensor stands for brings only what went wrong with it.
+    Unregistered tensors contribute only their errors.
     """
     own = [ticket.bucket for ticket in tickets if ticket.bucket is not None]
     if len(tickets) == 1:
@@ -204,12 +207,18 @@ def joined(tickets: Sequence[Ticket]) -> BucketRun:
     return bucket
 
 
+def unscaled(gradient: np.ndarray, scale: float) -> np.ndarray:
+    """Return the gradient of the unscaled loss, in a new array."""
+    with np.errstate(over="ignore"):  # checked when the gradient is accumulated
+        plain: np.ndarray = gradient / gradient.dtype.type(scale)
+    return plain
+
+
 def in_words(error: Exception) -> str:
-    """Return an error as text for the other ranks."""
     return f"{type(error).__name__}: {error}"
 
 
-def told_once(errors: Sequence[str]) -> list[str]:
+def distinct(errors: Sequence[str]) -> list[str]:
     """Return every distinct error once, at most the first few."""
     different = list(dict.fromkeys(errors))
     hidden = len(different) - MOST_ERRORS

@@ -6,24 +6,15 @@ results bit for bit.
 
 from __future__ import annotations
 
-from types import ModuleType
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.exchanges.members import Begun, Outgoing
 from hvd_sparse.kernels.contract import Aim, Kernels, Taking
-from hvd_sparse.kernels.rows import (
-    ADAM,
-    GRADIENT,
-    MOMENTUM,
-    PLAIN,
-    SENT,
-    SENT_ROW,
-    address,
-    rows_of,
-)
+from hvd_sparse.kernels.optimizers import Direction
+from hvd_sparse.kernels.rows import PLAIN, SENT, SENT_ROW, address, rows_of
 from hvd_sparse.selectors._aim import SMALLEST, margin_of
 from hvd_sparse.selectors.contract import Found
 from hvd_sparse.step.pipeline import Pipeline
@@ -32,29 +23,29 @@ from hvd_sparse.types import Selection
 from hvd_sparse.wire.frame import HEADER_BYTES, frame_head
 
 UNKNOWN = Taking(0.0, 0, None)
-"""Of a pass that was noted, and not made yet."""
+"""The result of a pass that is only recorded."""
 DONE = ["start", "nbytes", "sent", "threshold", "margin"]
-"""What is read of the rows that were walked."""
+"""Columns of the results."""
 WORD_BYTES = 8
-"""Frames begin at multiples of it, so that vectors can be read where they lie in them."""
+"""Alignment of the frames, so that their vectors can be viewed."""
 NO_VECTORS, NO_NUMBERS = (0,) * 7, (0.0,) * 11
-"""Of a row that has none: places of ``SENT`` to be filled up."""
+"""Unused columns of a row."""
 SPARE_BYTES = 24
-"""Room for the magnitude of signs, and for what fills up the parts of their body."""
+"""Room for the magnitude of signs and the padding of their body."""
 
 
 class Noted(NamedTuple):
-    """A recorded pass, with vectors and numbers in the order of ``SENT``."""
+    """A recorded pass, with the columns of ``SENT``."""
 
     move: int
     vectors: tuple[np.ndarray, ...]
-    numbers: tuple[float, ...] = ()
+    numbers: tuple[float | np.floating, ...]
 
 
 class NotedPasses:
     """The engine's kernels, except that passes with an aim are only recorded."""
 
-    def __init__(self, kernels: Kernels | ModuleType) -> None:
+    def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
         self.noted: Noted | None = None
 
@@ -62,31 +53,22 @@ class NotedPasses:
         return getattr(self._kernels, name)
 
     def accumulate_and_take(
-        self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray, aim: Aim
+        self,
+        gradient: np.ndarray,
+        residual: np.ndarray,
+        out: np.ndarray,
+        aim: Aim,
+        direction: Direction | None = None,
     ) -> Taking:
-        self.noted = Noted(GRADIENT, (gradient, residual, out))
-        return UNKNOWN
-
-    def push_momentum_and_take(self, *given: Any) -> Taking:
-        gradient, velocity, out_velocity, residual, out, momentum, nesterov, _ = given
-        vectors = gradient, residual, out, velocity, out_velocity
-        self.noted = Noted(MOMENTUM, vectors, (momentum, nesterov))
-        return UNKNOWN
-
-    def push_adam_and_take(self, *given: Any) -> Taking:
-        gradient, *moments, residual, out, step, _ = given
-        vectors = gradient, residual, out, *moments
-        self.noted = Noted(ADAM, vectors, (*step.factors(out.dtype), step.is_of_mean))
+        vectors = () if direction is None else direction.vectors
+        numbers = () if direction is None else direction.numbers(out.dtype)
+        move = len(vectors) + len(numbers)
+        self.noted = Noted(move, (gradient, residual, out, *vectors), numbers)
         return UNKNOWN
 
 
 class OutgoingRows:
-    """The rows of one bucket, of vectors of one dtype and one codec; others are left to the walk.
-
-    Parameters
-    ----------
-    pipeline, world_size : as the walk has them
-    """
+    """The rows of one bucket, of one dtype and codec; the pipeline processes all other tensors."""
 
     def __init__(self, pipeline: Pipeline, world_size: int) -> None:
         is_bounded = pipeline.configuration.max_gathered_bytes is not None
@@ -96,7 +78,7 @@ class OutgoingRows:
         self._passes = NotedPasses(pipeline.kernels)
         self._tickets: list[tuple[TensorStep, Begun]] = []
         self._rows: list[bytes] = []
-        self._added: list[np.ndarray] = []  # a row has its address, and nobody else holds it
+        self._added: list[np.ndarray] = []  # kept alive: a row has its address
         self._nbytes, self._codec, self._dtype = 0, cast(Codec, None), np.dtype(np.float32)
 
     def add(self, ticket: TensorStep) -> None:
@@ -141,10 +123,10 @@ class OutgoingRows:
         self._nbytes += -(-nbytes // WORD_BYTES) * WORD_BYTES
 
     def send(self) -> None:
-        """Walk all rows.  Those that are left to the walk have their passes behind them."""
+        """Process all rows; the pipeline continues from the pass of a row that needs more."""
         if self._kernels is None or not self._rows:
             return
-        table = np.frombuffer(bytearray().join(self._rows), SENT)  # which may be written to
+        table = np.frombuffer(bytearray().join(self._rows), SENT)  # writable
         dtype, body = self._dtype, self._codec.row_body
         lists = np.empty(self._nbytes, np.uint8)
         frames = lists if body == PLAIN else np.zeros(self._nbytes, np.uint8)
@@ -192,7 +174,7 @@ class OutgoingRows:
         threshold: float,
         margin: float,
     ) -> None:
-        """Note what a frame sends, as ``Pipeline.send_found`` does."""
+        """Record what a frame sends, as ``Pipeline.send_found`` does."""
         state = ticket.state
         state.note(threshold, margin, state.spec.key)
         if state.departures is not None:

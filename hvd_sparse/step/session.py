@@ -1,13 +1,8 @@
-"""Sessions: gradient averaging over ranks with numpy alone, without a framework.
-
-A session does in one loop what the frontends do through Horovod.  Tests compare the frontends
-with it, and simulations run it.
-"""
+"""Sessions: gradient averaging over ranks with numpy alone, for tests and simulations."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import ModuleType
 
 import numpy as np
 
@@ -27,15 +22,9 @@ from hvd_sparse.types import TensorSpec
 class Session:
     """One rank's compressor for numpy gradients.
 
-    Parameters
-    ----------
-    configuration : parts and options
     specs : the tensors, in the same order on every rank
-    collective : the collectives between the ranks
     average : divide by the number of ranks
     buckets : members of every bucket, by position; None: from the configuration
-
-    Tensors that the configuration does not compress are summed dense.
     """
 
     def __init__(
@@ -46,7 +35,7 @@ class Session:
         *,
         average: bool = True,
         buckets: Sequence[tuple[int, ...]] | None = None,
-        kernels: Kernels | ModuleType = reference,
+        kernels: Kernels = reference,
     ) -> None:
         configuration = configuration.for_tensors(specs)
         refuse_hiding(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 
-from hvd_sparse.exchanges.members import Observed
+from hvd_sparse.step.records import Counted
 from hvd_sparse.untyped import Report
 
 COUNTED = (
@@ -20,48 +20,68 @@ COUNTED = (
     "fallbacks",
 )
 BYTES = "frame_bytes"
-"""Bytes of a tensor's frames, and of what it sent dense; of no use where exchanges encode."""
-
-
-Lock = AbstractContextManager[bool]
+"""Bytes of a tensor's frames, or of its dense vectors; 0 if the exchange encodes."""
 
 
 class Stats:
     """Counters of one compressor on one rank.
 
-    Tensor counters are of completed steps; byte counters of what was handed to a collective, failed
-    steps included.
+    Counters of tensors are of completed steps, those of bytes include failed steps.
 
-    lock : under which the counters change, where others change them too
+    completed : tensors that are not counted yet; settled once a step, because a call per tensor
+        would cost more, and when counters are read
+    received_bytes : bytes received by the exchanges' collectives
     """
 
-    def __init__(self, lock: Lock | None = None) -> None:
-        self.tensors: dict[str, Counter[str]] = defaultdict(Counter)
+    def __init__(self, lock: AbstractContextManager[bool] | None = None) -> None:
+        self.completed: list[Counted] = []
         self.bytes: Counter[str] = Counter()
         self.received_bytes = 0
-        """Bytes received by the exchanges' collectives; changed under the lock."""
-        self._observed: dict[str, list[float]] = defaultdict(lambda: [0.0] * 4)
         self.nonfinite_steps = 0
-        # TensorFlow calls from several threads
-        self._lock: Lock = threading.RLock() if lock is None else lock
+        self._tensors: dict[str, Counter[str]] = defaultdict(Counter)
+        self._observed: dict[str, list[float]] = defaultdict(lambda: [0.0] * 4)
+        self._lock: AbstractContextManager[bool] = threading.RLock() if lock is None else lock
 
-    def count_tensor(
-        self, key: str, counts: Mapping[str, int], observed: Observed | None, *, sign: int = 1
-    ) -> None:
-        """Add to a tensor's counters (``COUNTED``) and to telemetry's sums; a sign of -1 undoes
-        this."""
+    @property
+    def tensors(self) -> dict[str, Counter[str]]:
+        """The counters by tensor (``COUNTED``, ``BYTES``)."""
+        self.settle()
+        return self._tensors
+
+    def settle(self) -> None:
+        """Add the completed tensors to the counters."""
         with self._lock:
-            totals = self.tensors[key]
-            for name, count in counts.items():
-                totals[name] += sign * count
+            completed, self.completed = self.completed, []
+            self._add(completed, 1)
+
+    def take_back(self, counted: Iterable[Counted]) -> None:
+        """Undo the counts of tensors."""
+        with self._lock:
+            self.settle()
+            self._add(counted, -1)
+
+    def _add(self, counted: Iterable[Counted], sign: int) -> None:
+        for key, sent, numel, dense_bytes in counted:
+            totals = self._tensors[key]
+            if sent is None:
+                totals["dense_steps"] += sign
+                totals[BYTES] += sign * dense_bytes
+                continue
+            found, observed = sent.found, sent.observed
+            totals["sparse_steps"] += sign
+            totals["entries_sent"] += sign * sent.entries
+            totals["entries_total"] += sign * numel
+            totals[BYTES] += sign * (0 if sent.frame is None else sent.frame.nbytes)
+            if found is not None:
+                totals["passes"] += sign * found.passes
+                if found.is_one_pass:
+                    totals["one_pass"] += sign
+                if found.is_fallback:
+                    totals["fallbacks"] += sign
             if observed is not None:
-                kept, there, waited, sent = self._observed[key]
-                self._observed[key] = [
-                    kept + sign * observed.kept_squared,
-                    there + sign * observed.accumulated_squared,
-                    waited + sign * observed.waited,
-                    sent + sign * counts["entries_sent"],
-                ]
+                new = observed.kept_squared, observed.accumulated_squared, observed.waited
+                sums = zip(self._observed[key], (*new, sent.entries))
+                self._observed[key] = [total + sign * value for total, value in sums]
 
     def count_bytes(self, kind: str, nbytes: int) -> None:
         """Count bytes that were handed to a collective.
@@ -85,34 +105,33 @@ class Stats:
             return {"sent": sums + messages, "received": sums + self.received_bytes}
 
     def report(self, density_asked: float | None) -> Report:
-        """JSON-able.
+        """Return all counters, JSON-able.
 
         steps : the most steps any tensor has completed
-        nonfinite_steps : steps that left no trace, as some rank had NaN or Inf in them
-        sparse_steps, dense_steps : tensor-steps that sent a selection; that sent everything
-        entries_sent, entries_total, density_achieved : over sparse tensor-steps; their quotient
+        nonfinite_steps : steps without effect, because a rank had NaN or Inf
+        sparse_steps, dense_steps : steps of tensors that sent a selection; that sent all entries
+        entries_sent, entries_total, density_achieved : over sparse steps; their quotient
         payload_bytes, carrier_bytes, dense_bytes, padding_bytes, bytes_sent : handed to collectives
-            by this rank; their sum.  Padding keeps the lengths of messages the same from step to
-            step
-        bytes_received : what the collectives brought, what sums brought included
+            by this rank, and their sum; padding keeps the lengths of messages constant
+        bytes_received : results of all collectives
         passes : counting passes of the selector; those over a group count for each of its tensors
-        one_pass : tensor-steps whose entries were all caught by the pass that added the gradient
+        one_pass : steps of tensors whose entries were all found by the pass that added the gradient
         fallbacks : searches that exact top-k ended
-        contraction : |not sent|**2 / |accumulated|**2, of the sums over sparse tensor-steps; with
-            telemetry, else None
-        contraction_bound, contraction_of_bells : 1 - density_achieved, which no top-k exceeds; and
-            its square, GaussianK's estimate for bell-shaped entries
-        staleness : for how many steps entries that are sent had waited, on average (where 512 or
-            more leave at a step, an eighth of them stands for all); 1 if all are
-            sent at each step; with telemetry, else None.  Of exchanges that decide later what
-            leaves, neither is known
-        tensors : the same a tensor
+        contraction : |not sent|**2 / |accumulated|**2, of the sums over sparse steps; None without
+            telemetry, and for exchanges that select later
+        contraction_bound, contraction_of_bells : 1 - density_achieved, the upper bound for top-k;
+            and its square, GaussianK's estimate for bell-shaped entries
+        staleness : mean number of steps that sent entries had waited, 1 if all are sent at each
+            step; estimated from an eighth of the entries where 512 or more are sent; None as for
+            contraction
+        tensors : the same by tensor
         """
+        self.settle()
         totals: Counter[str] = Counter()
-        for counts in self.tensors.values():
+        for counts in self._tensors.values():
             totals.update(counts)
         steps = max(
-            (counts["sparse_steps"] + counts["dense_steps"] for counts in self.tensors.values()),
+            (counts["sparse_steps"] + counts["dense_steps"] for counts in self._tensors.values()),
             default=0,
         )
         report: Report = {"steps": steps, "nonfinite_steps": self.nonfinite_steps}
@@ -122,7 +141,7 @@ class Stats:
         report |= {f"bytes_{way}": nbytes for way, nbytes in self.all_bytes().items()}
         report["tensors"] = {
             key: _with_density(counts, [self._observed[key]] if key in self._observed else [])
-            for key, counts in self.tensors.items()
+            for key, counts in self._tensors.items()
         }
         return report
 

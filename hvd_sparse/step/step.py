@@ -1,6 +1,7 @@
-"""The step object: state of all tensors of a compressor, and this rank's sending half of a step.
+"""The step: the tensors of a compressor, their grouping, and this rank's sending half.
 
-It calls no collective: ``step.driver`` and the TensorFlow frontend move the bytes.
+``receiver`` has the other half.  Neither calls a collective: ``step.driver`` and the TensorFlow
+frontend move the bytes.
 
 A local failure never raises in ``compress``, because the other ranks would wait for a collective
 that this rank never submits.  The carrier's flag and the bucket's message report the failure, and
@@ -9,33 +10,171 @@ all ranks raise alike.
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
 import numpy as np
 
-from hvd_sparse.errors import NonFiniteGradient
+from hvd_sparse.collectives.topology import Placement
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.errors import InvalidOption, NonFiniteGradient, SparseError
 from hvd_sparse.exchanges.context import ExchangeContext
-from hvd_sparse.exchanges.contract import Conversation
+from hvd_sparse.exchanges.contract import Conversation, Exchange
 from hvd_sparse.exchanges.members import Arrival, Member, Outgoing
-from hvd_sparse.step.devices.contract import Late
-from hvd_sparse.step.devices.passes import BucketPasses
+from hvd_sparse.kernels.contract import Kernels
+from hvd_sparse.step.buckets import check_merged
 from hvd_sparse.step.group_selection import send_merged
-from hvd_sparse.step.loss_scale import check_scale, unscaled
+from hvd_sparse.step.pipeline import Pipeline
 from hvd_sparse.step.receiver import Receiver
-from hvd_sparse.step.records import BucketRun, StepRun, TensorStep, Ticket, in_words, told_once
-from hvd_sparse.wire.carrier import CHECKSUM_MASK, CarrierLayout, carrier_layout
+from hvd_sparse.step.records import (
+    Answer,
+    BucketRun,
+    Late,
+    StepRun,
+    TensorStep,
+    Ticket,
+    distinct,
+    in_words,
+    unscaled,
+)
+from hvd_sparse.step.rows import OutgoingRows
+from hvd_sparse.step.tensor_state import TensorState
+from hvd_sparse.step.transactions import Transactions
+from hvd_sparse.step_parts import StepParts
+from hvd_sparse.tracing.spans import Spans
+from hvd_sparse.types import Pace, TensorSpec
+from hvd_sparse.untyped import Settings
+from hvd_sparse.wire.carrier import CHECKSUM_MASK, carrier_layout
 from hvd_sparse.wire.checksum import crc32
 
+logger = logging.getLogger("hvd_sparse")
+
 SMALL = 1 << 16
-"""Entries of a tensor whose pass costs less than the calls around it.
+"""Entries up to which a tensor's pass costs less than the calls around it.
 
-Such tensors of a bucket are taken in one after the other once it is full, unless somebody listens
-to what each takes: between two gradients a backward pass and Horovod have the caches, and calls on
-cold caches take about twice as long."""
+Such tensors are processed when their bucket is full, one after the other, because calls on cold
+caches take about twice as long."""
+
+MOST_ANSWERS = 1 << 14
+"""Upper bound on the cached decisions whether a tensor runs dense at a density."""
 
 
-class Step(BucketPasses, Receiver):
-    """All tensors of a compressor and the step that they are in: takes gradients in, and speaks for
-    this rank.
+class Step(Receiver):
+    """All tensors of a compressor, and the step that they are in.
+
+    specs : the registered tensors, in the same order on every rank
+    buckets, bucket_of : members of every bucket, by position; the bucket of every member
+    carrier_dtype : of carriers without a dense gradient; None: the accumulator's
+    applied : checksum of each tensor's last applied gradient that is to be compared
+    reduction : "average" or "sum", by the last carriers
+    placement : the ranks' places, for exchanges that depend on them
+    settings_of : the optimizer's settings by position, where a frontend knows them
+    pace_of : the learning rate by position, where densities follow it
     """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        specs: Sequence[TensorSpec],
+        buckets: Sequence[tuple[int, ...]],
+        kernels: Kernels,
+        carrier_dtype: type[np.floating] | None = None,
+    ) -> None:
+        self.configuration = configuration
+        self.specs = list(specs)
+        self.keys = [spec.key for spec in self.specs]
+        self._set_buckets(buckets)
+        self.fixed_parts = configuration.fixed_parts
+        self.finishes = configuration.memory.finishes
+        self.has_replica = configuration.check_replicas_every > 0
+        self.pipeline = Pipeline(configuration, kernels)
+        self.spans: Spans = self.pipeline.spans
+        self.carrier_dtype = None if carrier_dtype is None else np.dtype(carrier_dtype)
+        self.reduction = "average"
+        self.applied: dict[str, int] = {}
+        self.transactions = Transactions(configuration, self.specs)
+        self.stats = self.transactions.stats
+        self.placement: Placement | None = None
+        self.settings_of: Callable[[int], Settings] | None = None
+        self.pace_of: Callable[[int], Pace] | None = None
+        self._is_dense: dict[tuple[int, float | None, int], bool] = {}
+        self._started_checksums: dict[str, int] = {}
+
+    @property
+    def exchange(self) -> Exchange:
+        return self.pipeline.exchange
+
+    # -- between steps: groups, densities and places ----------------------------------------------
+
+    def regroup(self, buckets: Sequence[tuple[int, ...]], *, is_over: bool = False) -> None:
+        """Regroup the tensors from the next step on; the same on all ranks.
+
+        InvalidOption during a step, and for groups that cannot form one vector although selection
+        is over groups.
+
+        is_over : no result of the last step is awaited, even if some are missing
+        """
+        self.transactions.close(is_over=is_over)
+        self._set_buckets(buckets)
+
+    def _set_buckets(self, buckets: Sequence[tuple[int, ...]]) -> None:
+        check_merged(self.specs, buckets, self.configuration)
+        self.buckets = list(buckets)
+        self.bucket_of = {position: i for i, members in enumerate(buckets) for position in members}
+
+    def put_bucket(self, index: int, members: tuple[int, ...]) -> None:
+        """Replace or append one bucket before its members enter the step; the same on all ranks."""
+        check_merged(self.specs, [members], self.configuration)
+        self.buckets[index : index + 1] = [members]
+        self.bucket_of |= dict.fromkeys(members, index)
+
+    def reconfigure(self, configuration: Configuration) -> None:
+        """Use other densities (``Configuration.with_measured``) from the next step on."""
+        self.configuration = self.pipeline.configuration = configuration
+        self.fixed_parts = configuration.fixed_parts
+
+    def place(self, rank: int, world_size: int, nodes: tuple[int, ...] | None) -> None:
+        """Set, before the first step, the node of every rank, if known, for exchanges that depend
+        on it."""
+        placement = self.configuration.exchange.placement(rank, world_size, nodes)
+        if placement is None:
+            return
+        numel = sum(self.specs[position].numel for bucket in self.buckets for position in bucket)
+        exchange = self.configuration.resolve_exchange(placement, numel, len(self.buckets))
+        self.pipeline.use(exchange)
+        self.placement = placement
+        # The density from which dense is cheaper depends on the exchange.
+        self._is_dense.clear()
+        if not exchange.sums_first:
+            return
+        self.transactions.placement = placement
+        if placement.node_count == 1 and self.configuration.allow_dense:
+            logger.warning(
+                "all %d ranks are on one node, where exchange %s is a dense sum: every step runs "
+                "dense",
+                world_size,
+                exchange.id,
+            )
+
+    # -- a tensor begins its step -----------------------------------------------------------------
+
+    def enter_dense(self, position: int, scale: float = 1.0, nbytes: int = 0) -> Ticket:
+        """Begin the step of a tensor that is never compressed; its memory may finish the result."""
+        transactions, state = self.transactions, None
+        with transactions.lock:
+            self.stats.bytes["dense"] += nbytes
+            if self.finishes:
+                run, state = transactions.enter(position)
+                self._prepare(position, state, 1.0)
+            else:
+                run = transactions.open_run(position)
+                run.entered.add(position)
+        ticket = Ticket(run, self.keys[position], scale=scale)
+        ticket.position, ticket.state = position, state
+        return ticket
 
     def compress(
         self,
@@ -50,86 +189,105 @@ class Step(BucketPasses, Receiver):
         late: Late | None = None,
         stays: bool = False,
     ) -> tuple[np.ndarray, TensorStep]:
-        """Take a gradient in; return the flat array that Horovod is to reduce, and the ticket.
+        """Take a gradient in; return the flat array for Horovod to reduce, and the ticket.
 
-        The array is the carrier, followed by all that was accumulated where this step of the tensor
-        runs dense.
+        The array is the carrier, on a dense step followed by the accumulated vector.
 
-        Parameters
-        ----------
         gradient : flat, C-contiguous, of the accumulator's dtype
-        scale : by which the loss, and so the gradient, was multiplied; the same on all ranks
-        is_joined : buckets of other tensors may be joined with this one's before its message is
-            made
-        everything : run dense, residual included, whatever the configuration says; the same on all
-            ranks
-        late : the gradient while it is on its way from a device; None where it is here
-        stays : nobody writes to the gradient's memory before its bucket's message is made
+        scale : of the loss, and so of the gradient; the same on all ranks
+        is_joined : the bucket may be merged with others before its message is made
+        everything : run dense, residual included; the same on all ranks
+        late : the gradient while it is being copied from a device, else None
+        stays : the gradient's memory does not change before its bucket's message is made
         """
         with self.transactions.lock:
             run, state = self.transactions.enter(position)
             index = self.bucket_of[position]
             bucket = run.buckets.get(index) or run.open(index, self.buckets[index])
             bucket.entered.add(position)
-        # Asked once a step: what is sent now must be decoded by the same parts.
-        parts = self.fixed_parts or self.begin(position, state)
-        dense = everything or self.goes_dense(position, parts, state, world_size)
+        # Asked once a step, because the same parts must decode.
+        parts = self.fixed_parts or self._parts_of(position, state)
+        question = position, parts.density, world_size
+        dense = everything or self._is_dense.get(question)
+        if dense is None:
+            dense = self._is_dense[question] = self._goes_dense(state, world_size)
         # A dense step's carrier shares an array with the gradient, and so its dtype.
-        layout = self.layout(state.spec.accumulator, world_size, alone=not dense)
+        accumulator = state.spec.accumulator
+        dtype = accumulator if dense else self.carrier_dtype or accumulator
+        layout = carrier_layout(dtype, world_size, self.has_replica)
         ticket = TensorStep(run, layout, position, bucket, state, parts, scale)
         is_alone = len(bucket.members) == 1
         waits = (is_joined or not is_alone) and self.configuration.select_over == "group"
         pipeline = self.pipeline
-        notes = late is not None or (
+        is_late = late is not None or (
             stays and not is_alone and gradient.size <= SMALL and not pipeline.spans.is_heard
         )
         try:
-            if scale != 1.0:
-                check_scale(scale)
-            self.prepare(position, state, 1.0 if dense else parts.density)
-            if notes and not dense and not waits and pipeline.selects_late:
+            if scale != 1.0 and (not math.isfinite(scale) or scale <= 0):
+                raise InvalidOption(
+                    f"the loss scale is {scale!r}: a number above 0; grad_scaler= must be the "
+                    "scaler in use"
+                )
+            self._prepare(position, state, 1.0 if dense else parts.density)
+            may_be_late = pipeline.selects_late and not pipeline.observes
+            if is_late and may_be_late and not dense and not waits:
                 ticket.late = gradient if late is None else late
                 bucket.begun.append(ticket)
             else:
-                given = unscaled(gradient if late is None else late.array(), scale)
-                self._take_in(ticket, given, rank, world_size, dense=dense, waits=waits)
+                plain = gradient if late is None else late.array()
+                plain = plain if scale == 1.0 else unscaled(plain, scale)
+                if waits and not dense and not self.exchange.sums_first:
+                    ticket.waiting = pipeline.wait(state, plain, world_size, parts)
+                elif state.is_on_device and not dense and self.exchange.selects_everywhere:
+                    ticket.begun = pipeline.begin(state, plain, world_size, parts)
+                    bucket.begun.append(ticket)
+                else:
+                    ticket.outgoing = pipeline.send(
+                        state, plain, rank, world_size, dense=dense, parts=parts
+                    )
         # Nothing is raised here: the other ranks wait for this tensor's carrier.
         except NonFiniteGradient as error:
-            self.note_nonfinite(ticket, error, dense=dense)
+            self._note_nonfinite(ticket, error, dense=dense)
         except Exception as error:
             ticket.fail(error)
         if not dense and ticket.error is None:
             bucket.sending[position] = ticket
         return self._write_wire(ticket, rank, dense), ticket
 
-    def _take_in(
-        self,
-        ticket: TensorStep,
-        gradient: np.ndarray,
-        rank: int,
-        world_size: int,
-        *,
-        dense: bool,
-        waits: bool,
-    ) -> None:
-        """Take a gradient in now: select from it, or let that wait for its device or its group."""
-        state, parts, pipeline = ticket.state, ticket.parts, self.pipeline
-        if waits and not dense and not self.exchange.sums_first:
-            ticket.waiting = pipeline.wait(state, gradient, world_size, parts)
-        elif state.is_on_device and not dense and self.exchange.selects_everywhere:
-            ticket.begun = pipeline.begin(state, gradient, world_size, parts)
-            ticket.bucket.begun.append(ticket)
+    def _parts_of(self, position: int, state: TensorState) -> StepParts:
+        if self.pace_of is not None:
+            state.pace = self.pace_of(position)
+        return self.configuration.at_step(state.steps, state.spec, state.pace)
+
+    def _prepare(self, position: int, state: TensorState, density: float | None) -> None:
+        """Set the inputs of a tensor's memory; on a dense step the density is 1."""
+        memory = state.memory
+        memory.step, memory.is_average = state.steps, self.reduction == "average"
+        memory.density = density
+        if self.settings_of is not None and self.finishes:
+            memory.tune(**self.settings_of(position))
+
+    def _goes_dense(self, state: TensorState, world_size: int) -> bool:
+        if len(self._is_dense) >= MOST_ANSWERS:  # another density at every step
+            self._is_dense.clear()
+        # From shared quantities alone, so that all ranks decide alike without communication.
+        return self.configuration.goes_dense(
+            state.spec, state.steps, world_size, self.exchange, self.placement, state.pace
+        )
+
+    def _note_nonfinite(self, ticket: TensorStep, error: NonFiniteGradient, *, dense: bool) -> None:
+        """Report NaN or Inf as a flag; as a failure if configured, or if the gradient is finite."""
+        ticket.is_finite = False
+        if self.configuration.on_nonfinite == "raise" or not error.is_of_gradient:
+            ticket.fail(error)
         else:
-            ticket.outgoing = pipeline.send(
-                state, gradient, rank, world_size, dense=dense, parts=parts
-            )
+            ticket.outgoing = self.pipeline.send_nothing(ticket.state, dense=dense)
 
     def poison(
         self, error: Exception, key: str, dtype: np.dtype | type, rank: int, world_size: int
     ) -> tuple[np.ndarray, Ticket]:
-        """Return a carrier that reports a failure of a gradient that belongs to no registered
-        tensor."""
-        layout = self.layout(dtype, world_size, alone=True)
+        """Return a carrier that reports an error of a gradient of no registered tensor."""
+        layout = carrier_layout(self.carrier_dtype or dtype, world_size, self.has_replica)
         # It enters the step without a position: the step must not count it as one of its tensors.
         run = self.transactions.open_run(None)
         ticket = Ticket(run, key, layout)
@@ -138,12 +296,6 @@ class Step(BucketPasses, Receiver):
         carrier = layout.write(rank, 0, failed=True)
         self.stats.count_bytes("carrier", carrier.nbytes)
         return carrier, ticket
-
-    def layout(self, dtype: np.dtype | type, world_size: int, *, alone: bool) -> CarrierLayout:
-        """Return how a carrier lies in memory, travelling alone or before a dense gradient of the
-        dtype."""
-        chosen = (self.carrier_dtype if alone else None) or dtype
-        return carrier_layout(chosen, world_size, self.has_replica)
 
     def _write_wire(self, ticket: TensorStep, rank: int, dense: bool) -> np.ndarray:
         sent, waiting, state = ticket.outgoing, ticket.waiting, ticket.state
@@ -169,7 +321,8 @@ class Step(BucketPasses, Receiver):
             density=0.0 if sent is None else sent.entries / spec.numel,
             norm=sent.norm if sent else waiting.norm if waiting else 0.0,
         )
-        self.stats.count_bytes("carrier", carrier.nbytes)
+        with self.transactions.lock:  # a call of Stats would cost every tensor more
+            self.stats.bytes["carrier"] += carrier.nbytes
         if not dense:
             return carrier
         everything = None if sent is None else sent.dense
@@ -179,18 +332,40 @@ class Step(BucketPasses, Receiver):
         self.stats.count_bytes("dense", everything.nbytes)
         return np.concatenate([carrier, everything.astype(carrier.dtype, copy=False)])
 
+    # -- a bucket is full -------------------------------------------------------------------------
+
+    def begin_passes(self, bucket: BucketRun) -> None:
+        """Launch a bucket's passes on devices, and copy their results to the host together.
+
+        Never raises: a pass that was not launched fails where its result is read.
+        """
+        devices = self.transactions.devices
+        if devices is None:
+            return
+        answers: list[Answer] = []
+        copies = [each.late for each in bucket.begun]
+        late = [each for each in copies if each is not None and not isinstance(each, np.ndarray)]
+        for ticket in bucket.begun:
+            is_current = self.transactions.is_current(ticket.position, ticket.run)
+            if ticket.late is not None or ticket.begun is None or not is_current:
+                continue
+            _, moments, taking, _ = ticket.begun.accumulated
+            answer = moments if taking is None else taking
+            assert answer is not None
+            answers.append(answer)
+        with contextlib.suppress(Exception):
+            bucket.delivery = devices.send(answers, late)
+
     def converse(self, bucket: BucketRun, run: StepRun, rank: int, world_size: int) -> Conversation:
         """Return the bucket's exchange; it runs every phase, even after a failure on this rank."""
         if bucket.begun:
-            self.go_on_with(bucket, rank, world_size)
+            self._send_begun(bucket, rank, world_size)
         if self.configuration.select_over == "group":  # else the exchange selects what waits
             self._select_merged(bucket, run, rank, world_size)
 
         def select(position: int, gradient: np.ndarray) -> np.ndarray:
-            """Walk the first half with what the exchange has summed up.
-
-            A step that was taken back meanwhile must not write over what the next has begun.
-            """
+            """Select and encode from a gradient that the exchange has summed."""
+            # A step that was rolled back must not write over the next one's state.
             if run.failure is not None:
                 raise run.failure
             ticket = bucket.sending[position]
@@ -202,7 +377,13 @@ class Step(BucketPasses, Receiver):
 
         members = {}
         for position in sorted(bucket.sending):
-            members[position] = _member(bucket.sending[position])
+            ticket = bucket.sending[position]
+            state, parts = ticket.state, ticket.parts
+            # Without an Outgoing the bucket's message has the error.
+            members[position] = Member(
+                position, state.spec, state.part, state.steps, parts.selector, parts.codec,
+                parts.density, ticket.outgoing or Outgoing(), state.exchange_memo,
+            )  # fmt: skip
         context = ExchangeContext(
             rank=rank,
             world_size=world_size,
@@ -211,7 +392,7 @@ class Step(BucketPasses, Receiver):
             bucket=bucket.index,
             members=members,
             keys=self.keys,
-            errors=told_once(bucket.errors + run.errors),
+            errors=distinct(bucket.errors + run.errors),
             kernels=self.pipeline.kernels,
             select=select,
             selector=self.configuration.selector,
@@ -219,26 +400,89 @@ class Step(BucketPasses, Receiver):
         )
         return self._counted(self.pipeline.exchange.run(context))
 
-    def _select_merged(self, bucket: BucketRun, run: StepRun, rank: int, world_size: int) -> None:
-        """Select from the accumulated vectors of a group.
+    def _send_begun(self, bucket: BucketRun, rank: int, world_size: int) -> None:
+        """Make the frames of the tensors that have waited for their bucket or device.
 
-        The carriers were sent earlier, so only the message can report a failure.
+        The carriers were sent earlier: a missing frame reports NaN or Inf, the message a failure.
         """
-        members = [
-            (ticket, ticket.state, ticket.waiting)
-            for _, ticket in sorted(bucket.sending.items())
-            if ticket.waiting is not None
+        devices = self.transactions.devices
+        if bucket.delivery is None:  # a member is missing
+            self.begin_passes(bucket)
+        begun, bucket.begun = bucket.begun, []
+        if devices is not None:
+            for ticket in reversed(begun):  # the last copy ends after all others
+                if ticket.late is not None:
+                    with contextlib.suppress(Exception):  # raised again for the tensor
+                        ticket.gradient()
+                    break
+        self._send_rows(bucket, begun, world_size)
+
+        def select(ticket: TensorStep) -> None:
+            begun = ticket.begun
+            gradient = ticket.gradient() if begun is None else begun.gradient
+            ticket.late = ticket.begun = None
+            ticket.outgoing = self.pipeline.send(
+                ticket.state, gradient, rank, world_size,
+                dense=False, parts=ticket.parts, begun=begun,
+            )  # fmt: skip
+
+        left = [
+            partial(self._attempt, bucket, ticket, select)
+            for ticket in begun
+            if ticket.late is not None or ticket.begun is not None
         ]
-        if not members:
+        if devices is not None:
+            devices.together(left)
+            return
+        for each in left:
+            each()
+
+    def _send_rows(self, bucket: BucketRun, begun: list[TensorStep], world_size: int) -> None:
+        """Make the frames that one call of the engine can make."""
+        rows = OutgoingRows(self.pipeline, world_size)
+        for ticket in begun:
+            self._attempt(bucket, ticket, rows.add)
+        try:
+            rows.send()
+        except Exception as error:  # no memory for the frames
+            for ticket in begun:
+                if ticket.outgoing is None and ticket.error is None:
+                    self._note(bucket, ticket, error)
+
+    def _attempt(
+        self, bucket: BucketRun, ticket: TensorStep, work: Callable[[TensorStep], None]
+    ) -> None:
+        try:
+            if not self.transactions.is_current(ticket.position, ticket.run):
+                left = SparseError(f"the next step of {ticket.key!r} began before this ended")
+                raise ticket.run.failure or left
+            work(ticket)
+        except Exception as error:
+            self._note(bucket, ticket, error)
+
+    def _note(self, bucket: BucketRun, ticket: TensorStep, error: Exception) -> None:
+        ticket.late = ticket.begun = None
+        if isinstance(error, NonFiniteGradient):
+            self._note_nonfinite(ticket, error, dense=False)
+        else:
+            ticket.fail(error)
+        if ticket.outgoing is not None:
+            ticket.outgoing.frame = None
+        else:
+            del bucket.sending[ticket.position]
+
+    def _select_merged(self, bucket: BucketRun, run: StepRun, rank: int, world_size: int) -> None:
+        """Select from the accumulated vectors of a group; the message reports a failure."""
+        in_order = sorted(bucket.sending.items())
+        tickets = [ticket for _, ticket in in_order if ticket.waiting is not None]
+        if not tickets:
             return
         try:
-            if run.failure is not None:  # taken back meanwhile: the states are another step's
+            if run.failure is not None:  # rolled back: the states are another step's
                 raise run.failure
-            sent = send_merged(self.pipeline, [each[1:] for each in members], rank, world_size)
-            for (ticket, _, _), outgoing in zip(members, sent):
-                ticket.outgoing, ticket.waiting = outgoing, None
+            send_merged(self.pipeline, tickets, rank, world_size)
         except Exception as error:
-            keys = ", ".join(repr(ticket.key) for ticket, _, _ in members)
+            keys = ", ".join(repr(ticket.key) for ticket in tickets)
             bucket.errors.append(f"selecting from {keys} as one: {in_words(error)}")
 
     def _counted(self, conversation: Conversation) -> Conversation:
@@ -255,19 +499,3 @@ class Step(BucketPasses, Receiver):
             except StopIteration as stop:
                 arrivals: dict[int, Arrival] = stop.value
                 return arrivals
-
-
-def _member(ticket: TensorStep) -> Member:
-    """Return a tensor as exchanges see it."""
-    state, parts = ticket.state, ticket.parts
-    return Member(
-        position=ticket.position,
-        spec=state.spec,
-        part=state.part,
-        steps=state.steps,
-        selector=parts.selector,
-        codec=parts.codec,
-        density=parts.density,
-        outgoing=ticket.outgoing or Outgoing(),  # the message tells why there is nothing
-        memo=state.exchange_memo,
-    )

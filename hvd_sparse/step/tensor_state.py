@@ -3,55 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.kernels.contract import Zeros
 from hvd_sparse.memories.contract import MemoryState
-from hvd_sparse.step.departures import Departures
 from hvd_sparse.types import Memo, Pace, Selection, TensorSpec
 
-
-class Source(NamedTuple):
-    """One vector to select from, a tensor's or that of several: its name and size, and what its
-    last selection left.
-
-    Attributes
-    ----------
-    spec : of the vector
-    steps : completed steps
-    threshold, memo : where its last selection ended; None for a cold start
-    """
-
-    spec: TensorSpec
-    steps: int
-    threshold: float | None
-    memo: Memo
+ROOM = 8
+"""Upper bound on buffered entries, as a fraction: one entry per this many of the tensor."""
+STEP = 32
+"""Fixed cost of a buffered step, counted in entries."""
+MOST_STEPS = 256
+"""Upper bound on the number of buffered steps with few entries."""
+MANY = 512
+"""Number of entries per step from which staleness is estimated from a part of the tensor."""
+BLOCK, EVERY = 64, 8
+"""This part: the first of every ``EVERY`` blocks of ``BLOCK`` entries; both powers of two."""
 
 
 class TensorState:
-    """Keep one tensor between its steps: memory, what selector and exchange were left with,
-    completed steps.
+    """The memory of one tensor, the starting points of its selector and exchange, and its steps.
 
-    A step writes new versions; ``commit`` makes them the state, ``roll_back`` drops them.
+    A step writes new versions: ``commit`` keeps them, ``roll_back`` drops them.
 
-    Attributes
-    ----------
-    part : the entries that this rank keeps back for; all, but for exchanges that sum before they
-        select
-    threshold, memo : what the last selection ended with
-    selected_in : which vector that selection was made from: the tensor's key, or the name of a
-        group
-    exchange_memo : the same on all ranks
+    part : the entries whose residual this rank keeps; all, except for exchanges that sum first
+    zeros : allocator of the memory's vectors on a device; None for the host
+    threshold, memo : of the last selection
+    selected_in : the vector of that selection: the tensor's key, or the name of a group
+    exchange_memo : of the last exchange, the same on all ranks
     pace : learning rate of the step, where densities follow it; else None
-    departures : when each entry left last; None where nobody asked yet
-    is_on_device : gradient, memory and result lie on a device
-
-    Parameters
-    ----------
-    zeros : makes the memory's vectors there; None for a tensor of the host
+    departures : the last step in which each entry was sent; None until telemetry asks
     """
 
     def __init__(
@@ -81,11 +64,7 @@ class TensorState:
         self.departures: Departures | None = None
 
     def waited(self, indices: np.ndarray) -> int:
-        """Return for how many steps the entries that leave have waited, added up; remembered where
-        the step is good.
-
-        Kept from the first call on, which telemetry makes, and in no checkpoint.
-        """
+        """Return the sum of the sent entries' staleness, in steps; recorded from now on."""
         departures = self.departures
         if departures is None:
             numel = self.part.stop - self.part.start
@@ -95,23 +74,20 @@ class TensorState:
         return waited
 
     @property
-    def source(self) -> Source:
-        """The tensor as what is selected from: it starts cold where it was last selected in a
-        group."""
-        is_warm = self.selected_in == self.spec.key
-        start = (self.threshold, self.memo) if is_warm else (None, None)
-        return Source(self.spec, self.steps, *start)
+    def start(self) -> tuple[float | None, Memo]:
+        """Threshold and memo to start from: a cold start if it was last selected in a group."""
+        return (self.threshold, self.memo) if self.selected_in == self.spec.key else (None, None)
 
     def note(self, threshold: float | None, memo: Memo, selected_in: str) -> None:
         """Record the start of the selector's next step; ``commit`` applies it."""
         self._new = (threshold, memo, selected_in)
 
     def note_dense(self) -> None:
-        """Record that nothing was selected: the next step has no threshold to start from."""
+        """Record that nothing was selected: the next step starts without a threshold."""
         self._new = (None, self.memo, self.selected_in)
 
     def note_exchange(self, returned: Selection | None, memo: Memo) -> None:
-        """Record the entries and the memo that the exchange returned; ``commit`` applies them."""
+        """Record the results of the exchange; ``commit`` applies them."""
         self._returned, self._new_exchange_memo = returned, memo
 
     def restore(
@@ -122,10 +98,7 @@ class TensorState:
         exchange_memo: Memo = None,
         selected_in: str | None = None,
     ) -> None:
-        """Go on from a checkpoint.
-
-        selected_in : None is the tensor itself, as before there were groups
-        """
+        """Continue from a checkpoint; old ones have no ``selected_in``."""
         self.steps, self.threshold, self.memo = steps, threshold, memo
         self.selected_in = self.spec.key if selected_in is None else selected_in
         self.departures = None
@@ -135,7 +108,6 @@ class TensorState:
         self._settle()
 
     def commit(self) -> None:
-        """Make the step's versions the state."""
         self.memory.commit()
         # After the commit, because only then is the new version the residual.
         if self._returned is not None:
@@ -146,7 +118,6 @@ class TensorState:
         self.steps += 1
 
     def roll_back(self) -> None:
-        """Drop the step's versions."""
         self.memory.roll_back()
         self._settle()
         if self.departures is not None:
@@ -155,3 +126,65 @@ class TensorState:
     def _settle(self) -> None:
         self._new = (self.threshold, self.memo, self.selected_in)
         self._returned, self._new_exchange_memo = None, self.exchange_memo
+
+
+class Departures:
+    """The last step in which each entry was sent, for telemetry's staleness.
+
+    Steps are buffered, and processed when staleness is asked for or the buffer is full.  Of many
+    entries one block in ``EVERY`` is watched, because lookups at uncached places cost most.
+
+    step : in which all entries count as sent at the start
+    leaving : expected number of entries sent per step
+    """
+
+    def __init__(self, numel: int, step: int, leaving: int) -> None:
+        self._is_sampled = leaving >= MANY and numel >= BLOCK * EVERY * EVERY
+        watched = (numel // (BLOCK * EVERY) + 1) * BLOCK if self._is_sampled else numel
+        self._left_at = np.full(watched, step, np.int32)
+        self._buffer: list[tuple[int, np.ndarray]] = []
+        self._most = self._room = numel // ROOM + MOST_STEPS * STEP
+        self._mean = 1.0
+
+    def note(self, step: int, indices: np.ndarray) -> None:
+        """Record the entries sent at a step, later than all before; ``drop`` undoes this."""
+        if self._room < 0:
+            self._enter()
+        self._room -= indices.size + STEP
+        # Few entries are copied, because they may be a view of a whole bucket's buffer.
+        self._buffer.append((step, indices if self._is_sampled else indices.copy()))
+
+    def drop(self, step: int) -> None:
+        """Forget a step that is rolled back, if it is the last recorded one."""
+        if self._buffer and self._buffer[-1][0] == step:
+            self._room += self._buffer.pop()[1].size + STEP
+
+    def waited(self, indices: np.ndarray, step: int) -> int:
+        """Return the sum of the staleness of entries sent at this step.
+
+        If only a part is watched, its mean is used for all, or the last mean if it is empty.
+        """
+        if self._buffer:
+            self._enter()
+        places = self._places(indices[self._is_watched(indices)])
+        if places.size:
+            left_at = int(self._left_at[places].sum(dtype=np.int64))
+            self._mean = step - left_at / places.size
+        return round(self._mean * indices.size)
+
+    def _enter(self) -> None:
+        numbers, lists = zip(*self._buffer)
+        indices = np.concatenate(lists)
+        steps = np.repeat(np.array(numbers, np.int32), [each.size for each in lists])
+        watched = self._is_watched(indices)
+        # An entry may be in several steps, and a plain assignment would not guarantee the latest.
+        np.maximum.at(self._left_at, self._places(indices[watched]), steps[watched])
+        self._buffer, self._room = [], self._most
+
+    def _is_watched(self, indices: np.ndarray) -> np.ndarray | slice:
+        return indices & (BLOCK * (EVERY - 1)) == 0 if self._is_sampled else slice(None)
+
+    def _places(self, watched: np.ndarray) -> np.ndarray:
+        if self._is_sampled:
+            watched = watched // (BLOCK * EVERY) * BLOCK + watched % BLOCK
+        return watched.astype(np.intp)

@@ -12,16 +12,19 @@ from collections.abc import Callable, Iterable, Sequence
 from hvd_sparse.collectives.topology import Placement
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.step.devices.contract import Devices
-from hvd_sparse.step.records import StepRun
+from hvd_sparse.step.records import Devices, StepRun
+from hvd_sparse.step.stats import Stats
 from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.types import TensorSpec
 
 
 class Transactions:
-    """The states of all tensors, and the steps that wrote their newest versions.
+    """The states of all tensors, the steps that wrote their newest versions, and the counters.
 
     Safe to call from many threads.
+
+    placement : the ranks' places, for exchanges whose ranks divide a tensor
+    on_begin : called with every new step, under the lock
     """
 
     def __init__(self, configuration: Configuration, specs: Sequence[TensorSpec]) -> None:
@@ -33,8 +36,10 @@ class Transactions:
         self.placement: Placement | None = None
         self.devices: Devices | None = None
         self.lock = threading.RLock()
+        self.stats = Stats(self.lock)
         self.on_begin: Callable[[StepRun], None] | None = None
-        """Called, under the lock, with every new step."""
+
+    # -- beginning a step -------------------------------------------------------------------------
 
     def open_run(self, position: int | None) -> StepRun:
         """Return the step that a tensor is about to enter: a new step if the last is closed or
@@ -43,13 +48,13 @@ class Transactions:
             run = self._run
             if run.is_closed or position in run.entered:
                 self._run = run = StepRun()
+                self.stats.settle()
                 if self.on_begin is not None:
                     self.on_begin(run)
             return run
 
     def enter(self, position: int) -> tuple[StepRun, TensorState]:
-        """Return the step that a tensor enters, and its state: its last step is settled, this one
-        staged.  Called under the lock."""
+        """Return the step that a tensor enters, and its state, settled.  Called under the lock."""
         # Inlined ``open_run`` and ``_settle``, because every tensor calls this in every step.
         run = self._run
         if run.is_closed or position in run.entered:
@@ -65,23 +70,14 @@ class Transactions:
         run.entered.add(position)
         return run, state
 
-    def state_of(self, position: int) -> TensorState:
-        """Return the settled state of a tensor, made if it had no step yet."""
-        with self.lock:
-            self._settle(position)
-            state = self._states.get(position)
-            if state is None:
-                spec = self._specs[position]
-                zeros = None if self.devices is None else self.devices.zeros_of(position)
-                state = TensorState(spec, self._configuration, self._part_of(spec), zeros)
-                self._states[position] = state
-            return state
+    def close(self, *, is_over: bool) -> None:
+        """Close the step; unless it ``is_over``, InvalidOption if some tensors are not completed.
 
-    def close(self) -> None:
-        """Close the step; InvalidOption if some of its tensors are not completed."""
+        is_over : no result of it is awaited, even if some are missing
+        """
         with self.lock:
             waiting = self._run.entered - self._run.completed
-            if waiting and not self._run.is_closed:
+            if waiting and not (is_over or self._run.is_closed):
                 names = ", ".join(repr(self._specs[position].key) for position in sorted(waiting))
                 raise InvalidOption(
                     f"a step is under way, and {names} has not come back: change groups between "
@@ -89,21 +85,44 @@ class Transactions:
                 )
             self._run.is_closed = True
 
-    def leave(self) -> None:
-        """Close the step, even if some of its tensors are not completed."""
+    # -- the outcome of a step --------------------------------------------------------------------
+
+    def fail(self, run: StepRun, failure: Exception) -> None:
+        """Roll back all tensors of a step, and their counters."""
         with self.lock:
-            self._run.is_closed = True
+            run.is_closed = True
+            run.failure = run.failure or failure
+            # Tensors that have begun another step since then are not affected.
+            for position in run.entered:
+                if self._staged_by.get(position) is run:
+                    self._settle(position)
+            self._uncount(run)
 
-    def _part_of(self, spec: TensorSpec) -> slice | None:
-        """Return this rank's part of a tensor, if the ranks of a node divide it."""
-        if self.placement is None or not self._configuration.is_sparse(spec.shape, spec.numel):
-            return None
-        return self.placement.part(self.placement.rank, spec.numel)
+    def leave_no_trace(self, run: StepRun) -> None:
+        """Roll back all tensors of a step with NaN or Inf, when their next step begins."""
+        with self.lock:
+            if run.is_finite:
+                run.is_finite = False
+                self.stats.nonfinite_steps += 1
+            self._uncount(run)
 
-    def kept_of(self, spec: TensorSpec) -> int:
-        """Return the number of entries whose residual this rank keeps."""
-        part = self._part_of(spec)
-        return spec.numel if part is None else part.stop - part.start
+    def give_up(self, position: int) -> bool:
+        """Roll back a tensor's last step, when its next one begins, and its counters.
+
+        Return False if it has none, or if that is settled.
+        """
+        with self.lock:
+            run = self._staged_by.get(position)
+            if run is None or position not in run.completed:
+                return False
+            run.completed.discard(position)
+            self._uncount(run, self._specs[position].key)
+            return True
+
+    def _uncount(self, run: StepRun, key: str | None = None) -> None:
+        gone = [each for each in run.counted if key in (None, each.key)]
+        run.counted = [each for each in run.counted if key not in (None, each.key)]
+        self.stats.take_back(gone)
 
     def _settle(self, position: int) -> None:
         run = self._staged_by.pop(position, None)
@@ -115,27 +134,29 @@ class Transactions:
         else:
             self._states[position].roll_back()
 
-    def fail(self, run: StepRun, failure: Exception) -> None:
-        """Roll back all tensors of a step."""
-        with self.lock:
-            run.is_closed = True
-            run.failure = run.failure or failure
-            # Tensors that have begun another step since then are not affected.
-            for position in run.entered:
-                if self._staged_by.get(position) is run:
-                    self._settle(position)
+    # -- states -----------------------------------------------------------------------------------
 
-    def give_up(self, position: int) -> StepRun | None:
-        """Let a tensor's last step count for nothing: it is taken back when the next one begins.
-
-        Return that step; None where there is none, or it is settled already.
-        """
+    def state_of(self, position: int) -> TensorState:
+        """Return the settled state of a tensor, made if necessary."""
         with self.lock:
-            run = self._staged_by.get(position)
-            if run is None or position not in run.completed:
-                return None
-            run.completed.discard(position)
-            return run
+            self._settle(position)
+            state = self._states.get(position)
+            if state is None:
+                spec = self._specs[position]
+                zeros = None if self.devices is None else self.devices.zeros_of(position)
+                state = TensorState(spec, self._configuration, self._part_of(spec), zeros)
+                self._states[position] = state
+            return state
+
+    def _part_of(self, spec: TensorSpec) -> slice | None:
+        if self.placement is None or not self._configuration.is_sparse(spec.shape, spec.numel):
+            return None
+        return self.placement.part(self.placement.rank, spec.numel)
+
+    def kept_of(self, spec: TensorSpec) -> int:
+        """Return the number of entries whose residual this rank keeps."""
+        part = self._part_of(spec)
+        return spec.numel if part is None else part.stop - part.start
 
     def settle_all(self) -> dict[int, TensorState]:
         """Return the states of all tensors that had a step, the last good step included."""
@@ -146,7 +167,6 @@ class Transactions:
             return dict(self._states)
 
     def reset(self) -> None:
-        """Forget all states, as before the first step."""
         with self.lock:
             self._run.is_closed = True
             self._staged_by.clear()
@@ -157,11 +177,10 @@ class Transactions:
         return self._staged_by.get(position) is run
 
     def staged(self, position: int) -> TensorState:
-        """Return the uncommitted state of a tensor whose step is in progress; no copy."""
         return self._states[position]
 
     def most_steps(self) -> int:
-        """Return the completed steps of the tensor that has most, settled or not."""
+        """Return the largest number of completed steps of any tensor."""
         with self.lock:
             found = 0
             for position, state in self._states.items():
@@ -172,11 +191,10 @@ class Transactions:
             return found
 
     def peek(self, position: int, *, is_open: bool) -> TensorState | None:
-        """Return the settled state of a tensor; of one that is in a step, what the step began from.
+        """Return the settled state of a tensor, or during its step the state before; None if it
+        had no step yet.
 
-        None where it had no step yet.
-
-        is_open : the step's outcome is not known yet, even if all of it is completed
+        is_open : the outcome of the step is open, even if all of it is completed
         """
         with self.lock:
             run = self._staged_by.get(position)
@@ -185,7 +203,7 @@ class Transactions:
             return self._states.get(position)
 
     def steps_of(self, positions: Iterable[int]) -> int:
-        """Return the most completed and settled steps of tensors that are in a step."""
+        """Return the largest number of settled steps of these tensors, which are in a step."""
         most, states = 0, self._states
         for position in positions:
             steps = states[position].steps

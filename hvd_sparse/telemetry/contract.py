@@ -1,7 +1,7 @@
 """Contract of the writers: destinations of a run's records.
 
-A writer is a description, comparable and JSON-able like the parts.  Its method ``open`` returns the
-sink that takes the records.  A record is a JSON-able mapping with one of three events:
+A writer is a description, comparable and JSON-able like the parts; ``open`` returns the sink that
+takes the records. A record is a JSON-able mapping with one of three events:
 
     run      the first: name, rank, world_size, exchange, config, shapes of the tensors
     step     fields of a compressor's step, as in ``frontend.recorder``
@@ -31,33 +31,25 @@ Function = Callable[[Report], object]
 
 @dataclass(frozen=True)
 class Place:
-    """The rank that opens a writer, and the number of ranks."""
-
     rank: int = 0
     world_size: int = 1
 
     def path(self, path: str) -> Path:
-        """Return this rank's path: the rank replaces ``{rank}``, or comes before the suffix on
-        other ranks than 0."""
+        """Return this rank's path: with its number for ``{rank}``, or before the suffix if it is
+        not 0."""
         if "{rank}" in path:
             return Path(path.replace("{rank}", str(self.rank)))
         here = Path(path)
         return here if self.rank == 0 else here.with_name(f"{here.stem}.{self.rank}{here.suffix}")
 
 
-class Sink(ABC):
-    """An open writer."""
+@dataclass(eq=False)
+class Sink:
+    """An open writer: ``write`` a record, and ``close`` files and connections."""
 
-    def __init__(self) -> None:
-        self._began_s = time.monotonic()
-
-    @abstractmethod
-    def write(self, record: Report) -> None:
-        """Write a record."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Write pending records, and close files and connections."""
+    write: Callable[[Report], object]
+    close: Callable[[], object]
+    _began_s: float = field(default_factory=time.monotonic, init=False)
 
     def log(self, step: int, **metrics: Option) -> None:
         """Write a program's own metrics, for runs without a compressor.
@@ -91,12 +83,8 @@ class Writer(ABC):
 
     @abstractmethod
     def open(self, place: Place = Place()) -> Sink:  # noqa: B008 - frozen
-        """Return the sink of this rank; by default that of a program with one rank.
-
-        Raises
-        ------
-        InvalidOption : a package is missing, or the destination cannot be written to
-        """
+        """Return this rank's sink; raise InvalidOption if a package or the destination is
+        missing."""
 
 
 Writers = Union[bool, tuple[Union[Writer, Function], ...]]
@@ -104,19 +92,9 @@ Writers = Union[bool, tuple[Union[Writer, Function], ...]]
 
 
 def resolve_writers(given: Option) -> Writers:
-    """Return the writers that the option ``telemetry`` names.
+    """Return the writers that the option ``telemetry`` names: True or False; a writer as an id, a
+    mapping ``{"id": ..., option: value}`` or an object; a function of a record; or a list of these.
 
-    Parameters
-    ----------
-    given : True or False; a writer as an id, a mapping ``{"id": ..., option: value}`` or an object;
-        a function of a record; or several of these in a list
-
-    Raises
-    ------
-    InvalidOption : the value is none of these
-
-    Examples
-    --------
     >>> resolve_writers(["tensorboard", {"id": "jsonl", "path": "run.jsonl"}])[1]
     JsonLines(all_ranks=False, path='run.jsonl')
     """
@@ -163,9 +141,8 @@ def stamped(event: str, step: int, began_s: float, content: Report) -> Report:
 
 
 def flat(record: Report) -> dict[str, float]:
-    """Return the numbers of a record by tag, for example ``density_achieved/layer1.weight``.
-
-    Tags of the total end in ``/total``; metrics of the program keep their names.
+    """Return the numbers of a record by tag, for example ``density_achieved/layer1.weight``; tags
+    of the total end in ``/total``, and metrics of the program keep their names.
     """
     if record["event"] == "metrics":
         names = [name for name in record if name not in ("event", "step", "seconds", "time")]

@@ -43,26 +43,21 @@ class JsonLines(Writer):
 
     path: str = "telemetry.jsonl"
 
-    def open(self, place: Place = Place()) -> JsonLinesFile:  # noqa: B008 - frozen
-        return JsonLinesFile(self.path, place)
+    def open(self, place: Place = Place()) -> Sink:  # noqa: B008 - frozen
+        file: int | None = _open(place.path(self.path))
 
+        def write(record: Report) -> None:
+            if file is not None:
+                # One call a line: a killed process leaves whole lines, and ranks do not mix theirs.
+                os.write(file, (json.dumps(record) + "\n").encode())
 
-class JsonLinesFile(Sink):
-    """An open file of records."""
+        def close() -> None:
+            nonlocal file
+            if file is not None:
+                os.close(file)
+            file = None
 
-    def __init__(self, path: str, place: Place) -> None:
-        super().__init__()
-        self._file: int | None = _open(place.path(path))
-
-    def write(self, record: Report) -> None:
-        if self._file is not None:
-            # One call a line: a killed process leaves whole lines, and ranks do not mix theirs.
-            os.write(self._file, (json.dumps(record) + "\n").encode())
-
-    def close(self) -> None:
-        file, self._file = self._file, None
-        if file is not None:
-            os.close(file)
+        return Sink(write, close)
 
 
 def _open(path: Path) -> int:

@@ -9,7 +9,7 @@ from typing import ClassVar
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.registry import WRITERS
 from hvd_sparse.telemetry.contract import Place, Sink, Writer, flat
-from hvd_sparse.untyped import Report, Value
+from hvd_sparse.untyped import Report
 
 MOST_AT_ONCE = 1000
 """Metrics that MLflow takes in one call."""
@@ -40,36 +40,25 @@ class Mlflow(Writer):
             raise InvalidOption(
                 "telemetry writer 'mlflow' needs its package: pip install 'hvd-sparse[mlflow]'"
             ) from None
-        return MlflowRun(mlflow, self)
-
-
-class MlflowRun(Sink):
-    """A run of MLflow."""
-
-    def __init__(self, mlflow: Value, writer: Mlflow) -> None:
-        super().__init__()
-        if writer.tracking_uri is not None:
-            mlflow.set_tracking_uri(writer.tracking_uri)
-        if writer.experiment is not None:
-            mlflow.set_experiment(writer.experiment)
-        self._mlflow, active = mlflow, mlflow.active_run()
-        self._is_ours = active is None
+        if self.tracking_uri is not None:
+            mlflow.set_tracking_uri(self.tracking_uri)
+        if self.experiment is not None:
+            mlflow.set_experiment(self.experiment)
+        active = mlflow.active_run()
         # A run is active in one thread alone, and records are written in another: by its number.
-        self._id = (active or mlflow.start_run()).info.run_id
-        self._client = mlflow.MlflowClient()
+        run = (active or mlflow.start_run()).info.run_id
+        client = mlflow.MlflowClient()
 
-    def write(self, record: Report) -> None:
-        if record["event"] == "run":
-            self._client.log_dict(self._id, record, "hvd_sparse.json")
-            return
-        metric, at_ms = self._mlflow.entities.Metric, int(1000 * record["time"])
-        numbers = [
-            metric(re.sub(r"[^\w\-. /]", "_", tag), value, at_ms, record["step"])
-            for tag, value in flat(record).items()
-        ]
-        for first in range(0, len(numbers), MOST_AT_ONCE):
-            self._client.log_batch(self._id, metrics=numbers[first : first + MOST_AT_ONCE])
+        def write(record: Report) -> None:
+            if record["event"] == "run":
+                client.log_dict(run, record, "hvd_sparse.json")
+                return
+            metric, at_ms = mlflow.entities.Metric, int(1000 * record["time"])
+            numbers = [
+                metric(re.sub(r"[^\w\-. /]", "_", tag), value, at_ms, record["step"])
+                for tag, value in flat(record).items()
+            ]
+            for first in range(0, len(numbers), MOST_AT_ONCE):
+                client.log_batch(run, metrics=numbers[first : first + MOST_AT_ONCE])
 
-    def close(self) -> None:
-        if self._is_ours:
-            self._client.set_terminated(self._id)
+        return Sink(write, lambda: client.set_terminated(run) if active is None else None)

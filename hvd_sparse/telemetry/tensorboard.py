@@ -37,9 +37,9 @@ class TensorBoard(Writer):
         order = sorted(("torch", "tensorflow"), key=lambda name: name not in sys.modules)
         for name in order:
             if name == "torch" and all(map(_is_there, ("torch", "tensorboard"))):
-                return TorchBoard(folder)
+                return torch_board(folder)
             if name == "tensorflow" and _is_there("tensorflow"):
-                return TensorflowBoard(folder)
+                return tensorflow_board(folder)
         raise InvalidOption(
             "telemetry writer 'tensorboard' needs torch with tensorboard, or TensorFlow: "
             "pip install tensorboard"
@@ -50,50 +50,40 @@ def _is_there(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
 
 
-class TorchBoard(Sink):
-    """A folder of events, written by torch."""
+def torch_board(folder: str) -> Sink:
+    """Return a folder of events, written by torch."""
+    from torch.utils.tensorboard import SummaryWriter
 
-    def __init__(self, folder: str) -> None:
-        super().__init__()
-        from torch.utils.tensorboard import SummaryWriter
+    writer: Value = SummaryWriter(folder)
 
-        self._writer: Value = SummaryWriter(folder)
-
-    def write(self, record: Report) -> None:
+    def write(record: Report) -> None:
         if record["event"] == "run":
-            self._writer.add_text("hvd_sparse", _as_code(record), record["step"])
+            writer.add_text("hvd_sparse", _as_code(record), record["step"])
             return
         for tag, value in flat(record).items():
-            self._writer.add_scalar(tag, value, record["step"], walltime=record["time"])
-        self._writer.flush()
+            writer.add_scalar(tag, value, record["step"], walltime=record["time"])
+        writer.flush()
 
-    def close(self) -> None:
-        self._writer.close()
+    return Sink(write, writer.close)
 
 
-class TensorflowBoard(Sink):
-    """A folder of events, written by TensorFlow."""
+def tensorflow_board(folder: str) -> Sink:
+    """Return a folder of events, written by TensorFlow."""
+    import tensorflow as tf
 
-    def __init__(self, folder: str) -> None:
-        super().__init__()
-        import tensorflow as tf
+    writer: Value = tf.summary.create_file_writer(folder)
 
-        self._tf: Value = tf
-        self._writer: Value = tf.summary.create_file_writer(folder)
-
-    def write(self, record: Report) -> None:
-        summary = self._tf.summary
+    def write(record: Report) -> None:
         # On the host, whatever device trains: these are a few numbers.
-        with self._tf.device("/CPU:0"), self._writer.as_default():
+        with tf.device("/CPU:0"), writer.as_default():
             if record["event"] == "run":
-                summary.text("hvd_sparse", _as_code(record), step=record["step"])
+                tf.summary.text("hvd_sparse", _as_code(record), step=record["step"])
                 return
             for tag, value in flat(record).items():
-                summary.scalar(tag, value, step=record["step"])
-        self._writer.flush()
+                tf.summary.scalar(tag, value, step=record["step"])
+        writer.flush()
 
-    def close(self) -> None:
-        self._writer.close()
+    return Sink(write, writer.close)
 
 
 def _as_code(record: Report) -> str:

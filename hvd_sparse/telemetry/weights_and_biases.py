@@ -36,31 +36,20 @@ class WeightsAndBiases(Writer):
             raise InvalidOption(
                 "telemetry writer 'wandb' needs its package: pip install 'hvd-sparse[wandb]'"
             ) from None
-        return WandbRun(wandb, self, place)
-
-
-class WandbRun(Sink):
-    """A run of Weights & Biases."""
-
-    def __init__(self, wandb: Value, writer: WeightsAndBiases, place: Place) -> None:
-        super().__init__()
-        self._is_ours = wandb.run is None
+        is_ours = wandb.run is None
         rank = {"rank": place.rank, "world_size": place.world_size}
-        self._run = wandb.run or wandb.init(
-            project=writer.project, mode=writer.mode, config={"hvd_sparse": rank}
-        )
+        mode: Value = self.mode  # which wandb has as literals
+        run = wandb.run or wandb.init(project=self.project, mode=mode, config={"hvd_sparse": rank})
         # A step of ours: the program's own calls of log must not have to go in step with it.
-        self._run.define_metric(STEP)
+        run.define_metric(STEP)
 
-    def write(self, record: Report) -> None:
-        if record["event"] == "run":
-            self._run.config.update({"hvd_sparse": record}, allow_val_change=True)
-            return
-        numbers = flat(record)
-        for tag in numbers:
-            self._run.define_metric(tag, step_metric=STEP)
-        self._run.log({**numbers, STEP: record["step"]})
+        def write(record: Report) -> None:
+            if record["event"] == "run":
+                run.config.update({"hvd_sparse": record}, allow_val_change=True)
+                return
+            numbers = flat(record)
+            for tag in numbers:
+                run.define_metric(tag, step_metric=STEP)
+            run.log({**numbers, STEP: record["step"]})
 
-    def close(self) -> None:
-        if self._is_ours:
-            self._run.finish()
+        return Sink(write, lambda: run.finish() if is_ours else None)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from hvd_sparse.configuration import Configuration
 from hvd_sparse.frontend.compression import AutoMethod, SendNothing
 from hvd_sparse.methods import Methods
-from hvd_sparse.optimizer_memory import Handover, Rates
-from hvd_sparse.plan.policy import Policy
-from hvd_sparse.plan.trial import Trial
+from hvd_sparse.plan.fallback import Trial
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
-from hvd_sparse.tensorflow.fallback import GraphFallback
+from hvd_sparse.tensorflow.graph import GraphFallback
 from hvd_sparse.tensorflow.optimizer import foresee, read_optimizer
 from hvd_sparse.tensorflow.variables import refuse_graphs
-from hvd_sparse.untyped import Context, GradScaler, Optimizer, Params, ProcessSet, Value
+from hvd_sparse.untyped import Context
 
 
 class TensorflowSendNothing(SendNothing):
@@ -47,39 +44,12 @@ class Compression(AutoMethod, Methods):
     of dense tensors are sent as float32.
     """
 
-    @classmethod
-    def _create(
-        cls,
-        params: Params,
-        configuration: Configuration,
-        process_set: ProcessSet,
-        grad_scaler: GradScaler,
-        policy: Policy | None = None,
-    ) -> TensorflowCompressor:
-        assert policy is None or isinstance(policy, GraphFallback)
-        return TensorflowCompressor(params, configuration, process_set, grad_scaler, policy)
+    _compressor = TensorflowCompressor
+    _nothing = TensorflowSendNothing
+    _read_optimizer = staticmethod(read_optimizer)
+    _foresee = staticmethod(foresee)
 
     @classmethod
     def _fallback(cls, trial: Trial, *, sends_all: bool) -> GraphFallback:
         refuse_graphs()
         return GraphFallback(trial, sends_all=sends_all)
-
-    @classmethod
-    def _read_optimizer(cls, optimizer: Optimizer) -> Handover:
-        return read_optimizer(optimizer)
-
-    @classmethod
-    def _foresee(cls, optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
-        return foresee(optimizer, scheduler, steps)
-
-    @classmethod
-    def nothing(cls, params: Params = None) -> TensorflowSendNothing:
-        """Return a compressor that sends nothing, to measure the upper bound of any speed-up.
-
-        Every rank trains with its own gradients, so use it for timing only.
-
-        Parameters
-        ----------
-        params : as for the other methods; ignored
-        """
-        return TensorflowSendNothing()

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TypeAlias
 
 import tensorflow as tf
 
 from hvd_sparse.state.checkpoint_file import from_bytes, to_bytes
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.untyped import Value
-
-Metrics: TypeAlias = "Mapping[str, Value] | None"
-"""Metrics by name, as Keras passes them to callbacks."""
 
 
 class CompressorState(tf.train.experimental.PythonState):  # type: ignore[misc]
@@ -67,7 +63,7 @@ class SaveCompressor(tf.keras.callbacks.Callback):  # type: ignore[misc]
         self._compressor = compressor
         self._path = os.fspath(path)
 
-    def on_epoch_end(self, epoch: int, logs: Metrics = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, Value] | None = None) -> None:
         """Save the compressor.  Collective."""
         self._compressor.save(self._path.format(epoch=epoch + 1))
 
@@ -94,13 +90,13 @@ class LogMetrics(tf.keras.callbacks.Callback):  # type: ignore[misc] # Keras giv
         self._every = compression.configuration.telemetry_every if every is None else every
         self._batches = 0
 
-    def on_train_batch_end(self, batch: int, logs: Metrics = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: Mapping[str, Value] | None = None) -> None:
         """Log the metrics of a batch, as Keras has averaged them over the epoch so far."""
         self._batches += 1
         if self._every and logs and self._batches % self._every == 0:
             self._compression.log(**dict(logs))
 
-    def on_epoch_end(self, epoch: int, logs: Metrics = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, Value] | None = None) -> None:
         """Log the metrics of an epoch, those of the validation among them."""
         if logs:
             self._compression.log(**dict(logs))

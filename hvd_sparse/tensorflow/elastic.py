@@ -17,7 +17,7 @@ from horovod.tensorflow import elastic
 
 from hvd_sparse.errors import UnsupportedInput
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
-from hvd_sparse.tensorflow.keras3 import is_optimizer_of_keras_3
+from hvd_sparse.tensorflow.optimizer import is_optimizer_of_keras_3
 from hvd_sparse.untyped import Optimizer, Value
 
 

@@ -8,24 +8,22 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
 
-from hvd_sparse.collectives.contract import AllToAll, Collective, Request
 from hvd_sparse.collectives.topology import is_elastic
 from hvd_sparse.errors import UnknownGradient
 from hvd_sparse.exchanges.contract import Conversation
 from hvd_sparse.frontend.recorder import Recorder
 from hvd_sparse.plan.fallback import Fallback
 from hvd_sparse.plan.measuring import GraphPlannedGroups
+from hvd_sparse.plan.policy import Owner, Policy
 from hvd_sparse.step.records import BucketRun, StepRun, Ticket, joined
-from hvd_sparse.step.step import Step
-from hvd_sparse.tensorflow.optimizer import Follower
-from hvd_sparse.tensorflow.witness import Witness
+from hvd_sparse.tensorflow.follower import Follower
 from hvd_sparse.types import TensorSpec
-from hvd_sparse.untyped import Value
-from hvd_sparse.watch.ledger import Ledger
+from hvd_sparse.untyped import ProcessSet, Value
 from hvd_sparse.wire.padding import Padding
 
 logger = logging.getLogger("hvd_sparse")
@@ -34,12 +32,34 @@ SPARSE, EVERYTHING, DENSE, FP16 = range(4)
 """A step's ways: as the method says; all that was kept back along with it; as Horovod does it, as
 float32 or float16."""
 HOST = "/CPU:0"
-"""Where numpy's functions and our collectives run, whatever device the gradients are on."""
+"""Device of numpy's functions and our collectives, whatever device the gradients are on."""
 LONGEST_WAIT_S = 5.0
 """Seconds for the other tensors of a step that failed; a graph that leaves out some of the traced
 ones waits this long for nothing."""
 NO_SPLITS = np.empty(0, np.int32)
 """Splits of an array that goes to all ranks alike."""
+WATCHED_STEPS = 100
+"""Steps in which a variable is watched; each costs a copy of it."""
+ENOUGH = 3
+"""Steps of one kind before a warning: one or two may be skipped, or have a learning rate of 0."""
+TOLERANCE = 0.02
+"""Share by which roundings, and a loss scale's division, may change an update."""
+VISIBLE = 1e-4
+"""Size of an update, beside the value, that float32 shows with less error than that."""
+UNCHANGED = (
+    "%d gradients of %r were reduced, and the variable did not change before the next: if they "
+    "were thrown away, the residual keeps what was not sent of them, and it moves the weights "
+    "later. Take such gradients from a plain tf.GradientTape; accumulate batches before the tape "
+    "reduces them, and leave a step out before, not behind, hvd.DistributedGradientTape's "
+    "gradient(). At a learning rate of 0 nothing is wrong"
+)
+ALTERED = (
+    "gradients were multiplied by about %g after the compressor had given them back (of %r), which "
+    "with optimizer= are updates, not gradients: every step is as much shorter or longer. If they "
+    "are clipped, leave that out, and give the bound to the memory, as in memory={'id': "
+    "'adam_correction', 'clip_norm': 1.0}; if a loss scale divides them, give the compressor "
+    "grad_scaler="
+)
 
 
 def call_numpy(
@@ -55,48 +75,44 @@ def call_numpy(
 
 
 @dataclass(eq=False)
-class BucketUnderWay:
-    """A bucket whose exchange has begun."""
+class SealedBucket:
+    """The exchange of a bucket's tensors, ``lock``ed by the thread that processes its result."""
 
     conversation: Conversation
     bucket: BucketRun
     numbers: tuple[int, ...]
     lock: threading.Lock = field(default_factory=threading.Lock)
-    """Held by the thread that processes the last phase's data."""
     is_finished: bool = False
     failure: Exception | None = None
+
+
+class GraphOwner(Owner, Protocol):
+    """The part of a TensorFlow compressor that its graphs use."""
+
+    process_set: ProcessSet
+    functions: GraphFunctions
 
 
 class GraphFunctions:
     """The two halves of a tensor's step, called by TensorFlow's executor in any thread.
 
-    Every tensor is a bucket of its own, unless Horovod hands several over as a group. Horovod
-    reduces each gradient, or group, inside a branch of its own, and no tensor can pass from one
-    branch's graph to another's.
+    Every tensor is a bucket of its own, unless Horovod hands several over as a group: Horovod
+    reduces each gradient, or group, in a branch of its own, and no tensor can pass to another's.
 
-    Parameters
-    ----------
-    tokens : positions of variables, by their ``identity.runtime_token``
+    ``tokens`` are positions of variables, by their ``variables.runtime_token``.
     """
 
-    def __init__(
-        self,
-        step: Step,
-        collective: Collective,
-        tokens: Mapping[bytes, int],
-        ledger: Ledger,
-        policy: Fallback | None = None,
-    ) -> None:
-        self._step = step
-        self._collective = collective
-        self._padding = Padding(step.stats.count_padding)
-        self._tokens = tokens
-        self._ledger = ledger
-        self._policy = policy
+    def __init__(self, owner: GraphOwner, tokens: Mapping[bytes, int], policy: Policy) -> None:
+        self._step, self._collective = owner.step, owner.collective
+        self._ledger = owner.watchdog.ledger
+        self._padding = Padding(owner.step.stats.count_padding)
+        self._tokens, self._policy = tokens, policy
+        self._planner = policy if isinstance(policy, GraphPlannedGroups) else None
+        self._debts = policy.debts if isinstance(policy, Fallback) else None
         self._place: tuple[int, int] | None = None
         self._numbers = itertools.count()
         self._tickets: dict[int, Ticket] = {}
-        self._under_way: dict[int, BucketUnderWay] = {}
+        self._sealed: dict[int, SealedBucket] = {}
         self._dense_bytes: dict[str, int] = {}
         self.dense_bytes = 0
         """Bytes per step of the tensors that Horovod reduces dense."""
@@ -104,7 +120,6 @@ class GraphFunctions:
         self._counted: StepRun | None = None
         self.follower: Follower | None = None
         self.recorder: Recorder | None = None
-        self.planner: GraphPlannedGroups | None = None
         self.witness: Witness | None = None
 
     def note_dense(self, spec: TensorSpec) -> None:
@@ -117,16 +132,14 @@ class GraphFunctions:
         self._traced.add(spec.key)
 
     def position(self, token: Value) -> int | None:
-        """Return a variable's position; None if it is not registered."""
-        return self._tokens.get(token if type(token) is bytes else _as_bytes(token))
+        # TensorFlow passes a string as bytes, or eagerly as an array that holds them.
+        return self._tokens.get(token if type(token) is bytes else bytes(token.item()))
 
     def forget(self) -> None:
         """Drop everything in progress, because Horovod was restarted and no exchange will end."""
         self._tickets.clear()
-        self._under_way.clear()
+        self._sealed.clear()
         self._place = None
-
-    # -- sending ----------------------------------------------------------------------------------
 
     def send(
         self, gradient: np.ndarray, token: Value, scale: Value, way: Value = SPARSE
@@ -146,18 +159,15 @@ class GraphFunctions:
     ) -> tuple[np.ndarray, np.int64]:
         """Return the array to allreduce for a tensor, and the tensor's number.
 
-        Parameters
-        ----------
         gradient : flat; only read, as it is TensorFlow's own memory
-        token : of its variable
         scale : of the loss, followed by the hyper-parameters of a handed-over optimizer
-        way : of the step, as ``branches`` numbers them
-        is_joined : the tensor travels with others
+        way : SPARSE or EVERYTHING
+        is_joined : the tensor shares its message with others
         """
         if self._place is None:
             self._place = self._collective.rank, self._collective.world_size
         rank, world_size = self._place
-        came_s = 0.0 if self.planner is None else time.perf_counter()
+        came_s = 0.0 if self._planner is None else time.perf_counter()
         position = self.position(token)
         everything = bool(way == EVERYTHING)
         if position is None:
@@ -169,14 +179,15 @@ class GraphFunctions:
                 error, f"of {gradient.size} entries", gradient.dtype, rank, world_size
             )
         else:
-            if self.witness is not None:
-                self.witness.look(position)
+            if self.witness is not None and self.witness.position == position:
+                self.witness.look()
+            loss_scale = float(scale) if self.follower is None else self.follower.note(scale)
             wire, ticket = self._step.compress(
                 position,
                 gradient,
                 rank,
                 world_size,
-                self._note(scale),
+                loss_scale,
                 everything=everything,
                 is_joined=is_joined,
             )
@@ -187,44 +198,44 @@ class GraphFunctions:
             self._counted = ticket.run
             if self.dense_bytes:
                 self._step.stats.count_bytes("dense", self.dense_bytes)
-        if self.planner is not None and position is not None:
-            self.planner.took(position, ticket, came_s)
-        if everything and self._policy is not None and position is not None:
-            self._policy.debts.pay(position, ticket.run)
+        if position is not None:
+            if self._planner is not None:
+                self._planner.took(position, ticket, came_s)
+            if everything and self._debts is not None:
+                self._debts.pay(position, ticket.run)
         if self.recorder is not None and len(ticket.run.entered) >= len(self._traced):
             self.recorder.submitted(ticket.run)
         return wire, np.int64(number)
 
     def seal(self, *numbers: np.int64) -> tuple[np.ndarray, np.ndarray]:
-        """Return the first array that the exchange of these tensors moves, with splits.
-
-        All ranks have them in the same order.
-        """
-        all_numbers = tuple(int(number) for number in numbers)
-        tickets = [self._tickets[number] for number in all_numbers]
+        """Return the first array that the exchange of these tensors moves, with splits; all ranks
+        have them in the same order."""
+        all_numbers = tuple(map(int, numbers))
+        tickets = list(map(self._tickets.__getitem__, all_numbers))
         bucket, spans = joined(tickets), self._step.spans
         if spans.is_heard:
             bucket.began_s = spans.now()
         assert self._place is not None
         conversation = self._step.converse(bucket, tickets[0].run, *self._place)
         conversation = self._padding.carry(conversation, bucket.index)
-        under_way = BucketUnderWay(conversation, bucket, all_numbers)
-        self._under_way.update(dict.fromkeys(all_numbers, under_way))
-        return _moved(next(conversation))
+        sealed = SealedBucket(conversation, bucket, all_numbers)
+        self._sealed.update(dict.fromkeys(all_numbers, sealed))
+        return self.advance(numbers[0], None)
 
-    def advance(self, number: np.int64, received: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the next array that the exchange moves, with splits."""
-        return _moved(self._under_way[int(number)].conversation.send(received))
-
-    # -- receiving --------------------------------------------------------------------------------
+    def advance(self, number: np.int64, received: Value) -> tuple[np.ndarray, np.ndarray]:
+        """Return the next array that the exchange moves, with splits; at first ``received`` is
+        None."""
+        request = self._sealed[int(number)].conversation.send(received)
+        splits = getattr(request, "splits", NO_SPLITS)
+        return request.array, splits.astype(np.int32, copy=False)
 
     def receive(
         self, number: np.int64, reduced: np.ndarray, received: np.ndarray, parameter: np.ndarray
     ) -> np.ndarray:
         """Return the reduced gradient, flat; any error is raised after the step is taken back."""
-        ticket, under_way = self._tickets.pop(int(number)), self._under_way.pop(int(number))
+        ticket, sealed = self._tickets.pop(int(number)), self._sealed.pop(int(number))
         run = ticket.run
-        run.received.update(under_way.numbers)  # all of its phases are over
+        run.received.update(sealed.numbers)  # all of its phases are over
         # Another thread waits for this exchange, to raise the step's failure: zeros, which nobody
         # will see, let it go on at once.
         if run.is_raising and ticket.position is not None:
@@ -235,30 +246,28 @@ class GraphFunctions:
                 raise run.failure
             # The carrier first: it refuses before anything of the message is taken in.
             self._step.report(ticket, reduced)
-            with under_way.lock:  # the thread that comes first does it for all
-                if not under_way.is_finished:
-                    under_way.is_finished = True
-                    self._finish(under_way, received)
-            if under_way.failure is not None:
-                raise under_way.failure
+            with sealed.lock:  # the thread that comes first does it for all
+                if not sealed.is_finished:
+                    sealed.is_finished = True
+                    self._finish(sealed, received)
+            if sealed.failure is not None:
+                raise sealed.failure
             result = self._step.result(ticket, reduced, parameter)
         except Exception as error:
-            if self.planner is not None:
-                self.planner.fail()
             self._take_back(run, error)
             raise
         self._ledger.end(ticket.key)
-        if self.witness is not None:
-            self.witness.note(ticket.position, result, ticket.scale)
-        if self.planner is not None:
-            self.planner.returned()
+        if self.witness is not None and self.witness.position == ticket.position:
+            self.witness.note(result, ticket.scale)
+        if self._planner is not None:
+            self._planner.returned()
         return result
 
-    def _finish(self, under_way: BucketUnderWay, received: np.ndarray) -> None:
-        bucket = under_way.bucket
+    def _finish(self, sealed: SealedBucket, received: np.ndarray) -> None:
+        bucket = sealed.bucket
         try:
             try:
-                under_way.conversation.send(received)
+                sealed.conversation.send(received)
             except StopIteration as stop:
                 if bucket.began_s:
                     keys = ", ".join(self._step.specs[position].key for position in bucket.members)
@@ -269,7 +278,7 @@ class GraphFunctions:
             else:
                 raise AssertionError("an exchange asks for more collectives than its phases name")
         except Exception as error:  # for every tensor of the bucket to raise, in its own thread
-            under_way.failure = error
+            sealed.failure = error
 
     def _take_back(self, run: StepRun, error: Exception) -> None:
         """Undo a step in one thread, while the step's other tensors are in other threads.
@@ -280,18 +289,13 @@ class GraphFunctions:
         self._ledger.clear()
         if is_elastic():  # Horovod's elastic run ends in silence at errors that it does not know
             logger.error("%s: %s", type(error).__name__, error)
-        if self._policy is not None:
-            self._policy.fail()
+        self._policy.fail()
         run.is_raising, run.failure = True, run.failure or error
         deadline = time.monotonic() + LONGEST_WAIT_S
         while len(run.received) < len(self._traced) and time.monotonic() < deadline:
             time.sleep(0.001)
-        self._step.fail(run, error)
+        self._step.transactions.fail(run, error)
         run.is_raising = False
-
-    def _note(self, scale: Value) -> float:
-        """Return the loss scale; store the hyper-parameters that follow it."""
-        return float(scale) if self.follower is None else self.follower.note(np.asarray(scale))
 
     def finish_dense(
         self, token: Value, scale: Value, reduced: np.ndarray, parameter: np.ndarray
@@ -299,16 +303,58 @@ class GraphFunctions:
         """Return the optimizer's input for a tensor that Horovod reduced itself."""
         position = self.position(token)
         assert position is not None  # one that is unknown is refused when it is traced
-        ticket = self._step.enter_dense(position, self._note(scale))
+        loss_scale = float(scale) if self.follower is None else self.follower.note(scale)
+        ticket = self._step.enter_dense(position, loss_scale)
         return self._step.finish_dense(ticket, reduced, parameter)
 
 
-def _as_bytes(token: Value) -> bytes:
-    # TensorFlow passes a string as bytes, or eagerly as an array that holds them.
-    return bytes(token.item() if isinstance(token, np.ndarray) else token)
+class Witness:
+    """Detects a program with a tape that does not apply the results, or changes them first.
 
+    It compares the smallest compressed variable, at ``position``, between steps with its expected
+    update.  ``factors`` are those of a ``Follower``; None without one.
+    """
 
-def _moved(request: Request) -> tuple[np.ndarray, np.ndarray]:
-    if isinstance(request, AllToAll):
-        return request.array, request.splits.astype(np.int32, copy=False)
-    return request.array, NO_SPLITS
+    def __init__(
+        self,
+        variables: Sequence[Value],
+        specs: dict[int, TensorSpec],
+        factors: Callable[[], tuple[float, float]] | None,
+    ) -> None:
+        self.position = min(specs, key=lambda i: specs[i].numel, default=-1)
+        self._key = specs[self.position].key if specs else ""
+        self._variable = variables[self.position] if specs else None
+        self._factors = factors
+        self._before: tuple[np.ndarray, int, list[float]] | None = None
+        self._steps = self._unchanged = self._altered = 0
+
+    def note(self, result: np.ndarray, scale: float) -> None:
+        """Keep the variable's value; the program will divide its result by the loss scale."""
+        if not result.any() or not np.isfinite(result).all():
+            return
+        index, expected = int(np.abs(result).argmax()), []
+        value = np.array(self._variable).reshape(-1)
+        if self._factors is not None:
+            factor, decay = self._factors()
+            expected = [-factor * result[index] / scale]
+            expected.append(expected[0] - decay * value[index])  # where Keras decays the variable
+        self._before = value, index, expected
+
+    def look(self) -> None:
+        """Look at the variable when its next gradient arrives; warn once, with the remedy."""
+        if self._before is None:
+            return
+        (value, index, expected), self._before = self._before, None
+        now = np.array(self._variable).reshape(-1)
+        self._steps += 1
+        if np.array_equal(value, now):
+            self._unchanged += 1
+        elif expected and abs(expected[0]) > VISIBLE * abs(value[index]):
+            found = float(now[index]) - float(value[index])
+            self._altered += all(abs(found - e) > TOLERANCE * abs(e) for e in expected)
+            if self._altered >= ENOUGH:
+                logger.warning(ALTERED, found / expected[0], self._key)
+        if self._unchanged >= ENOUGH:
+            logger.warning(UNCHANGED, self._unchanged, self._key)
+        if max(self._altered, self._unchanged) >= ENOUGH or self._steps >= WATCHED_STEPS:
+            self.position = -1

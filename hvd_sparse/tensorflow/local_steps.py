@@ -9,13 +9,13 @@ import tensorflow as tf
 
 from hvd_sparse.collectives.horovod_tensorflow import hvd
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.frontend.compression import check_local_steps
+from hvd_sparse.frontend.compression import LocalStepsBase, refuse_unfrozen
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.tensorflow.variables import VariableSource
 from hvd_sparse.untyped import Params, Report, Value
 
 
-class LocalSteps:
+class LocalSteps(LocalStepsBase):
     """Sparse exchange, every few steps, of each rank's movement under a local optimizer.
 
         pseudo-gradient = anchor - variable    after ``every`` steps
@@ -65,12 +65,11 @@ class LocalSteps:
         outer_momentum: float = 0.0,
         nesterov: bool = False,
     ) -> None:
-        check_local_steps(compression, every, outer_lr, outer_momentum, nesterov)
+        super().__init__(compression, every, outer_lr, outer_momentum, nesterov)
         if not tf.executing_eagerly():
             raise InvalidOption(
                 "LocalSteps is made inside of tf.function: make it once, before the training"
             )
-        self.every, self.taken = every, 0
         self._lr, self._momentum, self._nesterov = outer_lr, outer_momentum, nesterov
         self._source = VariableSource(variables)
         self._variables = self._source.variables()
@@ -81,8 +80,8 @@ class LocalSteps:
             if outer_momentum
             else []
         )
-        self.compressor: TensorflowCompressor = compression(self._anchors)
-        self._run: Any = tf.function(self._exchange)
+        self.compressor = compression(self._anchors)
+        self._run: Any = tf.function(self._reduce)
 
     @staticmethod
     def _beside(variable: tf.Variable, what: str, value: tf.Tensor) -> tf.Variable:
@@ -90,35 +89,14 @@ class LocalSteps:
         name = variable.name.partition(":")[0]
         return tf.Variable(value, name=name if what == "anchor" else f"{name}/{what}")
 
-    def advance(self) -> None:
-        """Count a local step, and exchange if it is due."""
-        self.taken += 1
-        if self.taken >= self.every:
-            self.exchange()
-
-    def _refuse_unfrozen(self) -> None:
-        """Raise InvalidOption where a variable without an anchor is trained, on all ranks alike as
-        their programs are."""
+    def _exchange(self) -> None:
         known = {variable.ref() for variable in self._variables}
         for variable in self._source.variables():
             if variable.ref() not in known:
-                raise InvalidOption(
-                    f"variable {variable.name!r} was frozen when LocalSteps was made, and is "
-                    "trained now: it has no anchor, and ranks would stay apart; make LocalSteps "
-                    "while it is unfrozen, and freeze it then, or make another LocalSteps now"
-                )
+                refuse_unfrozen(f"variable {variable.name!r}")
+        self._run()
 
-    def exchange(self) -> None:
-        """Exchange now. Collective; no effect if no step was taken since the last exchange.
-
-        Call it at the end if the number of steps is no multiple of ``every``.
-        """
-        if self.taken:
-            self._refuse_unfrozen()
-            self._run()
-            self.taken = 0
-
-    def _exchange(self) -> None:
+    def _reduce(self) -> None:
         """Reduce the movements by Horovod's tape, and take the outer step."""
         moved = [anchor - variable for anchor, variable in zip(self._anchors, self._variables)]
         # The tape's gradient of this is what was moved, and nothing else is summed over.
@@ -141,10 +119,6 @@ class LocalSteps:
         velocity = self._velocities[position]
         velocity.assign(self._momentum * velocity + gradient)
         return gradient + self._momentum * velocity if self._nesterov else velocity
-
-    def stats(self) -> Report:
-        """Return the compressor's report; its steps are exchanges."""
-        return self.compressor.stats()
 
     def state_dict(self) -> Report:
         """Return this rank's state, without the model and the local optimizer.

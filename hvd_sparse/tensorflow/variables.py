@@ -1,16 +1,31 @@
-"""The variables to compress: from a model, a list or a callable; never TensorFlow 1's."""
+"""The variables to compress, and which of them a gradient belongs to.
+
+Horovod passes a compressor a tensor without a name, but its calling frame holds the lists of
+gradients and variables side by side: the same object at position i of `grads` is the gradient of
+`vars[i]`.  Order of calls, names and shapes are no evidence, because groups reorder, local layers
+and `None` gradients are left out, and two models may share names and shapes.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import tensorflow as tf
 
-from hvd_sparse.errors import InvalidOption, UnsupportedInput
-from hvd_sparse.tensorflow.keras3 import prefix_of, values_of
+from hvd_sparse.collectives.horovod_tensorflow import hvd
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.errors import (
+    InvalidOption,
+    RankMismatch,
+    UnknownGradient,
+    UnsupportedInput,
+    UnsupportedReduction,
+)
 from hvd_sparse.types import FLOATS, TensorSpec
-from hvd_sparse.untyped import Params, Value
+from hvd_sparse.untyped import Params, ProcessSet, Report, Value
 
 NONE_YET = (
     "there are no variables to compress: give the model itself where its first batch builds it, or "
@@ -23,38 +38,53 @@ GRAPHS_OF_1 = (
     "Keras' fit, without tf.Graph, Session and tf.compat.v1.disable_eager_execution(), or use "
     "hvd.Compression.fp16"
 )
-MADE_WHILE_TRACED = (
-    "a compressor is being made inside a tf.function, whose graph is traced: TensorFlow traces it "
-    "again for other arguments, and each time another compressor would begin, without what the "
-    "last one kept back. Make it outside, once: compression = Compression.ldte_bs(params, ...) "
-    "before the tf.function, which then only uses it"
-)
+FUNCTIONS = "tensorflow.python.eager.polymorphic_function.polymorphic_function"
+SCALES = ("prescale_factor", "postscale_factor")
+CALLS = "_hvd_sparse_identity_calls"
+
+
+# -- which variables there are --------------------------------------------------------------------
+
+
+def value_of(variable: Value) -> Value:
+    """Return the ``tf.Variable`` in a Keras 3 variable; all else as it is."""
+    return variable.value if _is_of_keras(variable) and hasattr(variable, "value") else variable
+
+
+def values_of(variables: Iterable[Value]) -> list[Value]:
+    """Return the ``tf.Variable`` of each, also in lists of lists."""
+    return [values_of(v) if isinstance(v, (list, tuple)) else value_of(v) for v in variables]
+
+
+def _is_of_keras(thing: Value) -> bool:
+    return any(cls.__module__.split(".")[0] == "keras" for cls in type(thing).__mro__)
 
 
 class VariableSource:
-    """Variables of a model, a list or a callable, asked for as late as possible: models are often
-    built by their first batch.
-
-    Attributes
-    ----------
-    prefix : of the variables' names, to be left out
-    """
+    """Variables of a model, a list or a callable, asked for late: the first batch may build a
+    model."""
 
     def __init__(self, params: Params) -> None:
         refuse_graphs()
-        self._ask, self.prefix = _asker(params), prefix_of(params)
+        self._params = params
+        # of the class, as an unbuilt model's own raises
+        self._is_model = hasattr(type(params), "trainable_variables")
+        if not (self._is_model or callable(params)):
+            if isinstance(params, (str, bytes)) or not hasattr(params, "__iter__"):
+                raise InvalidOption(
+                    f"{params!r} has no variables: give a model, model.trainable_variables, or a "
+                    "callable"
+                )
+            self._params = list(params)
+            if not self._params:  # for ever: Keras' list of an unbuilt model is empty
+                raise InvalidOption(NONE_YET)
+        # Keras 3's variables have the model's name in theirs if the first batch built the model,
+        # but not if it was loaded.
+        is_named = _is_of_keras(params) and hasattr(params, "name")
+        self._prefix = f"{params.name}/" if is_named else ""
 
     def variables(self) -> list[tf.Variable]:
-        """Return the ``tf.Variable`` objects, also those inside Keras 3's variables.
-
-        Variables that are neither floats nor trained, for example counters and states of random
-        generators, are left out.
-
-        Raises
-        ------
-        InvalidOption : there are none, or one is given twice
-        UnsupportedInput : they are TensorFlow 1's
-        """
+        """Return the ``tf.Variable`` objects, without counters and states of random generators."""
         refuse_tensorflow_1()
         given = list(self._ask())
         variables = values_of(given)
@@ -63,7 +93,11 @@ class VariableSource:
             for each, value in zip(given, variables)
         }
         for variable in variables:
-            _refuse_variable_of_1(variable)
+            graph = getattr(variable, "graph", None)  # a program may keep it beyond its graph
+            if graph is not None and not graph.building_function:
+                raise UnsupportedInput(
+                    f"variable {variable.name!r} is in a graph of TensorFlow 1. {GRAPHS_OF_1}"
+                )
             if not isinstance(variable, tf.Variable):
                 raise InvalidOption(
                     f"{variable!r} is no tf.Variable: give a model, model.trainable_variables, or "
@@ -78,73 +112,251 @@ class VariableSource:
                 raise InvalidOption(f"variable {name!r} is given twice: give each variable once")
         return variables
 
+    def _ask(self) -> Iterable[Value]:
+        if not self._is_model:
+            return self._params() if callable(self._params) else self._params  # type: ignore[no-any-return]
+        try:
+            return self._params.trainable_variables  # type: ignore[no-any-return]
+        except ValueError as error:  # raised by Keras models that are not built
+            raise InvalidOption(f"{NONE_YET}. {error}") from error
 
-def specs_of(variables: Sequence[tf.Variable], prefix: str = "") -> list[TensorSpec]:
-    """Return the specs that ranks must agree on; names lose their prefix.
-
-    Variables with the same name, which Keras layers may have, are distinguished by their order.
-    """
-    seen: Counter[str] = Counter()
-    specs = []
-    for variable in variables:
-        name = variable.name.removeprefix(prefix)
-        seen[name] += 1
-        key = name if seen[name] == 1 else f"{name}#{seen[name]}"
-        if not variable.shape.is_fully_defined():
-            raise UnsupportedInput(
-                f"variable {key!r} has shape {variable.shape}: give it a shape without unknown "
-                "dimensions"
-            )
-        specs.append(
-            TensorSpec(key, tuple(variable.shape.as_list()), tf.as_dtype(variable.dtype).name)
-        )
-    return specs
+    def specs(self, variables: Sequence[tf.Variable]) -> list[TensorSpec]:
+        """Return the specs that ranks must agree on; variables of one name are numbered."""
+        seen: Counter[str] = Counter()
+        specs = []
+        for variable in variables:
+            name = variable.name.removeprefix(self._prefix)
+            seen[name] += 1
+            key = name if seen[name] == 1 else f"{name}#{seen[name]}"
+            if not variable.shape.is_fully_defined():
+                raise UnsupportedInput(
+                    f"variable {key!r} has shape {variable.shape}: give it a shape without unknown "
+                    "dimensions"
+                )
+            shape, dtype = tuple(variable.shape.as_list()), tf.as_dtype(variable.dtype).name
+            specs.append(TensorSpec(key, shape, dtype))
+        return specs
 
 
 def refuse_graphs() -> None:
-    """Raise UnsupportedInput in TensorFlow 1's graphs, InvalidOption while a function is traced."""
+    """Refuse TensorFlow 1's graphs, and to make a compressor while a function is traced."""
     refuse_tensorflow_1()
     if not tf.executing_eagerly():
-        raise InvalidOption(MADE_WHILE_TRACED)
+        raise InvalidOption(
+            "a compressor is being made inside a tf.function, whose graph is traced: TensorFlow "
+            "traces it again for other arguments, and each time another compressor would begin, "
+            "without what the last one kept back. Make it outside, once: compression = "
+            "Compression.ldte_bs(params, ...) before the tf.function, which then only uses it"
+        )
 
 
 def refuse_tensorflow_1() -> None:
-    """Raise UnsupportedInput in a graph of TensorFlow 1, whose variables have no value until a
-    session runs.
-
-    ``tf.init_scope`` leaves the graphs that functions are traced into, and no others.
-    """
-    with tf.init_scope():
+    """Refuse a graph of TensorFlow 1, whose variables have no value until a session runs."""
+    with tf.init_scope():  # leaves the graphs that functions are traced into, and no others
         if not tf.executing_eagerly():
             raise UnsupportedInput(f"this is a graph of TensorFlow 1. {GRAPHS_OF_1}")
 
 
-def _refuse_variable_of_1(variable: Value) -> None:
-    """Refuse a TensorFlow 1 variable, also outside its graph, because a program may keep
-    variables."""
-    graph = getattr(variable, "graph", None)
-    if graph is not None and not graph.building_function:
-        raise UnsupportedInput(
-            f"variable {variable.name!r} is in a graph of TensorFlow 1. {GRAPHS_OF_1}"
-        )
-
-
-def _asker(params: Params) -> Callable[[], Sequence[tf.Variable]]:
-    def of_model() -> Sequence[tf.Variable]:
-        try:
-            return params.trainable_variables  # type: ignore[no-any-return]
-        except ValueError as error:  # raised by Keras models that are not built
-            raise InvalidOption(f"{NONE_YET}. {error}") from error
-
-    if hasattr(type(params), "trainable_variables"):  # of the class: an unbuilt model's own raises
-        return of_model
-    if callable(params):
-        return params  # type: ignore[no-any-return]
-    if isinstance(params, (str, bytes)) or not hasattr(params, "__iter__"):
+def check_names(names: Sequence[str]) -> None:
+    """Refuse equal names where Horovod, which groups by name, would drop a gradient."""
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
         raise InvalidOption(
-            f"{params!r} has no variables: give a model, model.trainable_variables, or a callable"
+            f"two variables are called {twice[0]!r}, and Horovod tells those of groups apart by "
+            "name: give the layers names of their own, or groups= a number"
         )
-    variables = list(params)
-    if not variables:  # and there never will be any: Keras' list of an unbuilt model is empty
-        raise InvalidOption(NONE_YET)
-    return lambda: variables
+
+
+# -- which one a gradient belongs to --------------------------------------------------------------
+
+
+@dataclass
+class CallSite:
+    """What Horovod's frames hold about a call of ``compress``; None where they do not.
+
+    together : the tensors of Horovod's group, if there are several
+    gradients, variables : all of Horovod's call, side by side; a gradient may be None
+    scales : Horovod's factors before and after the reduction
+    """
+
+    variable: object | None = None
+    process_set: Value = None
+    op: object | None = None
+    together: object | None = None
+    gradients: Sequence[Value] | None = None
+    variables: Sequence[Value] | None = None
+    scales: tuple[float, float] = (1.0, 1.0)
+
+
+def find_call_site(tensor: object, process_set: ProcessSet) -> CallSite:
+    """Return Horovod's current call, and refuse those that no compressor can serve.
+
+    The variable belongs to the call being *traced*; a later run of the trace may be for another
+    one: see `runtime_token`.
+    """
+    refuse_tensorflow_1()
+    refuse_xla()
+    site = CallSite()
+    group: list[int] | None = None
+    for frame in callers():
+        if frame.f_globals.get("__name__") != "horovod.tensorflow":
+            continue
+        local = frame.f_locals
+        # AutoGraph fills locals that are not set yet with marker objects, so a name alone proves
+        # nothing.
+        if site.process_set is None and hasattr(local.get("process_set"), "process_set_id"):
+            site.process_set = local["process_set"]
+        if site.op is None and isinstance(local.get("op"), int):
+            site.op = local["op"]
+        if all(isinstance(local.get(name), float) for name in SCALES):
+            site.scales = (local[SCALES[0]], local[SCALES[1]])
+        if group is None and isinstance(local.get("index_group"), list):
+            group = local["index_group"]
+        tensors = local.get("tensor_list")
+        if site.together is None and isinstance(tensors, list) and len(tensors) > 1:
+            site.together = tensors
+        # AutoGraph compiles Horovod's functions anew, and puts "tf__" before their names.
+        if frame.f_code.co_name.removeprefix("tf__") == "allreduce_grads":
+            _place(site, tensor, local, group)
+            break
+    _check_reduction(site, process_set)
+    return site
+
+
+def _place(site: CallSite, tensor: object, local: Report, group: list[int] | None) -> None:
+    gradients, variables = local.get("grads"), local.get("vars")
+    if not isinstance(gradients, (list, tuple)) or not isinstance(variables, (list, tuple)):
+        return
+    if len(gradients) != len(variables):
+        return
+    site.gradients, site.variables = gradients, variables
+    positions = range(len(gradients)) if group is None else group
+    owners = tuple(i for i in positions if gradients[i] is tensor)
+    if owners:
+        turn = _times_asked(tensor, owners) % len(owners) if len(owners) > 1 else 0
+        site.variable = variables[owners[turn]]
+
+
+def _times_asked(tensor: object, owners: tuple[int, ...]) -> int:
+    """Return how often this tensor was asked for before, for these positions.
+
+    The gradient of `a + b` is one object for both, and Horovod asks for each in list order. The
+    count lives on the tensor and so ends with its graph; an id would be reused.
+    """
+    calls = getattr(tensor, CALLS, None)
+    if calls is None:
+        calls = {}
+        setattr(tensor, CALLS, calls)
+    calls[owners] = calls.get(owners, -1) + 1
+    return int(calls[owners])
+
+
+def runtime_token(variable: Value) -> Value:
+    """Return a string tensor that names the variable's resource each time the graph runs; an empty
+    one for None.
+
+    Horovod reduces inside a `tf.function` with the variables as arguments, so with one compressor
+    for two equal models, TensorFlow runs the trace of the first for the second. Only the variable's
+    handle, an input, tells them apart.  An unregistered variable has a token too: TensorFlow
+    numbers a graph's branches by their content, and the numbers are part of the collectives' names.
+    """
+    return tf.constant(b"") if variable is None else tf.io.serialize_tensor(variable.handle)
+
+
+class VariableIndex:
+    """Finds the position of a variable, also by another object that wraps the same resource."""
+
+    def __init__(self, variables: Sequence[Value]) -> None:
+        # The variables are held, and hold their handles, so that no id comes to mean another.
+        self.variables = list(variables)
+        self._by_handle = {id(_eager_handle(v)): i for i, v in enumerate(self.variables)}
+
+    def lookup(self, variable: object) -> int | None:
+        handle = _eager_handle(variable)
+        return None if handle is None else self._by_handle.get(id(handle))
+
+    def tokens(self) -> dict[bytes, int]:
+        """Return the positions by the variables' `runtime_token`s."""
+        with tf.init_scope():
+            return {bytes(runtime_token(v).numpy()): i for i, v in enumerate(self.variables)}
+
+    def find(self, tensor: tf.Tensor, variable: object | None) -> tuple[int | None, Value]:
+        """Return the position of a gradient's variable, and the variable; None if it is unknown.
+
+        Without a variable of Horovod's frames, it is the only one of this static shape and dtype.
+        """
+        if variable is not None:
+            return self.lookup(variable), variable
+        kind = tensor.shape, tensor.dtype.name
+        alike = [(i, v) for i, v in enumerate(self.variables) if (v.shape, v.dtype.name) == kind]
+        return alike[0] if len(alike) == 1 else (None, None)
+
+
+def _eager_handle(variable: object) -> object | None:
+    """Return the resource handle outside all graphs, the same object for every wrapper of a
+    variable."""
+    handle: object | None = getattr(variable, "handle", None)
+    while handle is not None:
+        graph = getattr(handle, "graph", None) if not hasattr(handle, "numpy") else None
+        if graph is None:
+            return handle
+        # Inside a traced function: the graph's stand-in for a handle outside.
+        captures = getattr(graph, "captures", ())
+        handle = next((outside for outside, inside in captures if inside is handle), None)
+    return None
+
+
+def spec_of_unknown(
+    tensor: tf.Tensor, variable: object | None, configuration: Configuration
+) -> TensorSpec:
+    """Return a placeholder for a gradient without a registered variable, whose compression fails on
+    all ranks; UnknownGradient if it would go dense, without a carrier for the other ranks."""
+    name = getattr(variable, "name", "of unknown name")
+    if tensor.shape.is_fully_defined():
+        spec = TensorSpec(name, tuple(tensor.shape.as_list()), tensor.dtype.name)
+        if configuration.is_sparse(spec.shape, spec.numel):
+            return spec
+    raise UnknownGradient(
+        f"the gradient of the variable {name!r}, of shape {tensor.shape}, has no registered "
+        "variable: give the compressor all variables that the tape or optimizer has (outside "
+        "of hvd.DistributedGradientTape and hvd.DistributedOptimizer, only shapes that are "
+        "unique are known)"
+    )
+
+
+# -- who calls ------------------------------------------------------------------------------------
+
+
+def callers() -> Iterator[Value]:
+    """Yield the frames of all callers, the innermost first."""
+    frame: Value = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _check_reduction(site: CallSite, process_set: ProcessSet) -> None:
+    if site.op is not None and site.op not in (hvd.Average, hvd.Sum):
+        raise UnsupportedReduction(
+            "Horovod's op is neither hvd.Average nor hvd.Sum, which alone can be restored: use one"
+        )
+    theirs = site.process_set
+    if theirs is not None and theirs.process_set_id != process_set.process_set_id:
+        raise RankMismatch(
+            f"the compressor's process set is {process_set}, Horovod's is {theirs}: give "
+            "process_set= to both"
+        )
+
+
+def refuse_xla() -> None:
+    """Refuse to trace a graph that XLA will compile, because its own error names operations that no
+    user has written."""
+    for frame in callers():
+        if frame.f_globals.get("__name__") == FUNCTIONS and getattr(
+            frame.f_locals.get("self"), "_jit_compile", None
+        ):
+            raise UnsupportedInput(
+                "the training step is to be compiled by XLA, which knows no collectives of "
+                "Horovod: say model.compile(..., jit_compile=False), as Keras 3 turns it on by "
+                "itself where there is a GPU, or leave jit_compile=True out of tf.function"
+            )

@@ -1,16 +1,27 @@
-"""``hvd_sparse.torch.Compression``: the named methods for PyTorch."""
+"""``hvd_sparse.torch.Compression``: the named methods, and their compressors in elastic states."""
 
 from __future__ import annotations
 
 import torch
+from horovod.torch.elastic.state import StateHandler, get_handler_registry, set_handler_registry
 
-from hvd_sparse.configuration import Configuration
 from hvd_sparse.frontend.compression import AutoMethod, SendNothing
 from hvd_sparse.frontend.torch.optimizer import ReadsTorch
 from hvd_sparse.methods import Methods
-from hvd_sparse.plan.policy import Policy
 from hvd_sparse.torch.compressor import TorchCompressor
-from hvd_sparse.untyped import Context, GradScaler, Params, ProcessSet
+from hvd_sparse.untyped import Context
+
+
+class TorchSendNothing(SendNothing):
+    """Gives Horovod one number a tensor, and every rank its own gradient back."""
+
+    def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Context]:
+        """Return a number for Horovod, and the gradient."""
+        return torch.zeros(1), tensor
+
+    def decompress(self, tensor: torch.Tensor, ctx: Context) -> torch.Tensor:
+        """Return the rank's own gradient; a sparse one came without a context, and is passed on."""
+        return tensor if ctx is None else ctx
 
 
 class Compression(ReadsTorch, AutoMethod, Methods):
@@ -31,38 +42,30 @@ class Compression(ReadsTorch, AutoMethod, Methods):
     """
 
     _plans_groups = True
-
-    @classmethod
-    def _create(
-        cls,
-        params: Params,
-        configuration: Configuration,
-        process_set: ProcessSet,
-        grad_scaler: GradScaler,
-        policy: Policy | None = None,
-    ) -> TorchCompressor:
-        return TorchCompressor(params, configuration, process_set, grad_scaler, policy)
-
-    @classmethod
-    def nothing(cls, params: Params = None) -> TorchSendNothing:
-        """Return a compressor that sends nothing, to measure the upper bound of any speed-up.
-
-        Every rank trains with its own gradients, so use it for timing only.
-
-        Parameters
-        ----------
-        params : as for the other methods; ignored
-        """
-        return TorchSendNothing()
+    _compressor = TorchCompressor
+    _nothing = TorchSendNothing
 
 
-class TorchSendNothing(SendNothing):
-    """Gives Horovod one number a tensor, and every rank its own gradient back."""
+class CompressorStateHandler(StateHandler):  # type: ignore[misc]
+    """A compressor in ``hvd.elastic.TorchState(model=..., compressor=compressor)``.
 
-    def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Context]:
-        """Return a number for Horovod, and the gradient."""
-        return torch.zeros(1), tensor
+    It commits and restores this rank's state, and redistributes it when the world has changed.
+    Without a handler, Horovod would pickle the compressor and give rank 0's to all ranks.
+    """
 
-    def decompress(self, tensor: torch.Tensor, ctx: Context) -> torch.Tensor:
-        """Return the rank's own gradient; a sparse one came without a context, and is passed on."""
-        return tensor if ctx is None else ctx
+    def __init__(self, compressor: TorchCompressor) -> None:
+        super().__init__(compressor)
+        self.save()
+
+    def save(self) -> None:
+        self.value.commit()
+
+    def restore(self) -> None:
+        self.value.go_back()
+
+    def sync(self) -> None:
+        # no commit, as Horovod's handler of the model makes none here
+        self.value.rejoin()
+
+
+set_handler_registry([(TorchCompressor, CompressorStateHandler), *get_handler_registry()])

@@ -9,10 +9,13 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from hvd_sparse.collectives._process_set import rank_in
-from hvd_sparse.collectives.horovod_device import HorovodDeviceCollective
-from hvd_sparse.collectives.horovod_torch import HorovodTorchCollective, hvd
-from hvd_sparse.collectives.topology import is_elastic
+from hvd_sparse.collectives.horovod_torch import (
+    HorovodDeviceCollective,
+    HorovodTorchCollective,
+    catch_up,
+    hvd,
+)
+from hvd_sparse.collectives.topology import is_elastic, rank_in
 from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.configuration import DEVICE_WIRE, HOST_WIRE, Configuration
 from hvd_sparse.errors import (
@@ -28,32 +31,33 @@ from hvd_sparse.frontend.torch.arrays import (
     flatten,
     late_gradient,
     lies_in,
+    like,
     own_memory,
+    to_host,
     unflatten,
     vector_of,
 )
-from hvd_sparse.frontend.torch.clipping import clip_alone, hold_back
 from hvd_sparse.frontend.torch.compressor import ParameterCompressor
 from hvd_sparse.kernels.torch.vector import upload
-from hvd_sparse.plan.measuring import HidingPolicy, PlannedGroups
-from hvd_sparse.plan.policy import EVERYTHING, Policy
-from hvd_sparse.plan.trial import SPARSE
-from hvd_sparse.state.gathering import Gatherer
+from hvd_sparse.plan.measuring import PlannedGroups
+from hvd_sparse.plan.policy import EVERYTHING, FP16, SPARSE, Policy
+from hvd_sparse.state.checkpoint_file import Gatherer
 from hvd_sparse.step.buckets import grouped
 from hvd_sparse.step.driver import NOTHING, Driver
 from hvd_sparse.step.records import StepRun, Ticket
-from hvd_sparse.torch.changes import Changes, in_words
-from hvd_sparse.torch.identity import (
+from hvd_sparse.torch.gradients import (
+    Changes,
     ParameterIndex,
     check_named,
+    clip_alone,
     find_optimizer,
+    hold_back,
+    in_words,
     refuse_parameter,
 )
-from hvd_sparse.torch.last_gradient_wait import LastGradientWait
 from hvd_sparse.torch.wire import (
     DenseTicket,
-    DenseWay,
-    as_horovod_wants,
+    LastGradientWait,
     device_of_wire,
     fetch_carrier,
 )
@@ -67,13 +71,8 @@ class TorchCompressor(ParameterCompressor):
     """A stateful compressor with Horovod's ``compress`` and ``decompress``.  Made by
     ``Compression``.
 
-    Parameters
-    ----------
     named_parameters : pairs of name and parameter, the same as given to Horovod's optimizer
-    configuration : parts and options
     process_set : Horovod's; None for all ranks
-    grad_scaler : the loss scaler
-    policy : chooses each step's way; None to compress at every step
     """
 
     has_device_wire = True
@@ -118,13 +117,8 @@ class TorchCompressor(ParameterCompressor):
             wire = HorovodDeviceCollective(self.process_set, device, count)
             self.messenger = PatientCollective(wire, self.watchdog)
         self._driver = Driver(self.step, self.messenger, self.name, padding)
-        self._dense = DenseWay(
-            self.step, self._driver, self._changes, self._parameters, stays=device is not None
-        )
         if configuration.groups == PLANNED:
             self._policy = PlannedGroups(self.step, self.name)
-        elif configuration.hides:
-            self._policy = HidingPolicy(self.step, self.name)
         self._is_led = type(self._policy) is not Policy  # most are not, and are spared the calls
         self._is_scaled = grad_scaler is not None
 
@@ -149,17 +143,16 @@ class TorchCompressor(ParameterCompressor):
         way = policy.begin(self, position) if self._is_led else SPARSE
         self.watchdog.ledger.begin(spec.key)
         if way not in (SPARSE, EVERYTHING):
-            return self._dense.pass_on(tensor, position, way)
+            return self._pass_on(tensor, position, way)
         self.results.settle(position)
         scale = self._scale_of(position) if self._is_scaled else 1.0
-        ticket: Ticket
-        context: Ticket | DenseTicket
+        context: Context
         if self._is_sparse[position]:
             wire, ticket = self._send(tensor, position, scale, everything=way == EVERYTHING)
             context = ticket
         else:
-            wire, ticket = self._dense.leave(tensor, position, scale)
-            context = DenseTicket(tensor, spec.key, ticket)
+            wire, context = self._send_dense(tensor, position, scale)
+            ticket = context.ticket
         self._submitted(ticket.run)
         if self._is_led:
             policy.sent(self, position, ticket)
@@ -187,6 +180,35 @@ class TorchCompressor(ParameterCompressor):
         self._changes.give(position, spec.key, self._parameters[position], ticket.run, watched)
         device = self._carrier_device
         return torch.from_numpy(carrier) if device is None else upload(carrier, device), ticket
+
+    def _send_dense(
+        self, gradient: torch.Tensor, position: int, scale: float
+    ) -> tuple[torch.Tensor, DenseTicket]:
+        """Enter a gradient into the step, and return the tensor for Horovod to reduce."""
+        wire = self._as_horovod_wants(gradient)
+        parameter = self._parameters[position]
+        ticket = self.step.enter_dense(position, scale, wire.nbytes)
+        if wire is not parameter.grad:  # else Horovod sums in place, and nothing is overwritten
+            self._changes.give(position, ticket.key, parameter, ticket.run)
+        return wire, DenseTicket(gradient, ticket.key, ticket)
+
+    def _pass_on(
+        self, gradient: torch.Tensor, position: int, way: str
+    ) -> tuple[torch.Tensor, DenseTicket]:
+        """Return the tensor for Horovod to reduce if all tensors are "dense" or "fp16"."""
+        is_wide = gradient.dtype in (torch.float32, torch.float64)
+        wire = self._as_horovod_wants(gradient.half() if way == FP16 and is_wide else gradient)
+        self.step.stats.count_bytes("dense", wire.nbytes)
+        parameter, key = self._parameters[position], self.step.keys[position]
+        if wire is not parameter.grad:
+            self._changes.give(position, key, parameter, None)
+        return wire, DenseTicket(gradient, key, None)
+
+    def _as_horovod_wants(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Return the gradient, contiguous, as float32 for bfloat16, which Horovod does not know,
+        and in the memory that messages travel from."""
+        dense = gradient.float() if gradient.dtype == torch.bfloat16 else gradient
+        return to_host(dense.contiguous()) if self._wire_device is None else dense.contiguous()
 
     def _scale_of(self, position: int) -> float:
         """Return the loss scale of the step that a tensor enters."""
@@ -220,7 +242,7 @@ class TorchCompressor(ParameterCompressor):
             if self._changes.given:
                 self._refuse_changes(tensor, ctx)
             if isinstance(ctx, DenseTicket):
-                result, ticket = self._dense.finish(tensor, ctx), ctx.ticket
+                result, ticket = self._finish_dense(tensor, ctx), ctx.ticket
             else:
                 result, ticket = self._finish(tensor, ctx), ctx
             self._hand_out(ticket, result)
@@ -240,7 +262,7 @@ class TorchCompressor(ParameterCompressor):
     def _finish(self, tensor: torch.Tensor, ticket: Ticket) -> torch.Tensor:
         gradient, memory = cast("tuple[torch.Tensor, np.ndarray | None]", ticket.extra)
         parameter = NOTHING
-        if self.configuration.memory.finishes and ticket.position is not None:
+        if self._finishes and ticket.position is not None:
             parameter = self._value_of(ticket.position)
         reduced = tensor.numpy() if tensor.is_cpu else fetch_carrier(tensor)
         flat = self._driver.decompress(reduced, ticket, parameter)
@@ -250,9 +272,27 @@ class TorchCompressor(ParameterCompressor):
             return gradient
         return unflatten(flat, gradient)
 
+    def _finish_dense(self, reduced: torch.Tensor, ctx: DenseTicket) -> torch.Tensor:
+        ticket, gradient = ctx.ticket, ctx.gradient
+        if not reduced.is_cpu:
+            catch_up(reduced.device)
+        if ticket is None:
+            return like(reduced, gradient)
+        if ticket.error is not None:
+            self._driver.refuse(ticket)
+        assert ticket.position is not None
+        if not (reduced.is_cpu or self._finishes) and bool(reduced.isfinite().all()):
+            return like(reduced, gradient)  # as finish_dense does, without the way to the host
+        flat = flatten(reduced, self.step.specs[ticket.position])
+        parameter = self._value_of(ticket.position) if self._finishes else NOTHING
+        finished = self.step.finish_dense(ticket, flat, parameter)
+        if finished is not flat:
+            return unflatten(finished, gradient)
+        is_same = reduced.dtype == gradient.dtype and gradient.is_cpu and gradient.is_contiguous()
+        return reduced if is_same else like(reduced, gradient)
+
     def _refuse_changes(self, tensor: torch.Tensor, ctx: Context) -> None:
-        """Raise ChangedGradient at a step's first result if the program changed a gradient that
-        Horovod's result would overwrite."""
+        """Raise ChangedGradient at a step's first result if a gradient was changed meanwhile."""
         keys, run = self._changes.take()
         if not keys:
             return
@@ -270,7 +310,7 @@ class TorchCompressor(ParameterCompressor):
         wire, ticket = self._driver.poison(error, key, np.float64)
         ticket.extra = gradient, None
         if not self.configuration.is_sparse(tuple(gradient.shape), gradient.numel()):
-            dense = as_horovod_wants(gradient, stays=self._wire_device is not None)
+            dense = self._as_horovod_wants(gradient)
             self.step.stats.count_bytes("dense", dense.nbytes)
             return dense, DenseTicket(gradient, key, ticket)
         device = self._carrier_device
@@ -284,11 +324,7 @@ class TorchCompressor(ParameterCompressor):
         return HOST_WIRE if self._wire_device is None else DEVICE_WIRE
 
     def stats(self) -> Report:
-        """Return counts of everything sent, as every PyTorch compressor does, and the wire.
-
-        wire : "host", or "device" if Horovod gets messages and dense gradients as tensors on the
-        gradients' device
-        """
+        """Return counts of everything sent, as every PyTorch compressor does, and the ``wire``."""
         return {**super().stats(), "wire": self.wire}
 
     def _describe(self, specs: Sequence[TensorSpec]) -> Report:
@@ -315,8 +351,7 @@ class TorchCompressor(ParameterCompressor):
         self.has_begun = True
 
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:
-        """Do an optimizer's work from now on; the optimizer applies the result.  ``Compression``
-        calls it once.
+        """Do an optimizer's work from now on; the optimizer applies the result.
 
         In a world of one rank, and outside the process set, Horovod calls no compressor, so the
         optimizer stays unchanged.
@@ -394,7 +429,6 @@ class TorchCompressor(ParameterCompressor):
         self._policy.regrouped(self, groups)
 
     def close(self) -> None:
-        """Release the name and the hooks; do not use the compressor afterwards."""
         super().close()
         self._changes.forget()
         self._index.close()

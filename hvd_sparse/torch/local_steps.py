@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 import torch
 
 from hvd_sparse.collectives.horovod_torch import hvd
 from hvd_sparse.compatibility import refuse_hiding
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.frontend.compression import check_local_steps
+from hvd_sparse.frontend.compression import LocalStepsBase, refuse_unfrozen
 from hvd_sparse.torch.compressor import TorchCompressor
 from hvd_sparse.untyped import Optimizer, ProcessSet, Report, State, Value
 
 Named = list[tuple[str, torch.nn.Parameter]]
 
 
-class LocalSteps:
+class LocalSteps(LocalStepsBase):
     """A local optimizer on every rank, whose movement is sent sparse every few steps.
 
         pseudo-gradient = anchor - parameter    after ``every`` steps of the local optimizer
@@ -70,6 +69,8 @@ class LocalSteps:
         local.exchange()
     """
 
+    compressor: TorchCompressor
+
     def __init__(
         self,
         optimizer: Optimizer,
@@ -87,8 +88,8 @@ class LocalSteps:
                 "the local optimizer is Horovod's, which exchanges at every step: give LocalSteps "
                 "the optimizer itself"
             )
-        check_local_steps(compression, every, outer_lr, outer_momentum, nesterov)
-        self.optimizer, self.every, self.taken = optimizer, every, 0
+        super().__init__(compression, every, outer_lr, outer_momentum, nesterov)
+        self.optimizer = optimizer
         named = [(name, p) for name, p in named_parameters if p.is_floating_point()]
         self._named: Named = [(name, p) for name, p in named if p.requires_grad]
         self._frozen: Named = [(name, p) for name, p in named if not p.requires_grad]
@@ -101,7 +102,7 @@ class LocalSteps:
         ]
         # not told where it is not asked for: the caller's partial may have given one already
         own = {} if process_set is None else {"process_set": process_set}
-        self.compressor: TorchCompressor = compression(self._anchors, **own)
+        self.compressor = compression(self._anchors, **own)
         try:
             refuse_hiding(self.compressor.configuration.rule, "local steps send between passes")
         except InvalidOption:
@@ -122,7 +123,7 @@ class LocalSteps:
             process_set=chosen,
         )
 
-    def step(self, closure: Any = None) -> Value:
+    def step(self, closure: Value = None) -> Value:
         """Take a step of the local optimizer, and exchange if it is due.
 
         Parameters
@@ -138,29 +139,15 @@ class LocalSteps:
         """Count a local step taken elsewhere, for example by ``GradScaler.step(optimizer)``, and
         exchange if it is due."""
         self._refuse_unfrozen()
-        self.taken += 1
-        if self.taken >= self.every:
-            self.exchange()
+        super().advance()
 
     def _refuse_unfrozen(self) -> None:
-        """Raise InvalidOption where a parameter without an anchor is trained, on all ranks alike as
-        their programs are."""
         for name, parameter in self._frozen:
             if parameter.requires_grad:
-                raise InvalidOption(
-                    f"parameter {name!r} was frozen when LocalSteps was made, and is trained now: "
-                    "it has no anchor, and ranks would stay apart; make LocalSteps while it is "
-                    "unfrozen, and freeze it then, or make another LocalSteps now"
-                )
+                refuse_unfrozen(f"parameter {name!r}")
 
     @torch.no_grad()
-    def exchange(self) -> None:
-        """Exchange now. Collective; no effect if no step was taken since the last exchange.
-
-        Call it at the end if the number of steps is no multiple of ``every``.
-        """
-        if not self.taken:
-            return
+    def _exchange(self) -> None:
         for (_, anchor), (_, parameter) in zip(self._anchors, self._named):
             # the direction in which SGD at a rate of 1 moves the anchor to the parameter
             anchor.grad = anchor - parameter
@@ -169,11 +156,6 @@ class LocalSteps:
             parameter.copy_(anchor)
             # a third copy of the model would stay between exchanges otherwise
             anchor.grad = None
-        self.taken = 0
-
-    def stats(self) -> Report:
-        """Return the compressor's report; its steps are exchanges."""
-        return self.compressor.stats()
 
     def state_dict(self) -> Report:
         """Return this rank's state, without the model and the local optimizer.

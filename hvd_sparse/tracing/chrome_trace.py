@@ -45,8 +45,7 @@ _LOCK = threading.Lock()
 class TraceFile:
     """The timeline of one process.  Safe to call from many threads.
 
-    If the file cannot be written any more, this is logged once, the file ends there and training
-    continues.
+    If the file cannot be written any more, this is logged, the file ends and training continues.
     """
 
     def __init__(self, path: Path, rank: int) -> None:
@@ -129,13 +128,11 @@ class TraceFile:
                 os.close(file)
 
     def flush(self) -> None:
-        """Write all events so far to the file."""
         with self._lock:
             if self._file is not None:
                 self._put_out()
 
     def close(self) -> None:
-        """Write the last events and close the file."""
         with self._lock:
             if self._file is not None:
                 self._unwritten.append("\n]\n")
@@ -144,10 +141,7 @@ class TraceFile:
 
 
 def _open(path: Path) -> int:
-    """Open and empty a regular file.
-
-    Links are not followed, and a pipe, which would make its writer wait, is refused.
-    """
+    """Open and empty a regular file, without following links or waiting for a pipe's reader."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         file = os.open(path, flags, 0o666)
@@ -175,10 +169,8 @@ def _refusal(path: Path, why: str | None) -> InvalidOption:
 
 
 def path_of(setting: str, rank: int) -> Path:
-    """Return the path of a rank's file, from the value of ``HVD_SPARSE_TIMELINE``.
-
-    The rank's number replaces ``{rank}`` in the setting, or comes before the suffix.  In elastic
-    runs, where ranks change, the number of the process follows it.
+    """Return the path of a rank's file: its number replaces ``{rank}``, or comes before the suffix.
+    In elastic runs, where ranks change, the number of the process follows.
     """
     # a new process may get the rank of one that ended, whose file must not be emptied
     number = f"{rank}.{os.getpid()}" if is_elastic() else str(rank)
@@ -191,18 +183,9 @@ def path_of(setting: str, rank: int) -> Path:
 
 
 def follow(spans: Spans, rank: Callable[[], int]) -> TraceFile | None:
-    """Write a compressor's spans if ``HVD_SPARSE_TIMELINE`` is set, and return the file.
+    """Write a compressor's spans if ``HVD_SPARSE_TIMELINE`` is set, and return the process's file.
 
-    All compressors of a process share one file.
-
-    Parameters
-    ----------
-    spans : the compressor's spans
-    rank : function that returns this process's rank; called if a file is opened
-
-    Raises
-    ------
-    InvalidOption : the file cannot be written
+    ``rank`` is only called if a file is opened. Raises InvalidOption if it cannot be written.
     """
     setting = os.environ.get(SETTING)
     if not setting:

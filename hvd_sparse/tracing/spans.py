@@ -1,8 +1,4 @@
-"""Spans: begin and end of the parts of a step, passed to listeners.
-
-Listeners are the run-time planner and timelines.  Without listeners the clock is not read, so spans
-cost nothing.
-"""
+"""Spans: begin and end of the parts of a step, passed to listeners (the planner and timelines)."""
 
 from __future__ import annotations
 
@@ -16,13 +12,10 @@ called from several threads."""
 
 
 class Spans:
-    """The listeners to the spans of one compressor.
+    """The listeners to one compressor's spans; without listeners the clock is not read.
 
-    Attributes
-    ----------
-    clock : returns the seconds for listeners; ``time.thread_time`` gives a thread's CPU time
-        instead of elapsed time, for a single listener that compares no threads
-    is_heard : whether there is a listener
+    ``clock`` returns the seconds; ``time.thread_time`` gives a thread's CPU time instead of elapsed
+    time, for a single listener that compares no threads.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -31,12 +24,10 @@ class Spans:
         self.is_heard = False
 
     def add(self, listener: Listener) -> None:
-        """Add a listener to every span that begins from now on."""
         self._listeners = (*self._listeners, listener)
         self.is_heard = True
 
     def remove(self, listener: Listener) -> None:
-        """Remove a listener, if it is there."""
         self._listeners = tuple(each for each in self._listeners if each != listener)
         self.is_heard = bool(self._listeners)
 

@@ -1,2 +1,1 @@
-"""The watchdog: finds the ranks that keep a step waiting, and ends a process that waits too
-long."""
+"""The watchdog, which ends a process that waits too long, and names the ranks it waits for."""

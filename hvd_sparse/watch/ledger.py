@@ -1,24 +1,55 @@
-"""The ledger counts the tensors that this rank has submitted and that have not returned."""
+"""The ledger counts the tensors that this rank has submitted and that have not returned.
+
+Its clock counts the seconds in which this process ran: not those in which it is suspended, or one
+thread holds Python's lock, because such a wait is no other rank's fault.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from hvd_sparse.watch.clock import clock
+TURN_S = 0.25
+"""Seconds between two readings: the most by which this clock is behind."""
+MOST_S = 1.0
+"""Seconds that count at most between two readings."""
+
+
+class RunningClock:
+    """A clock of this process; ``now_s`` are the seconds counted so far."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the clock, unless it runs; a forked child must start its own clock."""
+        with self._lock:
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(
+                    target=self._run, name="hvd_sparse clock", daemon=True
+                )
+                self._thread.start()
+
+    def _run(self) -> None:
+        read_s = time.monotonic()
+        while True:
+            time.sleep(TURN_S)
+            last_s, read_s = read_s, time.monotonic()
+            self.now_s += min(read_s - last_s, MOST_S)
+
+
+clock = RunningClock()
 
 
 class Ledger:
-    """Counts of submissions by name, and the start time of each pending tensor.
+    """Counts of submissions by name, and the start time of each pending tensor, thread-safe.
 
-    Thread-safe. Ranks compare how often each has submitted a name, because names and their order
-    are the same on all ranks. Ages are in seconds of ``watch.clock``.
-
-    Attributes
-    ----------
-    begun : number of all submissions in this process
+    Names and their order are the same on all ranks, so ranks compare the counts.
     """
 
     def __init__(self) -> None:
@@ -31,14 +62,12 @@ class Ledger:
         self.begun = self._begun_before = 0
 
     def begin(self, name: str) -> None:
-        """Record that this rank submits a tensor."""
         with self._lock:
             self._counts[name] += 1
             self.begun += 1
             self._since[name] = self._last_change = clock.now_s
 
     def end(self, name: str) -> None:
-        """Record that the result of a tensor has arrived."""
         with self._lock:
             self._since.pop(name, None)
             self._last_change = clock.now_s
@@ -80,17 +109,16 @@ class Ledger:
 
     @property
     def submissions(self) -> int:
-        """Return the number of submissions in this world."""
+        """The number of submissions in this world."""
         return self.begun - self._begun_before
 
     @property
     def is_waiting(self) -> bool:
-        """Return whether some thread is inside ``waiting``."""
         return self._waits > 0
 
     @property
     def idle_s(self) -> float:
-        """Return the seconds since a tensor was last submitted or returned."""
+        """The seconds since a tensor was last submitted or returned."""
         return clock.now_s - self._last_change
 
     def pending(self) -> dict[str, int]:

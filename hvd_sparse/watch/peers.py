@@ -1,11 +1,9 @@
 """Questions to the other ranks about their progress, for times when Horovod does not answer.
 
-A thread of every rank answers at a UDP port, even while Horovod waits. The ranks exchange their
-addresses in one allgather while Horovod still works. A question is one datagram, and so is an
-answer; a rank that has ended, is paused or holds Python's lock does not answer.
-
-A question begins with the secret of the asked rank, which is drawn in every process and known to
-the other ranks only. A question without the secret is neither parsed nor answered.
+A thread of every rank answers at a UDP port; a rank that has ended, is paused or holds Python's
+lock does not. A question is one datagram, and so is an answer. It begins with the secret of the
+asked rank, without which it is neither parsed nor answered. The ranks exchange addresses and
+secrets in one allgather while Horovod still works.
 """
 
 from __future__ import annotations
@@ -43,7 +41,8 @@ logger = logging.getLogger("hvd_sparse")
 @dataclass(frozen=True)
 class Endpoint:
     """The address at which a rank answers: its host's IPv4 addresses (some may be unreachable from
-    other hosts), a UDP port, and the secret that begins a question."""
+    other hosts), a UDP port, and the secret that begins a question.
+    """
 
     rank: int
     addresses: tuple[str, ...]
@@ -53,14 +52,8 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Answer:
-    """A rank's answer to a question.
-
-    Attributes
-    ----------
-    rank : the rank that was asked
-    submissions : tensors that it has submitted
-    behind : names among those asked about that it has submitted less often than the asking rank
-    place : the lines that the main thread is executing
+    """A rank's answer: its submissions, the names among those asked about that it has submitted
+    less often than the asking rank (``behind``), and the lines that its main thread executes.
     """
 
     rank: int
@@ -70,12 +63,7 @@ class Answer:
 
 
 class Port:
-    """A thread that answers the other ranks' questions until ``close``.
-
-    Parameters
-    ----------
-    answer : function of the asking rank's submissions by tensor
-    """
+    """A thread that answers the other ranks' questions until ``close``."""
 
     def __init__(self, answer: Callable[[Mapping[str, int]], Answer]) -> None:
         self._answer = answer
@@ -87,7 +75,6 @@ class Port:
         threading.Thread(target=self._serve, name="hvd_sparse port", daemon=True).start()
 
     def close(self) -> None:
-        """Answer no more questions."""
         self._is_closed = True
         with contextlib.suppress(OSError):  # wakes up the thread, which closes the socket
             self._socket.sendto(b"", ("127.0.0.1", self.number))
@@ -133,11 +120,7 @@ def ask_all(
 ) -> dict[int, Answer]:
     """Ask all ranks at once which tensors they have not submitted; return the answers by rank.
 
-    Parameters
-    ----------
-    endpoints : addresses of the ranks to ask
-    submitted : this rank's submissions by tensor, oldest first; the first ``LONGEST_LIST`` are sent
-    patience_s : seconds to wait for answers
+    ``submitted`` are this rank's submissions by tensor, oldest first; ``LONGEST_LIST`` are sent.
     """
     mark = secrets.token_hex(TOKEN_BYTES // 2).encode()
     question = mark + json.dumps(dict(islice(submitted.items(), LONGEST_LIST))).encode()
@@ -160,6 +143,5 @@ def ask_all(
 
 
 def names(keys: Sequence[str]) -> str:
-    """Return the first names of tensors, and the number of the others, as text."""
     hidden = len(keys) - LONGEST_LIST
     return ", ".join(keys[:LONGEST_LIST]) + (f" and {hidden} more tensors" if hidden > 0 else "")

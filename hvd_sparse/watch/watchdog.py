@@ -1,28 +1,39 @@
 """The watchdog: a thread that ends a process that waits too long, and names the ranks it waits for.
 
-Horovod's own wait has no limit, and releases Python's lock. So a thread checks the tensors that
-this rank has submitted and that have not returned. When the oldest is older than ``timeout_s``, the
-thread asks the other ranks, reports which of them have not submitted which tensors, and ends the
-process; the launcher then ends the other processes. A wait of this package raises
-``ExchangeTimeout`` first.
+Horovod's own wait has no limit. So a thread checks the tensors that this rank has submitted and
+that have not returned. When the oldest is older than ``timeout_s``, the thread asks the other
+ranks, reports which of them have not submitted which tensors, and ends the process; the launcher
+then ends the other processes. A wait of this package raises ``ExchangeTimeout`` first. Only the
+seconds in which this process ran count.
 
-Only the seconds in which this process ran count. If a rank does not answer, the limit is
-``TIMES_IN_DOUBT`` times as long.
+Horovod shuts down at the interpreter's exit, and waits there for the other ranks. Under MPI that
+wait may never end if an error left a rank in an exchange, so ``prepare_end`` limits it.
 """
 
 from __future__ import annotations
 
+import atexit
+import faulthandler
 import logging
+import os
+import re
+import signal
+import sys
+import sysconfig
 import threading
+import time
+import traceback
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from hvd_sparse.collectives.contract import Collective, Pending
-from hvd_sparse.errors import ExchangeTimeout
-from hvd_sparse.watch.clock import TURN_S, clock
-from hvd_sparse.watch.ending import JOIN_REASON, prepare_end, say_and_exit, was_ended_by_join
-from hvd_sparse.watch.ledger import Ledger
+from hvd_sparse.errors import ExchangeTimeout, SparseError
+from hvd_sparse.watch.ledger import TURN_S, Ledger, clock
 from hvd_sparse.watch.peers import (
     LONGEST_LIST,
     PATIENCE_S,
@@ -33,7 +44,6 @@ from hvd_sparse.watch.peers import (
     ask_all,
     names,
 )
-from hvd_sparse.watch.stack import is_in_join, lines_of_main_thread, place_of
 
 GRACE_S = 30.0
 """Seconds that a program has to handle ``ExchangeTimeout`` before the process is ended."""
@@ -52,19 +62,34 @@ SILENCE = (
 
 NOBODY = "all ranks answer and have submitted them: the network, or what drives it, is stuck"
 UNKNOWN = "the other ranks are unknown, as they have not come to the first exchange"
-
+JOIN_REASON = (
+    "hvd.join() cannot be used with hvd_sparse: Horovod hangs or ends every rank when an allgather "
+    "that it has cached is left by one of them. Give all ranks equally many batches, for instance "
+    "by DistributedSampler(drop_last=True), or dataset.repeat() with steps_per_epoch"
+)
+EXIT_CODE = 124
+"""Exit status of an ended process, the same as that of timeout(1)."""
+END_S = 10
+"""Seconds that Horovod's shutdown may take after an error of this package."""
+LAST_ANSWERS_S = 1.0
+"""Seconds for which a process that is about to end still answers, because other ranks' limits end
+at about the same time and must not find this rank gone."""
 
 logger = logging.getLogger("hvd_sparse")
+
+LIBRARIES = (
+    *(sysconfig.get_paths()[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")),
+    str(Path(__file__).resolve().parents[1]),
+    "<",
+)
+"""Prefixes of file names of libraries, which are not the user's code."""
+_LINE = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 
 class Watchdog:
     """Watch one compressor's ledger, and answer the other ranks' questions about it.
 
-    Parameters
-    ----------
-    name : name of the compressor
-    rank : rank of this process in the compressor's process set
-    timeout_s : seconds that a submitted tensor may take; with None the watchdog only answers
+    A submitted tensor may take ``timeout_s`` seconds; with None the watchdog only answers.
     """
 
     def __init__(self, name: str, rank: int, timeout_s: float | None) -> None:
@@ -94,21 +119,19 @@ class Watchdog:
         self._peers = [endpoint for endpoint in endpoints if endpoint.token != self._port.token]
 
     def close(self) -> None:
-        """Stop watching and answering."""
         self._is_over.set()
         self._port.close()
         self.ledger.restart()
 
     def has_silent_rank(self) -> bool:
-        """Ask all ranks, and return whether some rank does not answer."""
         return len(self._ask(self.ledger.pending())) < len(self._peers)
 
     def give_up(self) -> str:
-        """Return a text of the pending tensors and the ranks that have not submitted them.
+        """Return a text of the pending tensors and the ranks that have not submitted them, for an
+        error.
 
-        The caller raises an error with this text. If the program then submits nothing more, because
-        it waits for Horovod in its error handling or at its exit, the watchdog ends it after
-        ``GRACE_S``.
+        If the program then submits nothing more, because it waits for Horovod in its error handling
+        or at its exit, the watchdog ends it after ``GRACE_S``.
         """
         pending = self.ledger.pending()
         why = self._describe(pending, self._ask(pending))
@@ -145,9 +168,8 @@ class Watchdog:
     def _judge(self, limit_s: float, name: str, count: int, age_s: float) -> None:
         """End the process if a tensor is overdue.
 
-        The limit is ``timeout_s`` if a rank is behind. It is ``TIMES_IN_DOUBT`` times as long if a
-        rank does not answer, because it may hold Python's lock and continue, or if all ranks have
-        submitted the tensor.
+        The limit is ``TIMES_IN_DOUBT`` times as long if a rank does not answer, because it may hold
+        Python's lock and continue, or if all ranks have submitted the tensor.
         """
         is_last = age_s > TIMES_IN_DOUBT * limit_s
         if age_s <= limit_s or (self._spared == (name, count) and not is_last):
@@ -205,6 +227,87 @@ class Watchdog:
             say_and_exit(f"hvd_sparse {self.name!r}: ExchangeTimeout: {why}. {REMEDY}")
 
 
+def say_and_exit(words: str) -> None:
+    """Write text to standard error and end the process, whatever its other threads do."""
+    # Not through Python's files and handlers, because another thread may hold their locks forever.
+    os.write(2, (words + "\n").encode())
+    time.sleep(LAST_ANSWERS_S)
+    os._exit(EXIT_CODE)
+
+
+# Once per process, after hvd.init: functions registered last run first, so before Horovod's
+# shutdown.
+@lru_cache(maxsize=1)
+def prepare_end() -> None:
+    """Limit Horovod's shutdown to ``END_S`` seconds after an error of this package.
+
+    After a failed ``hvd.join()`` print the reason, which Horovod's error does not contain.
+    """
+    atexit.register(_at_exit)
+
+
+def _at_exit() -> None:
+    if was_ended_by_join():
+        sys.stderr.write(f"hvd_sparse: {JOIN_REASON}\n")
+        sys.stderr.flush()
+    elif not isinstance(getattr(sys, "last_value", None), SparseError):
+        return
+    if threading.current_thread() is threading.main_thread():
+        # An alarm is the only timer that needs neither a thread nor Python's lock.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(END_S)
+
+
+def was_ended_by_join() -> bool:
+    """Return whether the error that ends this program was raised in ``hvd.join()``."""
+    trace = traceback.walk_tb(getattr(sys, "last_traceback", None))
+    codes = [(frame.f_code, number) for frame, number in trace]
+    return is_in_join([Line(code.co_filename, number, code.co_name) for code, number in codes])
+
+
+class Line(NamedTuple):
+    file: str
+    number: int
+    function: str
+
+
+def lines_of_main_thread() -> list[Line]:
+    """Return the lines of the main thread's stack, innermost first; empty without a free
+    descriptor.
+
+    faulthandler reads them, because frame objects of a running thread are unsafe: CPython 3.11 may
+    collect garbage while it creates a frame's ``f_back``, and if a finalizer lets the thread
+    continue, the frame is gone and the process crashes.
+    """
+    try:
+        with open(os.memfd_create("hvd_sparse stack"), "w+b") as file:
+            faulthandler.dump_traceback(file, all_threads=True)
+            file.seek(0)
+            text = file.read().decode()
+    except OSError:
+        return []
+    head = re.search(rf"hread 0x0*{threading.main_thread().ident:x} .*\n", text)
+    stack = text[head.end() :].partition("\n\n")[0] if head else ""
+    return [Line(file, int(number), name) for file, number, name in _LINE.findall(stack)]
+
+
+def place_of(lines: Sequence[Line]) -> str:
+    """Return the main thread's innermost line, and the innermost one in the user's own files."""
+    if not lines:
+        return "no frame of its main thread"
+    own = next((line for line in lines if not line.file.startswith(LIBRARIES)), lines[0])
+    places = [lines[0]] if own is lines[0] else [lines[0], own]
+    return ", called by ".join(f"{file}:{number} ({name})" for file, number, name in places)
+
+
+def is_in_join(lines: Sequence[Line]) -> bool:
+    """Return whether a stack is inside ``hvd.join()``."""
+    folders = tuple(
+        f"{each}{os.sep}" for each in getattr(sys.modules.get("horovod"), "__path__", ())
+    )
+    return any(line.function == "join" and line.file.startswith(folders) for line in lines)
+
+
 class PatientPending:
     """A started collective, whose time limit counts only seconds in which this process ran."""
 
@@ -213,7 +316,6 @@ class PatientPending:
         self.is_done = pending.is_done  # the method itself, because it is polled
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
-        """Return the result within ``timeout_s`` seconds of the watchdog's clock."""
         if timeout_s is None:
             return self._pending.wait(None)
         began_s, left_s, is_extended = clock.now_s, timeout_s, False
@@ -230,12 +332,12 @@ class PatientPending:
                 raise failure
 
 
+@dataclass(eq=False)
 class PatientCollective:
     """A ``collectives.contract.Collective`` whose waits follow the watchdog's rules."""
 
-    def __init__(self, collective: Collective, watchdog: Watchdog) -> None:
-        self._collective = collective
-        self._watchdog = watchdog
+    _collective: Collective
+    _watchdog: Watchdog
 
     @property
     def rank(self) -> int:
@@ -254,9 +356,6 @@ class PatientCollective:
 
     def allreduce(self, array: np.ndarray, name: str) -> PatientPending:
         return PatientPending(self._collective.allreduce(array, name), self._watchdog)
-
-    def broadcast(self, array: np.ndarray, root: int, name: str) -> PatientPending:
-        return PatientPending(self._collective.broadcast(array, root, name), self._watchdog)
 
     def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> PatientPending:
         return PatientPending(self._collective.alltoall(array, splits, name), self._watchdog)

@@ -1,37 +1,34 @@
 """Carrier: the tiny tensor that Horovod reduces in place of the gradient.
 
-Horovod allreduces whatever ``compress`` returns. Indices cannot go through a sum, so the entries
-travel by allgather and the sum carries what all ranks must agree on:
+Horovod allreduces the output of ``compress``. Indices cannot be summed, so the entries are sent by
+allgather, and the sum checks that all ranks agree:
 
     entry              scale     meaning of its sum
-    1                  1         the factor that Horovod applied: Sum, Average and predivide come
-                                 out right untold
-    three of the rank  1         that it was a sum, over exactly the ranks of the compressor's
-                                 process set: the rank, its square, and a number in [0, 1) drawn
-                                 for it (other ranks can have the first two sums' means, as
-                                 {1, 2, 6} among 0 to 6)
-    words, words**2    2**-20    a checksum of configuration, tensor and step, in a few small
-                                 words: N * sum(w**2) equals sum(w)**2 only when all ranks have
-                                 the same word; with ``check_replicas_every`` another, of the
-                                 gradient that was applied
-    failed             2**-20    how many ranks could not compress
-    non-finite         2**-20    how many ranks have NaN or Inf in the tensor
-    density, norm      2**-20    telemetry: part of the entries sent, and |residual| squeezed
-                                 into [0, 1)
+    1                  1         the factor that Horovod applied: Sum, Average or predivide
+    three of the rank  1         proof of a sum over exactly the ranks of the compressor's process
+                                 set: the rank, its square, and a pseudo-random number in [0, 1)
+                                 (the means of the first two sums alone are not unique: 1, 2, 6
+                                 have those of 0 to 6)
+    words, words**2    2**-20    checksum of configuration, tensor and step, in small words:
+                                 N * sum(w**2) equals sum(w)**2 only if all ranks have the same
+                                 word; with ``check_replicas_every`` another, of an applied
+                                 gradient
+    failed             2**-20    number of ranks that could not compress
+    non-finite         2**-20    number of ranks with NaN or Inf in the tensor
+    density, norm      2**-20    telemetry: part of the entries sent; |residual| mapped to [0, 1)
 
-All but the ranks is scaled down so that the carriers of different ranks are far from parallel: of
-parallel vectors Adasum makes their average and could not be told from it.
+All but the ranks is scaled down, so that the carriers of different ranks are far from parallel:
+Adasum of parallel vectors is their average.
 
-Sums are recovered by rounding. How many bits fit a word follows from the dtype and the number of
-ranks: 20 in float64 up to 32 ranks; in float32 8 on 4 ranks, 5 on 32. float16 and bfloat16 cannot
-hold a carrier: they travel as float32.
+Sums are recovered by rounding. The bits of a word follow from the dtype and the number of ranks: 20
+in float64 up to 32 ranks; in float32 8 on 4 ranks, 5 on 32. Carriers of 16-bit gradients are
+float32.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import NamedTuple, NoReturn
 
 import numpy as np
@@ -51,13 +48,12 @@ TOLD = 4
 
 @lru_cache(maxsize=64)
 def drawn_for(rank: int) -> float:
-    """Return a pseudo-random number in [0, 1) for a rank."""
     return crc32(rank.to_bytes(4, "little")) / 2.0**32
 
 
 @lru_cache(maxsize=64)
 def _rank_sums(world_size: int) -> tuple[float, ...]:
-    """Return the sums that the three entries of the rank must have."""
+    """Return the sums of the three entries of the rank."""
     ranks = range(world_size)
     return (
         float(sum(ranks)),
@@ -68,11 +64,8 @@ def _rank_sums(world_size: int) -> tuple[float, ...]:
 
 @lru_cache(maxsize=64)  # nearly all tensors of a run have the same sums
 def _factor_of(sums: tuple[float, ...], world_size: int, slack: float) -> float:
-    """Return the factor by which Horovod multiplied the sums of the entries in full scale; 0 if
-    they are no multiple of the sums over all ranks.
-
-    slack : relative rounding error of the sums
-    """
+    """Return the factor of the unscaled entries' sums; 0 if they are no multiple of the sums over
+    all ranks, up to a relative error."""
     factor = sums[0] / world_size
     if not (factor > 0 and all(map(math.isfinite, sums))):
         return 0.0
@@ -84,16 +77,7 @@ def _factor_of(sums: tuple[float, ...], world_size: int, slack: float) -> float:
 
 
 class CarrierReport(NamedTuple):
-    """The content of the reduced carrier.
-
-    Attributes
-    ----------
-    factor : by which Horovod multiplied the sum: 1 for Sum, 1/N for Average
-    failures : how many ranks could not compress
-    non_finite : how many ranks have NaN or Inf in the tensor
-    density : mean over the ranks of the part of the tensor's entries that was sent
-    norm : mean over the ranks of the squeezed norm of the residual (0 without telemetry)
-    """
+    """The content of the reduced carrier: factor of the sum, numbers of ranks, and means."""
 
     factor: float
     failures: int
@@ -102,64 +86,29 @@ class CarrierReport(NamedTuple):
     norm: float
 
 
-@dataclass(frozen=True)
 class CarrierLayout:
-    """The places of a carrier's entries, for one dtype and number of ranks.
+    """The places of a carrier's entries.
 
-    Attributes
-    ----------
     dtype : float32 or float64
-    world_size : number of ranks
-    has_replica : a second checksum follows the first: of the gradient applied in an earlier step
+    has_replica : there is a second checksum, of the gradient applied in an earlier step
     """
 
-    dtype: np.dtype
-    world_size: int
-    has_replica: bool = False
-
-    @cached_property
-    def word_bits(self) -> int:
-        """Return the bits of a checksum word.
-
-        N * word**2 must be recovered by rounding from a sum of N rounded terms.
-        """
-        # A square needs twice the bits of a word, and the square of a sum of N words 2 * log2(N)
-        # more; three bits are left for rounding.
-        significand = np.finfo(self.dtype).nmant + 1
-        return max(
-            1,
-            min(CHECKSUM_BITS, (significand - 3 - 2 * math.ceil(math.log2(self.world_size))) // 2),
-        )
-
-    @cached_property
-    def words(self) -> int:
-        return math.ceil(CHECKSUM_BITS / self.word_bits) * (2 if self.has_replica else 1)
-
-    @cached_property
-    def _slack(self) -> float:
-        """Return the relative error that rounding can make in a sum over the ranks."""
-        return (16 + self.world_size) * float(np.finfo(self.dtype).eps)
-
-    @cached_property
-    def size(self) -> int:
-        return SHARED + 2 * self.words + TOLD
-
-    @cached_property
-    def _places(self) -> range:
-        return range(0, CHECKSUM_BITS, self.word_bits)
-
-    @cached_property
-    def _mask(self) -> int:
-        return (1 << self.word_bits) - 1
-
-    @cached_property
-    def _units(self) -> tuple[float, float]:
-        return SCALE * 2.0**-self.word_bits, SCALE * 2.0 ** (-2 * self.word_bits)
-
-    @cached_property
-    def _templates(self) -> dict[int, np.ndarray]:
-        """Return the constant entries of every rank's carrier, by rank."""
-        return {}
+    def __init__(self, dtype: np.dtype, world_size: int, has_replica: bool = False) -> None:
+        self.dtype, self.world_size, self.has_replica = dtype, world_size, has_replica
+        # N * word**2 is recovered by rounding from a sum of N rounded terms: a square needs twice
+        # the bits of a word, and the square of a sum of N words 2 * log2(N) more; three bits are
+        # left for rounding.
+        significand = np.finfo(dtype).nmant + 1
+        fitting = (significand - 3 - 2 * math.ceil(math.log2(world_size))) // 2
+        bits = max(1, min(CHECKSUM_BITS, fitting))
+        self._places = range(0, CHECKSUM_BITS, bits)
+        self._bits, self._mask = bits, (1 << bits) - 1
+        self._units = SCALE * 2.0**-bits, SCALE * 2.0 ** (-2 * bits)
+        self._words = len(self._places) * (2 if has_replica else 1)
+        self.size = SHARED + 2 * self._words + TOLD
+        # Upper bound of the relative rounding error of a sum over the ranks.
+        self._slack = (16 + world_size) * float(np.finfo(dtype).eps)
+        self._templates: dict[int, np.ndarray] = {}  # constant entries, by rank
 
     def write(
         self,
@@ -172,15 +121,10 @@ class CarrierLayout:
         density: float = 0.0,
         norm: float = 0.0,
     ) -> np.ndarray:
-        """Return this rank's carrier, [size], in the layout's dtype.
+        """Return this rank's carrier, [size].
 
-        Parameters
-        ----------
-        rank : of this process
         checksum : of configuration, tensor and step; ``CHECKSUM_BITS`` of it are sent
-        failed : this rank could not compress
-        replica : checksum of an applied gradient, where the layout has one
-        is_finite : False for NaN or Inf in this rank's tensor
+        replica : checksum of an applied gradient, if the layout has one
         density : part of the entries sent
         norm : L2 norm of the residual, 0 without telemetry
         """
@@ -190,7 +134,7 @@ class CarrierLayout:
             template[:SHARED] = 1.0, rank, rank * rank, drawn_for(rank)
         carrier = template.copy()
         # Words and their squares are scaled into [0, 1) like the rest, by powers of two: exactly.
-        mask, (unit, squared), at, words = self._mask, self._units, SHARED, self.words
+        mask, (unit, squared), at, words = self._mask, self._units, SHARED, self._words
         for each in (checksum, replica) if self.has_replica else (checksum,):
             for place in self._places:
                 word = (each >> place) & mask
@@ -212,12 +156,8 @@ class CarrierLayout:
     ) -> CarrierReport:
         """Return the ranks' joint report.
 
-        Parameters
-        ----------
-        reduced : [size], Horovod's result
-        key : name of the tensor, for errors
-        checksum : this rank's own, to compare with the other ranks'; None compares only theirs
-        rate : learning rate that is part of the checksum, for errors; None if none is
+        checksum : this rank's own; None compares only the ranks' sums
+        key, rate : tensor and learning rate, for errors; None if no rate is in the checksum
 
         Raises
         ------
@@ -236,7 +176,7 @@ class CarrierLayout:
         non_finite = round(values[-3] / factor / SCALE)
         # A rank that failed may have written any checksum, so its failure is the error to report.
         if not failures:
-            (unit, squared), words, is_mine = self._units, self.words, True
+            (unit, squared), words, is_mine = self._units, self._words, True
             mine, known = (0, 0) if checksum is None else (checksum, len(self._places))
             for number in range(words):
                 total = round(values[SHARED + number] / factor / unit)
@@ -244,7 +184,7 @@ class CarrierLayout:
                 if size * round(values[SHARED + words + number] / factor / squared) != total**2:
                     self._refuse_words(number, key, rate)
                 if number < known:
-                    word = (mine >> self.word_bits * number) & self._mask
+                    word = (mine >> self._bits * number) & self._mask
                     is_mine = is_mine and total == size * word
             if not is_mine:  # carriers of an old step agree among themselves
                 self._refuse_step(key)
@@ -261,14 +201,19 @@ class CarrierLayout:
         )
 
     def _refuse_words(self, number: int, key: str, rate: float | None) -> NoReturn:
-        """Raise the error for ranks that differ in a word; the first checksum's words come
-        first."""
+        """Raise the error for ranks that differ in a word."""
         if number < len(self._places):
-            raise RankMismatch(
+            words = (
                 f"tensor {key!r}: the ranks do not run the same step of the same configuration on "
                 "it; they must call compress for the same tensors equally often, with the same "
-                "options, and an optimizer with the same settings" + _and_rate(rate)
+                "options, and an optimizer with the same settings"
             )
+            if rate is not None:
+                words += (
+                    f"; the density follows the learning rate, which is {rate:g} on this rank: "
+                    "step schedulers on all ranks alike"
+                )
+            raise RankMismatch(words)
         raise ReplicaMismatch(
             f"tensor {key!r}: the gradients applied in the last checked step differ between ranks, "
             "so the replicas do too; go back to a checkpoint, and look for a faulty machine or "
@@ -283,24 +228,11 @@ class CarrierLayout:
         )
 
 
-def _and_rate(rate: float | None) -> str:
-    """Return the part of the error text about the learning rate."""
-    if rate is None:
-        return ""
-    return (
-        f"; the density follows the learning rate, which is {rate:g} on this rank: step schedulers "
-        "on all ranks alike"
-    )
-
-
 @lru_cache(maxsize=64)
 def carrier_layout(
     dtype: np.dtype | str, world_size: int, has_replica: bool = False
 ) -> CarrierLayout:
-    """Return the layout for gradients of a dtype.
-
-    float64 keeps its own, everything else travels as float32.
-    """
+    """Return the layout for gradients of a dtype: float64 for float64, else float32."""
     return CarrierLayout(
         np.dtype(np.float64 if np.dtype(dtype) == np.float64 else np.float32),
         world_size,

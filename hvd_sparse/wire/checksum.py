@@ -1,10 +1,6 @@
-"""CRC-32 of frames and messages, from zlib or from the faster package ``isal``, with the same
-bits.
+"""CRC-32 (ISO 3309) of frames and messages, from ``isal`` if it is installed, else from zlib.
 
-zlib runs at 2 to 3 GB/s and would be most of a codec's cost; isal is ten times as fast. Both
-compute the CRC-32 of ISO 3309, so ranks with and without isal work together. isal is the only
-package besides numpy that the core loads, and only if it is installed (``pip install
-hvd-sparse[fast]``).
+zlib, at 2 to 3 GB/s, would be most of a codec's cost; isal is ten times as fast.
 """
 
 from __future__ import annotations

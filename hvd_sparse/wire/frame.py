@@ -1,4 +1,4 @@
-"""Frames: 32 bytes in front of every encoded selection, which describe and protect its content.
+"""Frames: encoded selections with a header of 32 bytes.
 
     offset  bytes  content (little-endian)
     0       2      b"HS"
@@ -60,25 +60,14 @@ class Coding(Protocol):
     id: ClassVar[str]
     number: ClassVar[int | None]
 
-    def decode(self, buffer: np.ndarray, kernels: Packers) -> Selection:
-        """Return the selection of the one frame that fills the buffer."""
+    def decode(self, buffer: np.ndarray, kernels: Packers) -> Selection: ...
 
-    def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:
-        """Return the bytes behind a frame's header."""
+    def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float: ...
 
 
 @dataclass(eq=False)
 class Frame:
-    """A frame that was read and checked.
-
-    Attributes
-    ----------
-    codec : number of the codec that wrote the frame
-    value_type : little-endian float32 or float64
-    value_format : number of the values' format
-    numel, count : entries of the tensor, and of the selection
-    body : uint8, a view of the buffer
-    """
+    """A frame that was read and checked; ``body`` is a view of the buffer."""
 
     codec: int
     value_type: np.dtype
@@ -89,7 +78,6 @@ class Frame:
 
     @property
     def total_bytes(self) -> int:
-        """Return the bytes of header and body."""
         return HEADER_BYTES + self.body.size
 
 
@@ -101,7 +89,7 @@ def write_frame(
     parts: list[np.ndarray],
     value_format: int = AS_TYPE,
 ) -> np.ndarray:
-    """Return a frame as one uint8 buffer: header, then the parts one after the other."""
+    """Return a frame of these parts, uint8."""
     size = 0
     for part in parts:
         size += part.nbytes
@@ -119,8 +107,7 @@ def write_frame(
 
 @lru_cache(maxsize=64)
 def frame_head(codec: Coding, value_type: np.dtype) -> int:
-    """Return the first 8 bytes of every frame of a codec whose values have the value type's format,
-    as a little-endian integer."""
+    """Return the first 8 bytes of a codec's frames as a little-endian integer."""
     header = _CHECKED.pack(
         MAGIC, WIRE_VERSION, codec.number, VALUE_NUMBERS[value_type], AS_TYPE, 0, 0, 0, 0
     )
@@ -128,8 +115,7 @@ def frame_head(codec: Coding, value_type: np.dtype) -> int:
 
 
 def write_parts(buffer: np.ndarray, parts: list[np.ndarray]) -> int:
-    """Write the first parts of a frame's body, one after the other; return where the last one
-    ends."""
+    """Write the first parts of a frame's body; return their end."""
     offset = HEADER_BYTES
     for part in parts:
         if part.nbytes:
@@ -142,7 +128,7 @@ def write_parts(buffer: np.ndarray, parts: list[np.ndarray]) -> int:
 def seal_frame(
     buffer: np.ndarray, codec: int, value_type: np.dtype, numel: int, count: int, value_format: int
 ) -> np.ndarray:
-    """Write the header before a body that is complete, and return the buffer."""
+    """Write the header of a complete body, and return the buffer."""
     value_number, body_bytes = VALUE_NUMBERS[value_type], buffer.size - HEADER_BYTES
     header = _CHECKED.pack(
         MAGIC, WIRE_VERSION, codec, value_number, value_format, 0, numel, count, body_bytes
@@ -154,11 +140,7 @@ def seal_frame(
 
 
 def measure_frame(buffer: np.ndarray, offset: int = 0) -> int:
-    """Return the bytes of the frame that starts at an offset of a buffer, which may go on behind
-    it.
-
-    Its checksum is left to ``read_frame``.
-    """
+    """Return the bytes of the frame at an offset of a buffer, without a look at its checksum."""
     left = buffer.size - offset
     if left < HEADER_BYTES:
         _refuse_start(buffer[offset:])
@@ -170,16 +152,9 @@ def measure_frame(buffer: np.ndarray, offset: int = 0) -> int:
 
 
 def read_frame(buffer: np.ndarray, *, has_checksum: bool = True) -> Frame:
-    """Return the frame at the start of a buffer, which may go on behind it.
+    """Return the frame at the start of a buffer; CorruptPayload if it is not whole.
 
-    Parameters
-    ----------
-    buffer : uint8
-    has_checksum : compare its checksum, too
-
-    Raises
-    ------
-    CorruptPayload : the frame is not whole
+    has_checksum : compare its checksum
     """
     if buffer.size < HEADER_BYTES:
         _refuse_start(buffer)
@@ -203,7 +178,6 @@ def read_frame(buffer: np.ndarray, *, has_checksum: bool = True) -> Frame:
 
 
 def _refuse_start(buffer: np.ndarray) -> NoReturn:
-    """Raise the error for an invalid start of a frame: another build's, or truncated."""
     if buffer.size < HEADER_BYTES:
         raise CorruptPayload(
             f"a payload of {buffer.size} bytes is shorter than its {HEADER_BYTES}-byte header"
@@ -225,12 +199,8 @@ def _refuse_start(buffer: np.ndarray) -> NoReturn:
 
 
 def open_frame(buffer: np.ndarray, codec: Coding, value_format: int = AS_TYPE) -> Frame:
-    """Return the one frame that fills a buffer, written by this codec with this format of values.
-
-    Raises
-    ------
-    CorruptPayload : it is of another codec or format, or not whole
-    """
+    """Return the frame that fills a buffer; CorruptPayload if it is of another codec or format, or
+    not whole."""
     # The checksum first, so that a wrong codec number means another codec and not altered bytes.
     frame = read_frame(buffer)
     if frame.codec != codec.number or HEADER_BYTES + frame.body.size != buffer.size:
@@ -254,8 +224,7 @@ def need(is_so: bool | np.bool_, otherwise: str) -> None:
 
 
 def need_size(frame: Frame, expected: int) -> None:
-    """Raise CorruptPayload unless the body has the expected length, before anything is
-    allocated."""
+    """Raise CorruptPayload unless the body has the expected length."""
     if frame.body.size != expected:
         raise CorruptPayload(
             f"{frame.count} entries of {frame.numel} cannot fill {frame.body.size} bytes"
@@ -294,22 +263,10 @@ def decode_for(
     buffer: np.ndarray,
     kernels: Packers,
 ) -> Selection:
-    """Return the selection of a frame that must be of the tensor ``key``, or of a part of it.
+    """Return the selection of a frame; CorruptPayload unless it is whole and of this length and
+    dtype.
 
-    The header is checked before anything is decoded: a frame of few bytes may announce 2**32
-    entries, each of which a filter would be asked for.
-
-    Parameters
-    ----------
-    key : name of the tensor
-    numel, dtype : of the vector that the frame must be for
-    codec : the ``Codec`` that wrote the frame
-    buffer : uint8, the frame
-    kernels : of the engine
-
-    Raises
-    ------
-    CorruptPayload : the frame is of another length or dtype, or is not whole
+    The header is checked first, because a frame of few bytes may announce 2**32 entries.
     """
     if buffer.size < HEADER_BYTES:
         _refuse_start(buffer)

@@ -1,9 +1,9 @@
-"""Messages: what one rank sends about one bucket in one step, as an allgather carries it.
+"""Messages: one rank's entries of one bucket in one step, or its error.
 
     offset  bytes     content (little-endian)
     0       3         b"HSM"
     3       1         wire version
-    4       1         kind: 0 entries, 1 an error, in words
+    4       1         kind: 0 entries, 1 the text of an error
     5       3         zero
     8       4         rank
     12      4         step: completed steps of the bucket's first tensor
@@ -11,16 +11,14 @@
     20      4         members
     24      8         bytes of the whole message
     32      4*members position of every member among the registered tensors, ascending, plus 2**31
-                      where it has no frame here
+                      if it has no frame here
     ...     4         CRC-32 of everything before
-    ...               kind 0: the members' frames (``wire.frame``), one after the other; a tensor
-                      that goes dense in this step is no member, and one may be a member without
-                      a frame in exchanges of several phases: also one whose sum floats cannot
-                      hold
+    ...               kind 0: the members' frames (``wire.frame``), concatenated.  Tensors of dense
+                      steps are no members; members have no frame in some phases of an exchange,
+                      and if their sum overflows
                       kind 1: no members; CRC-32 (4 bytes) of the text, then the text in UTF-8
 
-An allgather or alltoall joins the messages of ranks without saying where one ends: each says so
-itself.
+Messages contain their length, because allgather and alltoall concatenate them.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import numpy as np
 
@@ -49,42 +47,26 @@ WITHOUT_FRAME = 2**31
 
 @dataclass(frozen=True)
 class Message:
-    """A message that was read and checked.
-
-    Attributes
-    ----------
-    rank, step, configuration : of the sender
-    members : positions of the message's tensors
-    frames : the encoded selection of each member that has one, views of the buffer
-    error : text of that rank's error, or None
-    framed : positions of the members that have a frame, in the order of the frames
-    """
+    """A message that was read and checked; the frames, by position, are views of the buffer."""
 
     rank: int
     step: int
     configuration: int
     members: tuple[int, ...]
-    frames: tuple[np.ndarray, ...]
+    frames: dict[int, np.ndarray]
     error: str | None
-    framed: tuple[int, ...] = ()
 
     def frame(self, position: int) -> np.ndarray:
         """Return the frame of a member; CorruptPayload if it has none."""
-        frame = self.frame_of.get(position)
+        frame = self.frames.get(position)
         if frame is None:
             raise CorruptPayload(
                 f"the message of rank {self.rank} lacks a frame for tensor number {position}"
             )
         return frame
 
-    @cached_property  # asked once for every member, of which there may be hundreds
-    def frame_of(self) -> dict[int, np.ndarray]:
-        """Return the frames by position."""
-        return dict(zip(self.framed, self.frames))
-
 
 def overhead_bytes(members: int) -> int:
-    """Return the bytes of a message besides its frames."""
     return OVERHEAD_BYTES + 4 * members
 
 
@@ -92,17 +74,12 @@ def overhead_bytes(members: int) -> int:
 def capacity(
     codec: Coding, numel: int, value_bytes: int, world_size: int, gathered_bytes: int
 ) -> int:
-    """Return how many entries a rank may send of a tensor: at least one.
+    """Return the number of entries that a rank may send of a tensor, at least one.
 
-    For codecs whose length depends on where the entries are, the expected length is kept.
+    If a codec's length depends on the places of the entries, the expected length is used.
 
-    Parameters
-    ----------
-    codec : hashable, at the step's density
-    numel : entries of the tensor
     value_bytes : of the accumulator's dtype
-    world_size : number of ranks
-    gathered_bytes : bytes that the messages of all ranks may come to
+    gathered_bytes : upper bound of the messages of all ranks together
     """
     budget = gathered_bytes / world_size - overhead_bytes(1) - HEADER_BYTES
     least, most = 1, max(1, numel)  # lengths rise with the count: the bound is found by bisection
@@ -124,12 +101,8 @@ def write_message(
 ) -> np.ndarray:
     """Return a message of entries, uint8.
 
-    Parameters
-    ----------
-    rank, step, configuration : of this rank
-    frames : encoded selections by the member's position
-    members : positions of all tensors that the message is about, of which some may have no frame;
-        None for those with one
+    frames : encoded selections by position
+    members : positions of all members, with and without a frame; None: those with one
     """
     everyone = sorted(frames if members is None else members)
     # One number holds the tensor's position and whether the tensor has a frame.
@@ -145,7 +118,7 @@ def write_message(
 
 
 def write_error(rank: int, step: int, configuration: int, text: str) -> np.ndarray:
-    """Return a message, uint8, that reports an error in place of entries."""
+    """Return a message of an error, uint8."""
     words = (
         text.encode()[:ERROR_TEXT_LIMIT].decode(errors="ignore").encode()
     )  # cut between characters
@@ -169,12 +142,8 @@ def _write(
 
 
 def split_messages(joined: np.ndarray, senders: Sequence[int]) -> list[Message]:
-    """Return the messages of these ranks, from the bytes that a collective joined in this order.
-
-    Raises
-    ------
-    CorruptPayload : these are no whole messages, or those of other ranks
-    """
+    """Return the messages of these ranks, which a collective concatenated in this order;
+    CorruptPayload if they are not whole, or of other ranks."""
     messages = []
     offset = 0
     # Collectives join in rank order: another rank's message was delivered to the wrong place.
@@ -225,19 +194,17 @@ def _read(buffer: np.ndarray) -> tuple[Message, int]:
         raise CorruptPayload("the members of a message do not ascend")
     body = buffer[head_bytes:total]
     if kind == ERROR:
-        return Message(rank, step, configuration, (), (), _read_error(body)), total
-    framed = tuple(flagged[flagged < WITHOUT_FRAME].tolist())
-    frames, offset = [], 0
-    for _ in framed:
+        return Message(rank, step, configuration, (), {}, _read_error(body)), total
+    frames, offset = {}, 0
+    for position in flagged[flagged < WITHOUT_FRAME].tolist():
         end = offset + measure_frame(body, offset)
-        frames.append(body[offset:end])
+        frames[position] = body[offset:end]
         offset = end
     if offset != body.size:
         raise CorruptPayload(
-            f"{body.size - offset} bytes follow the {len(framed)} frames of a message"
+            f"{body.size - offset} bytes follow the {len(frames)} frames of a message"
         )
-    message = Message(rank, step, configuration, tuple(positions), tuple(frames), None, framed)
-    return message, total
+    return Message(rank, step, configuration, tuple(positions), frames, None), total
 
 
 def _read_error(body: np.ndarray) -> str:

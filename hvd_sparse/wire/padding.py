@@ -40,25 +40,16 @@ MOST_PADDED = 32_768
 
 
 class Room:
-    """The room of one name: the length to which its blocks are padded.
+    """The length to which the blocks of one name are padded; 0 before the first.
 
-    It depends only on the noted lengths, so that ranks which note the same have the same room.
-
-    Attributes
-    ----------
-    nbytes : least bytes of a block; 0 before the first
+    It depends only on the noted lengths, which are the same on all ranks.
     """
 
     def __init__(self) -> None:
         self.nbytes = self._lately = self._times_too_large = 0
 
     def note(self, longest: int) -> None:
-        """Adapt the room to the last collective.
-
-        Parameters
-        ----------
-        longest : bytes of the longest block without its padding
-        """
+        """Adapt the room to the longest block of the last collective, in bytes without padding."""
         if longest > self.nbytes:
             self._settle(longest)
         elif LARGE * longest >= self.nbytes:
@@ -80,13 +71,7 @@ def needed(content: np.ndarray) -> int:
 
 
 def write_block(content: np.ndarray, least: int = 0) -> np.ndarray:
-    """Return an array as a block, uint8.
-
-    Parameters
-    ----------
-    content : 1-D, contiguous, of any dtype
-    least : least bytes of the block
-    """
+    """Return a 1-D, contiguous array as a block of at least this many bytes, uint8."""
     block = np.zeros(max(least, needed(content)), np.uint8)
     HEAD.pack_into(block, 0, block.size, content.nbytes)  # type: ignore[arg-type]
     block[HEAD.size : needed(content)] = content.view(np.uint8)
@@ -94,16 +79,9 @@ def write_block(content: np.ndarray, least: int = 0) -> np.ndarray:
 
 
 def read_blocks(joined: np.ndarray, name: str) -> list[np.ndarray]:
-    """Return the contents of concatenated blocks, as views.
+    """Return the contents of concatenated blocks, as views; CorruptPayload if they are not whole.
 
-    Parameters
-    ----------
-    joined : uint8, the concatenated blocks
-    name : name of the collective, for errors
-
-    Raises
-    ------
-    CorruptPayload : the bytes are not a sequence of whole blocks
+    name : of the collective, for errors
     """
     contents, offset = [], 0
     while offset < joined.size:
@@ -125,20 +103,11 @@ def read_blocks(joined: np.ndarray, name: str) -> list[np.ndarray]:
 def unpadded(
     joined: np.ndarray, array: np.ndarray, sent: int, name: str, count: Count, room: Room | None
 ) -> np.ndarray:
-    """Return the concatenated contents of received blocks, and count the bytes of padding.
+    """Return the contents of concatenated blocks in the dtype of ``array``, this rank's own, and
+    count the padding; CorruptPayload if they are not whole.
 
-    Parameters
-    ----------
-    joined : uint8, the concatenated blocks
-    array : this rank's array, whose dtype the contents have
-    sent : bytes that this rank has sent for it
-    name : name of the collective, for errors
-    count : called with the bytes that padding adds
-    room : noted with the longest block; all ranks see all lengths, so all compute the same room
-
-    Raises
-    ------
-    CorruptPayload : the bytes are not a sequence of whole blocks
+    sent : bytes of this rank's block
+    room : adapted to the longest block
     """
     contents = read_blocks(joined, name)
     if room is not None:
@@ -149,12 +118,7 @@ def unpadded(
 
 
 class Padding:
-    """Padding of the allgathers of a compressor's exchanges.
-
-    Parameters
-    ----------
-    count : called with the bytes that padding adds
-    """
+    """Padding of the allgathers of a compressor's exchanges."""
 
     def __init__(self, count: Count) -> None:
         self._count = count
@@ -163,12 +127,9 @@ class Padding:
     def carry(
         self, conversation: Generator[Request, np.ndarray, Result], bucket: int
     ) -> Generator[Request, np.ndarray, Result]:
-        """Run an exchange with its allgathers padded to blocks.
+        """Return an exchange with its allgathers padded.
 
-        Parameters
-        ----------
-        conversation : the exchange
-        bucket : number of the bucket, the same on every rank and at every step
+        bucket : its number, the same on every rank and at every step
         """
         phase, received = 0, None
         while True:

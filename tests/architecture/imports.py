@@ -34,7 +34,6 @@ def unit_of(module: str) -> str:
 
 
 def relative_imports(source: str) -> list[int]:
-    """Return the lines that import relatively to where they stand."""
     return [
         node.lineno
         for node in ast.walk(ast.parse(source))
@@ -85,7 +84,6 @@ def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
 
 
 def _reach(graph: Mapping[str, set[str]], start: str) -> set[str]:
-    """Return every module that can be reached along arrows, at least one step away."""
     reached: set[str] = set()
     ahead = list(graph[start])
     while ahead:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import re
 import subprocess
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from blocks import PLACES, ROOT, all_blocks, blocks_for, commands_of, pages
@@ -62,20 +60,6 @@ def test_links_between_pages_lead_to_pages():
     everything = [*pages(), *(DOCS / "results").glob("*.md"), *(DOCS / "adr").glob("*.md")]
     found = [link for page in everything for link in broken_links(page, page.read_text("utf-8"))]
     assert found == [], "pages of the site reach docs/ and CONTRIBUTING.md alone"
-
-
-def test_a_broken_link_is_found():
-    page = DOCS / "laws.md"
-    assert broken_links(page, "[a](guide/start.md#two-lines) [b](https://elsewhere)") == []
-    assert len(broken_links(page, "[a](nowhere.md) [b](../README.md)")) == 2
-
-
-def tool(name: str) -> ModuleType:
-    """Return a module of ``scripts/lib``."""
-    found = importlib.util.spec_from_file_location(name, ROOT / "scripts" / "lib" / f"{name}.py")
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda each: each.name)
@@ -134,12 +118,6 @@ def test_ci_runs_every_command_of_a_block_that_is_said_to_run_there(block):
     assert [each for each in commands_of(block) if not is_run_by_ci(each)] == []
 
 
-def test_a_command_that_ci_does_not_run_is_found():
-    assert is_run_by_ci("scripts/package") and is_run_by_ci("HVD_SPARSE_STACK=2.18 scripts/setup")
-    for command in ("scripts/test --quick", "HVD_SPARSE_STACK=2.16 scripts/setup", "scripts/bench"):
-        assert not is_run_by_ci(command)
-
-
 def quotations() -> list[tuple[str, str, str]]:
     """Return every figure that a page says to have from another: its page, the other, the
     figure."""
@@ -155,43 +133,3 @@ def quotations() -> list[tuple[str, str, str]]:
 def test_a_figure_is_still_on_the_page_that_it_is_quoted_from(page: str, source: str, figure: str):
     words = f"{page} quotes {figure} from docs/{source}, which was measured again: correct {page}"
     assert figure in (DOCS / source).read_text(encoding="utf-8"), words
-
-
-def test_the_picture_of_readme_is_of_what_was_measured_last():
-    headline = tool("headline")
-    drawn = (DOCS / "results" / "headline.svg").read_text(encoding="utf-8")
-    assert drawn == headline.current(), "run: python scripts/lib/headline.py"
-
-
-def test_figures_are_quoted():
-    assert len(quotations()) >= 20
-
-
-@pytest.mark.parametrize(
-    ("page", "count"),
-    [
-        ('<script src="https://elsewhere/a.js"></script>', 1),
-        ('<img src="//elsewhere/a.png"><link rel="stylesheet" href="http://elsewhere/a.css">', 2),
-        ('<a href="https://elsewhere">go</a><img src="a.png"><script>fetch</script>', 0),
-        ('<link rel="canonical" href="https://elsewhere">', 0),
-    ],
-)
-def test_what_a_page_loads_from_elsewhere_is_found(page: str, count: int):
-    assert len(tool("docs_check").Page(page).loaded) == count
-
-
-def test_a_site_whose_notebooks_were_not_run_is_refused(tmp_path: Path):
-    mistakes, folder = tool("docs_check").mistakes, tmp_path / "notebooks"
-    folder.mkdir()
-    assert "no notebooks" in mistakes(tmp_path)[0]
-    (folder / "a.html").write_text("<style>a {background: url(data:image/png,)}</style>")
-    assert "was it run" in mistakes(tmp_path)[0]
-    (folder / "a.html").write_text('<img src="data:image/png;base64,">')
-    assert mistakes(tmp_path) == []
-
-
-def test_docstrings_are_spread_for_the_site():
-    text = "Do.\n\nWith code::\n\n    a : b\n\nParameters\n----------\nx, y : both\n    of them"
-    spread = tool("docs_docstrings").spread(text)
-    assert "With code:\n\n    a : b\n" in spread
-    assert spread.endswith("x\n    both\n    of them\ny\n    both\n    of them")

@@ -17,13 +17,11 @@ CITATION = re.compile(
 
 
 def functions_of(path: Path) -> set[str]:
-    """Return the names of the tests of a file."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
 def numbered(kind: str) -> set[int]:
-    """Return the numbers of the laws or of the invariants that the page holds."""
     laws, _, invariants = TEXT.partition("## Invariants")
     text = laws if kind.lower().startswith("law") else invariants
     return {int(number) for number in re.findall(r"^(\d+)\. ", text, re.MULTILINE)}

@@ -69,7 +69,6 @@ FULL_FOLDER = 20
 
 
 def violations(source: str, module: str) -> list[str]:
-    """Return what a module imports against the rule."""
     unit, wrong = unit_of(module), []
     allowed = {"numpy", *sys.stdlib_module_names}
     for owner, packages in MAY_ALSO_IMPORT.items():
@@ -127,39 +126,17 @@ def test_no_folder_but_a_catalogue_of_parts_holds_more_than_twenty_modules():
         ("hvd_sparse.step.step", "import torch"),
         ("hvd_sparse.step.step", "def f():\n    import horovod.torch as hvd"),
         ("hvd_sparse.step.step", "import importlib\nimportlib.import_module('tensorflow')"),
-        ("hvd_sparse.step.step", "from hvd_sparse import collectives"),
         ("hvd_sparse.step.step", "from hvd_sparse import TensorSpec"),
-        ("hvd_sparse.step.step", "from isal.isal_zlib import crc32"),
-        ("hvd_sparse.step.step", "from hvd_sparse.tracing.chrome_trace import follow"),
-        ("hvd_sparse.step.step", "from hvd_sparse.watch.watchdog import Watchdog"),
-        ("hvd_sparse.wire.checksum", "import numba"),
-        ("hvd_sparse.wire.frame", "from hvd_sparse.codecs.contract import Codec"),
-        ("hvd_sparse.kernels.reference", "from hvd_sparse.wire.frame import Frame"),
-        ("hvd_sparse.kernels.reference", "import numba"),
         ("hvd_sparse.kernels.numba.fused", "import torch"),
-        ("hvd_sparse.kernels.numba.fused", "from hvd_sparse.selectors import topk"),
-        ("hvd_sparse.selectors.topk", "from hvd_sparse.collectives.local import LocalWorld"),
         ("hvd_sparse.selectors.topk", "from hvd_sparse.codecs.contract import Codec"),
         (
             "hvd_sparse.exchanges.contract",
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n"
             "    from hvd_sparse.configuration import Configuration",
         ),
-        ("hvd_sparse.step", "from hvd_sparse.torch import Compression"),
-        ("hvd_sparse.registry", "from hvd_sparse.selectors.topk import TopK"),
-        ("hvd_sparse.types", "from hvd_sparse.registry import SELECTORS"),
         ("hvd_sparse.types", "from hvd_sparse.unheard_of import anything"),
-        ("hvd_sparse.configuration", "from hvd_sparse.step.pipeline import walk"),
-        ("hvd_sparse.methods", "from hvd_sparse.frontend.compressor import Compressor"),
-        ("hvd_sparse.plan.policy", "from hvd_sparse.frontend.compressor import Compressor"),
-        ("hvd_sparse.step.buckets", "from hvd_sparse.plan.planner import best_plan"),
-        ("hvd_sparse.plan.lines", "import scipy"),
         ("hvd_sparse.torch.views", "from hvd_sparse.tensorflow import identity"),
-        ("hvd_sparse.tensorflow.identity", "import hvd_sparse.torch"),
-        ("hvd_sparse.torch.views", "from hvd_sparse.cli import main"),
-        ("hvd_sparse.ddp.api", "from hvd_sparse.torch import Compression"),
         ("hvd_sparse.frontend.compressor", "from hvd_sparse.frontend.torch import arrays"),
-        ("hvd_sparse", "from hvd_sparse import torch"),
     ],
 )
 def test_an_import_against_the_rule_is_found(module, source):
@@ -169,26 +146,10 @@ def test_an_import_against_the_rule_is_found(module, source):
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        (
-            "hvd_sparse.step.step",
-            "import numpy as np\nimport zlib\nfrom hvd_sparse.step.stats import Stats\n"
-            "from hvd_sparse.errors import PeerFailure\nfrom hvd_sparse.tracing.spans import Spans",
-        ),
-        (
-            "hvd_sparse.selectors.topk",
-            "from hvd_sparse.kernels import reference\nfrom hvd_sparse.registry import ALL",
-        ),
-        ("hvd_sparse.types", "from hvd_sparse.errors import UnknownName"),
+        ("hvd_sparse.step.step", "import numpy as np\nfrom hvd_sparse.step.stats import Stats"),
+        ("hvd_sparse.selectors.topk", "from hvd_sparse.kernels import reference"),
         ("hvd_sparse.kernels.numba.fused", "import numba\nfrom llvmlite import ir"),
-        ("hvd_sparse.wire.checksum", "from isal.isal_zlib import crc32"),
-        ("hvd_sparse.plan.costs", "from hvd_sparse.exchanges import contract"),
         ("hvd_sparse.torch.api", "import torch\nfrom hvd_sparse.plan import policy"),
-        ("hvd_sparse.torch.api", "from hvd_sparse.collectives import horovod_torch"),
-        (
-            "hvd_sparse",
-            "from hvd_sparse.kernels import engines\nfrom hvd_sparse import codecs",
-        ),
-        ("hvd_sparse.cli.cite", "from hvd_sparse.methods import METHODS"),
     ],
 )
 def test_an_import_by_the_rule_is_left_alone(module, source):
@@ -201,18 +162,11 @@ def test_an_import_by_the_rule_is_left_alone(module, source):
         ({"p.a": "import p.b", "p.b": "import p.a"}, [["p.a", "p.b"]]),
         ({"p.a": "from p import b", "p.b": "def f():\n    from p.a import g"}, [["p.a", "p.b"]]),
         (
-            {"p.a": "if TYPE_CHECKING:\n    from p.b import B", "p.b": "from p.a import A"},
-            [["p.a", "p.b"]],
-        ),
-        (
             {"p.a": "import p.b", "p.b": "import p.c", "p.c": "import p.a", "p.d": "import p.a"},
             [["p.a", "p.b", "p.c"]],
         ),
         ({"p": "from p.a import A", "p.a": "from p import B"}, [["p", "p.a"]]),
-        ({"p.a": "import importlib\nimportlib.import_module('p.b')", "p.b": "import p.a"},
-         [["p.a", "p.b"]]),
         ({"p.a": "from p.b import B", "p.b": "import numpy", "p": "from p.a import A"}, []),
-        ({"p": "from p.a import A", "p.a": "from p.b import B", "p.b": ""}, []),
     ],
 )  # fmt: skip
 def test_a_circle_is_found_and_nothing_else(sources, found):

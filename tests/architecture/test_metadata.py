@@ -1,5 +1,4 @@
-"""What an installed hvd_sparse says of itself: licence, Pythons, extras.  Built here, with nothing
-from a network."""
+"""The metadata of an installed hvd_sparse: licence, Pythons, extras; built offline."""
 
 from __future__ import annotations
 

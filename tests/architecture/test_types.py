@@ -11,7 +11,6 @@ MOST_LINES = 60
 
 
 def lines_with_any(text: str) -> int:
-    """Return how many lines mention ``Any``, those that import it left out."""
     lines = [line for line in text.splitlines() if re.search(r"\bAny\b", line)]
     return sum(not line.lstrip().startswith(("from typing import", "import")) for line in lines)
 

@@ -1,13 +1,8 @@
-"""The contracts of the passes that push an optimizer's memory and take from what it points to.
-
-Each must do as the two kernels that it joins, worked out by these: ``push_momentum`` and
-``push_adam`` of the reference, which ``statistics_checks`` holds to their words, and
-``fused_checks``'s account of ``accumulate_and_take``.
-"""
+"""Passes that push an optimizer's memory and take do as the two kernels that they join."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,23 +12,22 @@ from conformance.statistics_checks import ADAM_STEPS
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.arrays import aligned_zeros
 from hvd_sparse.kernels.contract import Aim
+from hvd_sparse.kernels.optimizers import Adam, AdamStep, Direction, Momentum
 
-Direct = Callable[[list[np.ndarray]], np.ndarray]
-"""Writes the new vectors of an optimizer's memory, and returns the direction."""
-Call = Callable[[Sequence[np.ndarray], Sequence[np.ndarray], np.ndarray, np.ndarray, Aim], Any]
-"""Calls a kernel with an optimizer's old and new vectors, the residual's, and an aim."""
+Make = Callable[..., Direction]
+"""Makes a direction of an optimizer's old and new vectors."""
 
 
-def check_push_momentum_and_take(kernels: Any, x: np.ndarray) -> None:
+def check_take_by_momentum(kernels: Any, x: np.ndarray) -> None:
     gradient, velocity = x[::-1].copy(), np.nan_to_num(x)
     for nesterov in (False, True):
-        _check(*_momentum(kernels, gradient, velocity, nesterov), gradient, [velocity], 3)
+        _check(kernels, _momentum(nesterov), gradient, [velocity], 3)
 
 
-def check_push_adam_and_take(kernels: Any, x: np.ndarray) -> None:
+def check_take_by_adam(kernels: Any, x: np.ndarray) -> None:
     gradient, old = x[::-1].copy(), [x, np.abs(x[::2]).repeat(2)[: x.size].copy()]
     for step in ADAM_STEPS:
-        _check(*_adam(kernels, gradient, old, step), gradient, old, 3)
+        _check(kernels, _adam(step), gradient, old, 3)
 
 
 def check_large_directions(kernels: Any, dtype: str) -> None:
@@ -43,47 +37,26 @@ def check_large_directions(kernels: Any, dtype: str) -> None:
     gradient[rng.integers(size, size=9)] = [np.nan, np.inf, -np.inf] * 3
     old = [mean, np.abs(square)]
     with np.errstate(over="ignore", invalid="ignore"):
-        _check(*_momentum(kernels, gradient, mean, True), gradient, [mean], 2)
-        _check(*_adam(kernels, gradient, old, ADAM_STEPS[1]), gradient, old, 2)
+        _check(kernels, _momentum(True), gradient, [mean], 2)
+        _check(kernels, _adam(ADAM_STEPS[1]), gradient, old, 2)
 
 
-def _momentum(
-    kernels: Any, gradient: np.ndarray, velocity: np.ndarray, nesterov: bool
-) -> tuple[Direct, Call]:
-    def direct(new: list[np.ndarray]) -> np.ndarray:
-        reference.push_momentum(gradient, velocity, new[0], 0.9)
-        return gradient + new[0] * gradient.dtype.type(0.9) if nesterov else new[0]
-
-    def call(old: Any, new: Any, residual: np.ndarray, out: np.ndarray, aim: Aim) -> Any:
-        return kernels.push_momentum_and_take(
-            gradient, old[0], new[0], residual, out, 0.9, nesterov, aim
-        )
-
-    return direct, call
+def _momentum(nesterov: bool) -> Make:
+    return lambda old, new: Momentum(old, new, 0.9, nesterov)
 
 
-def _adam(
-    kernels: Any, gradient: np.ndarray, moments: list[np.ndarray], step: Any
-) -> tuple[Direct, Call]:
-    def direct(new: list[np.ndarray]) -> np.ndarray:
-        direction = np.empty_like(gradient)
-        reference.push_adam(gradient, *moments, *new, direction, step)
-        return direction
-
-    def call(old: Any, new: Any, residual: np.ndarray, out: np.ndarray, aim: Aim) -> Any:
-        return kernels.push_adam_and_take(gradient, *old, *new, residual, out, step, aim)
-
-    return direct, call
+def _adam(step: AdamStep) -> Make:
+    return lambda *vectors: Adam(*vectors, step)
 
 
 def _check(
-    direct: Direct, call: Call, gradient: np.ndarray, old: list[np.ndarray], aims: int
+    kernels: Any, make: Make, gradient: np.ndarray, old: list[np.ndarray], aims: int
 ) -> None:
     """Into other vectors and in place, with room for all, for some and for none."""
     size, dtype = gradient.size, gradient.dtype
     residual = np.nan_to_num(0.5 * old[0][::-1]).astype(dtype)
     pushed = [np.full_like(each, 9) for each in old]
-    direction = direct(pushed)
+    direction = reference.directed(gradient, make(*old, *pushed))
     finite = np.abs(residual + direction)
     finite = np.sort(finite[np.isfinite(finite)])[::-1]
     few = float(finite[finite.size // 50]) if finite.size else 1.0
@@ -96,7 +69,8 @@ def _check(
             given = [each.copy() for each in (*old, residual)]
             out = given if in_place else [_other(each) for each in given]
             with untouched(gradient, *([] if in_place else given)):
-                taking = call(given[:-1], out[:-1], given[-1], out[-1], aim)
+                pushing = make(*given[:-1], *out[:-1])
+                taking = kernels.accumulate_and_take(gradient, given[-1], out[-1], aim, pushing)
             for found, wanted in zip(out, (*pushed, rest)):
                 _assert_same(found, wanted)
             assert taking.nonfinite == expected.nonfinite
@@ -109,13 +83,11 @@ def _check(
 
 
 def _other(x: np.ndarray) -> np.ndarray:
-    """Another vector, where an engine may write past the caches."""
     out = aligned_zeros(x.size, x.dtype)
     out += x.dtype.type(9)
     return out
 
 
 def _assert_same(found: np.ndarray, wanted: np.ndarray) -> None:
-    """The same bits; of what is no number, that it is none."""
     assert np.array_equal(np.isnan(found), np.isnan(wanted))
     assert found[~np.isnan(found)].tobytes() == wanted[~np.isnan(wanted)].tobytes()

@@ -1,5 +1,4 @@
-"""What every exchange promises, as checks that any exchange can be put to.  Numbers are those of
-the list of invariants."""
+"""What every exchange promises; numbers are those of the invariants."""
 
 from __future__ import annotations
 
@@ -24,7 +23,6 @@ STEPS = 5
 REQUESTS = {
     "allgather": requests.AllGather,
     "allreduce": requests.AllReduce,
-    "broadcast": requests.Broadcast,
     "alltoall": requests.AllToAll,
 }
 
@@ -190,7 +188,6 @@ def check_failures(exchange: Any, world_size: int, **options: Any) -> None:
 
 
 def composed(exchange: Any, selector: Any, **options: Any) -> Configuration:
-    """A configuration of these parts, whether or not the selector is told a density."""
     schedule = Constant(selector.density) if hasattr(selector, "density") else None
     return replace(
         configured(AllGatherExchange(), **options),
@@ -254,7 +251,6 @@ def check_range(configuration: Configuration, world_size: int, scale: float = 1.
 
 
 def check_range_of(exchange: Any) -> None:
-    """What the mutants are put to."""
     for world_size in (2, 5):
         check_range(configured(exchange), world_size)
 
@@ -293,7 +289,6 @@ def check_nonfinite(
 
 
 def check_exchange(exchange: Any) -> None:
-    """What the mutants are put to."""
     for world_size in (2, 5):
         check_replicas(exchange, world_size)
         check_conservation(exchange, world_size)

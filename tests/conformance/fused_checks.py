@@ -1,7 +1,4 @@
-"""The contracts of the pass that adds, looks and takes at once, and of the lists that it leaves.
-
-Worked out entry by entry from the words of ``kernels.contract``, as in ``kernel_checks``.
-"""
+"""The contracts of the fused pass and of its lists, worked out entry by entry."""
 
 from __future__ import annotations
 
@@ -12,8 +9,8 @@ import numpy as np
 from conformance import hostile
 from conformance.directed_checks import (
     check_large_directions,
-    check_push_adam_and_take,
-    check_push_momentum_and_take,
+    check_take_by_adam,
+    check_take_by_momentum,
 )
 from conformance.kernel_checks import (
     PER_VECTOR,
@@ -197,7 +194,7 @@ FUSED = (
     check_count_and_take,
     check_trim,
     check_restore,
-    check_push_momentum_and_take,
+    check_take_by_momentum,
 )
 
 
@@ -216,7 +213,7 @@ def check_kernels(kernels: Any) -> None:
         for x in vectors(dtype):
             for check in PER_VECTOR + FUSED:
                 put(check, kernels, x)
-            for check in (*ON_FINITE_DATA, check_push_adam_and_take) if has_statistics(x) else ():
+            for check in (*ON_FINITE_DATA, check_take_by_adam) if has_statistics(x) else ():
                 put(check, kernels, x)
     for seed in range(DRAWS):
         hostile.check_beside_the_reference(kernels, seed)

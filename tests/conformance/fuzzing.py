@@ -1,9 +1,4 @@
-"""What must hold of any bytes at all: they are refused as corrupt, or they encode back to what they
-are.
-
-``tests/conformance/test_fuzzing.py`` tries some thousands of them, ``scripts/fuzz.py`` as many as
-one likes, guided by coverage.
-"""
+"""Any bytes are refused as corrupt, or encode back to what they are."""
 
 from __future__ import annotations
 
@@ -70,14 +65,14 @@ def check_messages(world_size: int, data: bytes) -> bool:
     try:
         messages = split_messages(np.frombuffer(data, np.uint8), range(world_size))
         selections = [
-            [INDEX_VALUE.decode(frame) for frame in message.frames] for message in messages
+            [INDEX_VALUE.decode(frame) for frame in message.frames.values()] for message in messages
         ]
     except CorruptPayload:
         return False
     again = b""
     for message, decoded in zip(messages, selections):
         head = message.rank, message.step, message.configuration
-        frames = dict(zip(message.framed, map(INDEX_VALUE.encode, decoded)))
+        frames = dict(zip(message.frames, map(INDEX_VALUE.encode, decoded)))
         if message.error is None:
             written = write_message(*head, frames, message.members)
         else:

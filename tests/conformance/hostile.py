@@ -1,9 +1,4 @@
-"""Vectors that callers give and no distribution draws, and engines beside the reference on all of
-them.
-
-Lists of sums are full of zeros of both signs; a tensor's last entries fill no whole vector; a bad
-step brings NaN, Inf and sums beyond all numbers.
-"""
+"""Vectors that no distribution draws, and engines beside the reference on all of them."""
 
 from __future__ import annotations
 
@@ -38,7 +33,6 @@ def sums_that_cancelled(numel: int) -> np.ndarray:
 
 
 def apart(numel: int, dtype: Any) -> np.ndarray:
-    """Magnitudes as far apart as the dtype has them."""
     small, large = (1e-30, 1e34) if np.dtype(dtype) == np.float32 else (1e-60, 1e250)
     return np.where(np.arange(numel) % 2, large, -small)
 
@@ -51,7 +45,6 @@ def ends_at_most(numel: int, dtype: Any) -> np.ndarray:
 
 
 def vectors(dtype: str) -> list[np.ndarray]:
-    """Every kind at every size."""
     tiny = float(np.finfo(dtype).smallest_subnormal)
     made = [np.empty(0)]
     for numel in SIZES:
@@ -98,7 +91,18 @@ def check_beside_the_reference(kernels: Any, seed: int) -> None:
     )
     count = int(rng.choice([0, 1, 2, x.size // 2, x.size, x.size + 5]))
     indices = np.sort(rng.choice(3 * x.size + 1, x.size, replace=False)).astype(np.uint32)
-    asked = _questions(x, gradient, 1.0 if np.isnan(threshold) else threshold, count, indices)
+    ask_both(kernels, x, gradient, 1.0 if np.isnan(threshold) else threshold, count, indices)
+
+
+def ask_both(
+    kernels: Any,
+    x: np.ndarray,
+    gradient: np.ndarray,
+    threshold: float,
+    count: int,
+    indices: np.ndarray,
+) -> None:
+    asked = _questions(x, gradient, threshold, count, indices)
     with np.errstate(over="ignore", invalid="ignore"):
         for name, ask in asked.items():
             assert ask(kernels) == ask(reference), (
@@ -109,7 +113,6 @@ def check_beside_the_reference(kernels: Any, seed: int) -> None:
 def _questions(
     x: np.ndarray, gradient: np.ndarray, threshold: float, count: int, indices: np.ndarray
 ) -> dict[str, Callable[[Any], Any]]:
-    """What is asked of both engines, by name."""
     taken = Selection(indices, x, 3 * x.size + 1)
 
     def fused(kernels: Any, in_place: bool) -> Any:

@@ -1,8 +1,4 @@
-"""The contracts of ``kernels.contract``, as checks that any engine can be put to.
-
-Every expectation is worked out here, entry by entry, from the words of the contract; no kernel is
-used for it.
-"""
+"""The contracts of ``kernels.contract``, worked out entry by entry without any kernel."""
 
 from __future__ import annotations
 
@@ -35,7 +31,6 @@ def vectors(dtype: str) -> list[np.ndarray]:
 
 
 def has_statistics(x: np.ndarray) -> bool:
-    """Whether the squares of its entries are numbers."""
     return all(math.isfinite(v * v) for v in x.tolist())
 
 
@@ -69,7 +64,6 @@ def thresholds(x: np.ndarray) -> list[float]:
 
 
 def rounded(threshold: float, dtype: np.dtype) -> float:
-    """The nearest number of the dtype, by way of its bytes."""
     if dtype == np.float64:
         return threshold
     try:

@@ -2,33 +2,63 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
-from types import SimpleNamespace
-
 import numpy as np
 
 from hvd_sparse.kernels import reference
-from hvd_sparse.kernels.contract import Aim, Moments
+from hvd_sparse.kernels.contract import Aim, Kernels, Moments
+from hvd_sparse.kernels.optimizers import Adam, Momentum
 from hvd_sparse.types import Selection
 
 
 def engine(**broken):
     """The reference kernels, some of them replaced."""
-    return SimpleNamespace(**ChainMap(broken, vars(reference)))
+    return type("Broken", (Kernels,), {n: staticmethod(own) for n, own in broken.items()})()
 
 
-def adam_without_overflow(*vectors):
-    reference.push_adam(*vectors)
-    np.nan_to_num(vectors[5], copy=False, nan=0.0)
+def of_a_step(**other):
+    """Adam of another step."""
+
+    def direct(gradient, direction):
+        if isinstance(direction, Adam):
+            direction = direction._replace(step=direction.step._replace(**other))
+        return reference.directed(gradient, direction)
+
+    return engine(directed=direct)
 
 
-def adam_of_old_moments(gradient, mean, square, out_mean, out_square, out, step):
-    reference.push_adam(gradient, mean, square, out_mean, out_square, out, step)
-    out_square[:] = square
+def adam_without_overflow(gradient, direction):
+    found = reference.directed(gradient, direction)
+    return np.nan_to_num(found, nan=0.0) if isinstance(direction, Adam) else found
 
 
-def accumulates_the_gradient(gradient, old, new, residual, out, momentum, nesterov, aim):
-    reference.push_momentum(gradient, old, new, momentum)
+def adam_of_old_moments(gradient, direction):
+    if isinstance(direction, Adam):
+        direction = direction._replace(out_square=direction.out_square.copy())
+    return reference.directed(gradient, direction)
+
+
+def keeps_the_old_velocity(gradient, direction):
+    if isinstance(direction, Momentum):
+        direction = direction._replace(out_velocity=direction.out_velocity.copy())
+    return reference.directed(gradient, direction)
+
+
+def knows_no_nesterov(gradient, direction):
+    if isinstance(direction, Momentum):
+        direction = direction._replace(is_nesterov=False)
+    return reference.directed(gradient, direction)
+
+
+def momentum_after_the_gradient(gradient, direction):
+    if not isinstance(direction, Momentum):
+        return reference.directed(gradient, direction)
+    old, new, momentum, _ = direction
+    return np.multiply(old + gradient, gradient.dtype.type(momentum), out=new)
+
+
+def accumulates_the_gradient(gradient, residual, out, aim, direction=None):
+    if direction is not None:
+        reference.directed(gradient, direction)
     return reference.accumulate_and_take(gradient, residual, out, aim)
 
 
@@ -45,7 +75,6 @@ def without_last(take):
 
 
 def largest(x, count, order):
-    """The largest entries by another order than the contract's."""
     takeable = np.flatnonzero(np.nan_to_num(x) != 0)
     return picked(x, np.sort(takeable[order(x[takeable])[: max(0, count)]]))
 
@@ -86,8 +115,8 @@ def bins_with_zeros(x, gradient, length):
 def taking(change):
     """The fused pass with something done to its output afterwards."""
 
-    def broken(gradient, residual, out, aim):
-        result = reference.accumulate_and_take(gradient, residual, out, aim)
+    def broken(gradient, residual, out, aim, *direction):
+        result = reference.accumulate_and_take(gradient, residual, out, aim, *direction)
         change(gradient, out, aim, result)
         return result
 
@@ -108,9 +137,9 @@ def leaves_what_it_takes(gradient, out, aim, result):
         reference.restore(out, result.taken)
 
 
-def takes_beyond_its_capacity(gradient, residual, out, aim):
+def takes_beyond_its_capacity(gradient, residual, out, aim, *direction):
     return reference.accumulate_and_take(
-        gradient, residual, out, Aim(aim.threshold, aim.capacity + 1)
+        gradient, residual, out, Aim(aim.threshold, aim.capacity + 1), *direction
     )
 
 
@@ -146,19 +175,19 @@ def keeps_zeros(taken, count, out):
     )
 
 
-def writes_its_tail_first(gradient, residual, out, aim):
+def writes_its_tail_first(gradient, residual, out, aim, *direction):
     """The last entries that fill no whole vector are written before they are looked at."""
     whole = gradient.size - gradient.size % (64 // gradient.itemsize)
     total = (residual + gradient)[whole:]
-    result = reference.accumulate_and_take(gradient, residual, out, aim)
+    result = reference.accumulate_and_take(gradient, residual, out, aim, *direction)
     if out is residual:
         out[whole:] = np.where(np.isfinite(total), out[whole:], total)
     return result
 
 
-def takes_zeros_below_all_numbers(gradient, residual, out, aim):
+def takes_zeros_below_all_numbers(gradient, residual, out, aim, *direction):
     """A threshold that its dtype rounds to zero is reached by zeros."""
-    result = reference.accumulate_and_take(gradient, residual, out, aim)
+    result = reference.accumulate_and_take(gradient, residual, out, aim, *direction)
     if out.dtype.type(aim.threshold) == 0 and result.taken is not None:
         zeros = np.flatnonzero((residual + gradient == 0) if out is not residual else out == 0)
         return result._replace(taken=picked(out, zeros))
@@ -287,46 +316,16 @@ BROKEN_KERNELS = {
     "chunks without their magnitudes": engine(
         chunk_norms=lambda x, n: abs(reference.chunk_norms(np.maximum(x, 0), n))
     ),
-    "the second moment of one rank": engine(
-        push_adam=lambda *vectors: reference.push_adam(*vectors[:6], vectors[6]._replace(ranks=1))
-    ),
-    "Adam without the scale": engine(
-        push_adam=lambda *vectors: reference.push_adam(*vectors[:6], vectors[6]._replace(scale=1))
-    ),
-    "Adam's biased start": engine(
-        push_adam=lambda *vectors: reference.push_adam(*vectors[:6], vectors[6]._replace(step=999))
-    ),
-    "the gradient where the mean is wanted": engine(
-        push_adam=lambda *vectors: reference.push_adam(
-            *vectors[:6], vectors[6]._replace(is_of_mean=False)
-        )
-    ),
-    "an infinite square hidden": engine(push_adam=adam_without_overflow),
-    "moments of the step before": engine(push_adam=adam_of_old_moments),
-    "a fused push that keeps the old velocity": engine(
-        push_momentum_and_take=lambda g, u, new, *others: reference.push_momentum_and_take(
-            g, u, new.copy(), *others
-        )
-    ),
+    "the second moment of one rank": of_a_step(ranks=1),
+    "Adam without the scale": of_a_step(scale=1),
+    "Adam's biased start": of_a_step(step=999),
+    "the gradient where the mean is wanted": of_a_step(is_of_mean=False),
+    "an infinite square hidden": engine(directed=adam_without_overflow),
+    "moments of the step before": engine(directed=adam_of_old_moments),
+    "a push that keeps the old velocity": engine(directed=keeps_the_old_velocity),
+    "a push that knows no Nesterov": engine(directed=knows_no_nesterov),
     "a fused push that accumulates the gradient": engine(
-        push_momentum_and_take=accumulates_the_gradient
+        accumulate_and_take=accumulates_the_gradient
     ),
-    "a fused push that knows no Nesterov": engine(
-        push_momentum_and_take=lambda *given: reference.push_momentum_and_take(
-            *given[:6], False, given[7]
-        )
-    ),
-    "a fused Adam that keeps its old square": engine(
-        push_adam_and_take=lambda g, m, s, new, square, *others: reference.push_adam_and_take(
-            g, m, s, new, square.copy(), *others
-        )
-    ),
-    "a fused Adam of one rank": engine(
-        push_adam_and_take=lambda *given: reference.push_adam_and_take(
-            *given[:7], given[7]._replace(ranks=1), given[8]
-        )
-    ),
-    "momentum after the gradient": engine(
-        push_momentum=lambda g, r, out, m: np.multiply(r + g, g.dtype.type(m), out=out)
-    ),
+    "momentum after the gradient": engine(directed=momentum_after_the_gradient),
 }

@@ -21,8 +21,6 @@ from hvd_sparse.types import Selection
 
 
 class Memory(ErrorFeedback):
-    """Error feedback of another state."""
-
     state = ErrorFeedbackState
 
     def create(self, spec, *, rollback):
@@ -55,7 +53,6 @@ class NeverBack(ErrorFeedbackState):
 
 
 def remembering(state):
-    """Error feedback with this state."""
     return type("Broken", (Memory,), {"state": state})()
 
 
@@ -102,14 +99,11 @@ class SquareStays(AdamCorrectionState):
 
 
 class Adam(AdamCorrection):
-    """Adam's memory of another state."""
-
     def create(self, spec, *, rollback):
         return self.state(spec, self, rollback)
 
 
 def adapting(state):
-    """Adam's memory with this state."""
     return type("Broken", (Adam,), {"state": state})()
 
 
@@ -211,8 +205,6 @@ class Pretending(GTopK):
 
 
 class Unsettled(SharedIndex):
-    """Keeps back what it has sent."""
-
     def run(self, context):
         arrivals = yield from super().run(context)
         return {p: arrival._replace(left=None) for p, arrival in arrivals.items()}

@@ -20,8 +20,6 @@ from hvd_sparse.types import Selection
 
 
 class Selecting(TopK):
-    """A top-k whose selection is spoilt afterwards."""
-
     spoil = staticmethod(lambda selection, x: selection)
 
     def find(self, accumulated, context):
@@ -66,8 +64,6 @@ class Untrimmed(RedsyncTrimmed):
 
 
 class Uncut(RadixSelect):
-    """All entries that equal the k-th largest."""
-
     def find(self, accumulated, context):
         found = super().find(accumulated, context)
         return Found(
@@ -78,8 +74,6 @@ class Uncut(RadixSelect):
 
 
 class Unlimited(RedsyncSearch):
-    """An old threshold, whatever it selects."""
-
     def find(self, accumulated, context):
         if not context.warm:
             return super().find(accumulated, context)

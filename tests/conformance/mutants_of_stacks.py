@@ -9,11 +9,10 @@ from __future__ import annotations
 import sys
 import threading
 
-from hvd_sparse.watch.stack import Line
+from hvd_sparse.watch.watchdog import Line
 
 
 def lines_of_main_thread() -> list[Line]:
-    """Return the lines of the main thread's stack, innermost first."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     frames = []
     while frame is not None:

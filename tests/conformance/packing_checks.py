@@ -1,5 +1,4 @@
-"""The contracts of the kernels of codecs, against numpy's own conversions and against plain
-counting."""
+"""The contracts of the kernels of codecs, against numpy's conversions and plain counting."""
 
 from __future__ import annotations
 

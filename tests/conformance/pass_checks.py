@@ -1,5 +1,4 @@
-"""How often a selector goes over the whole vector, counted where it cannot be hidden: in the
-kernels."""
+"""How often a selector goes over the whole vector, counted in the kernels."""
 
 from __future__ import annotations
 

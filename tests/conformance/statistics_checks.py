@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import struct
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from conformance.kernel_checks import untouched
 
-from hvd_sparse.kernels.optimizers import AdamStep, NewtonSchulz
-
-
-@contextlib.contextmanager
-def unwritten(*arrays: np.ndarray) -> Iterator[None]:
-    before = [array.tobytes() for array in arrays]
-    yield
-    assert before == [array.tobytes() for array in arrays], "a kernel wrote to its input"
+from hvd_sparse.kernels.optimizers import Adam, AdamStep, Momentum, NewtonSchulz
 
 
 def is_close(a: float, b: float, scale: float) -> bool:
@@ -26,7 +18,7 @@ def is_close(a: float, b: float, scale: float) -> bool:
 
 def check_mean_and_std(kernels: Any, x: np.ndarray) -> None:
     values = x.tolist()
-    with unwritten(x):
+    with untouched(x):
         mean, std = kernels.mean_and_std(x)
     scale = max(map(abs, values), default=0.0)
     expected = math.fsum(values) / len(values) if values else 0.0
@@ -39,7 +31,7 @@ def check_tail(kernels: Any, x: np.ndarray) -> None:
     magnitudes = [abs(v) for v in x.tolist()]
     for threshold in (0.0, 0.1, float(np.median(np.abs(x))) if x.size else 1.0, 1e30):
         cut = struct.unpack("<f", struct.pack("<f", threshold))[0] if x.itemsize == 4 else threshold
-        with unwritten(x):
+        with untouched(x):
             tail = kernels.tail(x, threshold)
         excesses = [v - cut for v in magnitudes if (v >= cut if cut > 0 else v > 0)]
         assert tail.count == len(excesses)
@@ -61,14 +53,14 @@ def check_digit_counts(kernels: Any, x: np.ndarray) -> None:
             for b in bits:
                 if b >> (shift + 8) == prefix:
                     expected[(b >> shift) & 255] += 1
-            with unwritten(x):
+            with untouched(x):
                 counts = kernels.digit_counts(x, shift, prefix)
             assert (counts.dtype, counts.tolist()) == (np.int64, expected)
 
 
 def check_chunk_norms(kernels: Any, x: np.ndarray) -> None:
     for length in (1, 7, 256, 1_000):
-        with unwritten(x):
+        with untouched(x):
             norms = kernels.chunk_norms(x, length)
         values = x.tolist()
         expected = [
@@ -83,7 +75,7 @@ def check_chunk_norms(kernels: Any, x: np.ndarray) -> None:
 
 def check_sample_magnitudes(kernels: Any, x: np.ndarray) -> None:
     for start, stride in ((0, 1), (3, 7), (0, 300)):
-        with unwritten(x):
+        with untouched(x):
             sample = kernels.sample_magnitudes(x, start, stride)
         expected = np.array([abs(x[i]) for i in range(start, x.size, stride)], x.dtype)
         assert (sample.dtype, sample.tobytes()) == (x.dtype, expected.tobytes())
@@ -92,7 +84,7 @@ def check_sample_magnitudes(kernels: Any, x: np.ndarray) -> None:
 def check_take_indices(kernels: Any, x: np.ndarray) -> None:
     for step in (1, 5):
         indices = np.arange(0, x.size, step, dtype=np.uint32)
-        with unwritten(x, indices):
+        with untouched(x, indices):
             taken = kernels.take_indices(x, indices)
         assert (taken.indices.dtype, taken.indices.tolist()) == (np.uint32, indices.tolist())
         assert (taken.values.tobytes(), taken.numel) == (x[::step].tobytes(), x.size)
@@ -101,7 +93,7 @@ def check_take_indices(kernels: Any, x: np.ndarray) -> None:
 def check_take_bins(kernels: Any, x: np.ndarray) -> None:
     gradient = x[::-1].copy()
     for length in (1, 7, 300):
-        with unwritten(x, gradient):
+        with untouched(x, gradient):
             maxima, taken = kernels.take_bins(x, gradient, length)
         expected = [max(map(abs, x[i : i + length])) for i in range(0, x.size, length)]
         assert maxima.tobytes() == np.array(expected, x.dtype).tobytes()
@@ -114,29 +106,30 @@ def check_take_bins(kernels: Any, x: np.ndarray) -> None:
         assert taken.values.tobytes() == x[indices].tobytes()
 
 
-def check_push_momentum(kernels: Any, x: np.ndarray) -> None:
+def check_directed_by_momentum(kernels: Any, x: np.ndarray) -> None:
     gradient, factor = x[::-1].copy(), x.dtype.type(0.9)
-    expected = np.array([factor * r + g for r, g in zip(x, gradient)], x.dtype).tobytes()
-    out = np.full_like(x, 9)
-    with unwritten(gradient, x):
-        kernels.push_momentum(gradient, x, out, 0.9)
-    assert out.tobytes() == expected
-    in_place = x.copy()
-    kernels.push_momentum(gradient, in_place, in_place, 0.9)
-    assert in_place.tobytes() == expected
+    pushed = np.array([factor * r + g for r, g in zip(x, gradient)], x.dtype)
+    ahead = np.array([factor * p + g for p, g in zip(pushed, gradient)], x.dtype)
+    for nesterov in (False, True):
+        out, in_place = np.full_like(x, 9), x.copy()
+        with untouched(gradient, x):
+            found = kernels.directed(gradient, Momentum(x, out, 0.9, nesterov))
+        kernels.directed(gradient, Momentum(in_place, in_place, 0.9, nesterov))
+        assert out.tobytes() == in_place.tobytes() == pushed.tobytes()
+        assert found.tobytes() == (ahead if nesterov else pushed).tobytes()
 
 
-def check_push_adam(kernels: Any, x: np.ndarray) -> None:
+def check_directed_by_adam(kernels: Any, x: np.ndarray) -> None:
     gradient, mean, square = x[::-1].copy(), x, np.abs(x[::2]).repeat(2)[: x.size].copy()
     for step in ADAM_STEPS:
         rows = [adam_entry(*row, step) for row in zip(gradient, mean, square)]
         expected = [np.array(column, x.dtype) for column in zip(*rows)]
         with np.errstate(over="ignore", invalid="ignore"):
-            out = [np.full_like(x, 9) for _ in range(3)]
-            with unwritten(gradient, mean, square):
-                kernels.push_adam(gradient, mean, square, *out, step)
-            in_place = [mean.copy(), square.copy(), np.full_like(x, 9)]
-            kernels.push_adam(gradient, *in_place[:2], *in_place, step)
+            new = [np.full_like(x, 9) for _ in range(2)]
+            with untouched(gradient, mean, square):
+                out = [*new, kernels.directed(gradient, Adam(mean, square, *new, step))]
+            same = [mean.copy(), square.copy()]
+            in_place = [*same, kernels.directed(gradient, Adam(*same, *same, step))]
         for found, wanted in zip([*out, *in_place], [*expected, *expected]):
             assert np.array_equal(np.isnan(found), np.isnan(wanted))
             assert found[~np.isnan(found)].tobytes() == wanted[~np.isnan(wanted)].tobytes()
@@ -150,7 +143,7 @@ def check_orthogonalized(kernels: Any, dtype: str) -> None:
         step = NewtonSchulz(shape, 3, (3.0, -3.5, 1.5), 0.25)
         for scale in (1e-30, 1.0, 1e30):  # whose squares leave the range of float32
             x = (rng.normal(size=shape) * scale).astype(dtype).reshape(-1)
-            with unwritten(x):
+            with untouched(x):
                 found = kernels.orthogonalized(x, step)
             assert (found.dtype, found.shape) == (x.dtype, x.shape)
             wide = x.astype(np.float64).reshape(-1, *shape[-2:])
@@ -199,6 +192,6 @@ ON_FINITE_DATA = (
     check_sample_magnitudes,
     check_take_indices,
     check_take_bins,
-    check_push_momentum,
-    check_push_adam,
+    check_directed_by_momentum,
+    check_directed_by_adam,
 )

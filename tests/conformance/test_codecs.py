@@ -15,7 +15,7 @@ from conformance.codec_checks import (
     largest_numel,
     selection_of,
 )
-from conformance.forgeries import FAULTLESS, FORGERIES, TWO, forged, made
+from conformance.forgeries import FORGERIES, TWO, forged
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -92,30 +92,10 @@ def test_foreign_bytes_are_refused(codec, foreign):
     check_refuses(codec, np.frombuffer(foreign, np.uint8), f"{foreign!r}")
 
 
-@pytest.mark.parametrize(
-    ("codec", "name"), [(codec, name) for codec in FORGERIES for name in FORGERIES[codec]]
-)
+@pytest.mark.parametrize(("codec", "name"), FORGERIES)
 def test_impossible_payloads_are_refused_though_their_checksum_is_right(codec, name):
-    part = CODECS.resolve(
-        {"id": codec, **({"values": "float32"} if codec in WITHOUT_ROUNDING else {})}
-    )
-    check_refuses(part, FORGERIES[codec][name], name)
-
-
-@pytest.mark.parametrize("codec", FAULTLESS)
-def test_a_forgery_without_a_fault_is_read(codec):
-    """Or the test above could pass for the wrong reason."""
-    part = CODECS.resolve(
-        {"id": codec, **({"values": "float32"} if codec in WITHOUT_ROUNDING else {})}
-    )
-    buffer, indices, values = FAULTLESS[codec]
-    decoded = part.decode(buffer)
-    assert (decoded.indices.tolist(), decoded.values.tolist()) == (indices, values)
-    assert part.encode(decoded).tobytes() == buffer.tobytes()
-
-
-def test_every_codec_has_forgeries_and_one_without_a_fault():
-    assert set(FORGERIES) == set(FAULTLESS) == set(CODECS) - {"auto"}
+    exact = {"values": "float32"} if codec in WITHOUT_ROUNDING else {}
+    check_refuses(CODECS.create(codec, **exact), FORGERIES[codec, name], name)
 
 
 @codecs
@@ -198,60 +178,6 @@ def test_an_unknown_format_of_values_is_refused_by_name(id):
         match=r"'float8': give one of bfloat16, float16, float32, (int2, int4, )?int8",
     ):
         CODECS.create(id, values="float8")
-
-
-FORGED_VALUES = {
-    "int4": {
-        "a code that no value has": ("f", [1.0], [0x78]),
-        "a largest multiple below 7": ("f", [1.0], [0x16]),
-        "a step of more bits": ("f", [1.0000001], [0x17]),
-        "a negative step": ("f", [-1.0], [0x17]),
-        "a step of zeros": ("f", [1.0], [0x00]),
-        "padding": ("f", [1.0], [0x17, 0x10], 3),
-    },
-    "int2": {
-        "levels that descend": ("ff", [3.0, 1.5], [0b0010]),
-        "an upper level that no value has": ("ff", [1.5, 3.0], [0b0001]),
-        "no upper level that a value has": ("ff", [1.5, 0.0], [0b0010]),
-        "all at the upper level": ("ff", [1.5, 3.0], [0b1110]),
-        "a level of more bits": ("ff", [1.0000001, 3.0], [0b0010]),
-        "a level off the grid": ("ff", [1.5 * 2.0**-27, 3.0], [0b0010]),
-        "a level that is Inf": ("ff", [1.5, float("inf")], [0b0010]),
-        "a level that is NaN": ("ff", [float("nan"), 3.0], [0b0010]),
-        "a level of zero": ("ff", [0.0, 3.0], [0b0010]),
-        "a negative level": ("ff", [-1.5, 3.0], [0b0010]),
-        "padding": ("ff", [1.5, 3.0], [0b010010]),
-    },
-}
-
-
-@pytest.mark.parametrize(
-    ("values", "name"),
-    [(values, name) for values in FORGED_VALUES for name in FORGED_VALUES[values]],
-)
-def test_impossible_values_of_few_bits_are_refused(values, name):
-    letters, head, codes, *count = FORGED_VALUES[values][name]
-    count = count[0] if count else 2
-    layout = f"H{count}H{letters}{len(codes)}B"
-    number = {"int4": 4, "int2": 5}[values]
-    places = [3, 4, 5][:count]
-    payload = made(2, layout, count, *places, *head, *codes, count=count, value_format=number)
-    check_refuses(CODECS.create("block16", values=values), payload, name)
-
-
-def test_values_of_few_bits_without_a_fault_are_read():
-    """Or the test above could pass for the wrong reason."""
-    for number, head, codes, wanted in (
-        (4, (1.0,), [0x97], [7.0, -7.0]),
-        (5, (1.5, 3.0), [0b1100], [1.5, -3.0]),
-        (5, (1.5, 0.0), [0b0100], [1.5, -1.5]),
-    ):
-        letters = "f" * len(head)
-        payload = made(2, f"HHH{letters}B", 2, 3, 4, *head, *codes, count=2, value_format=number)
-        codec = CODECS.create("block16", values={4: "int4", 5: "int2"}[number])
-        decoded = codec.decode(payload)
-        assert decoded.values.tolist() == wanted
-        assert codec.encode(decoded).tobytes() == payload.tobytes()
 
 
 @pytest.mark.parametrize("id", ["bitmap", "dense", "auto"])

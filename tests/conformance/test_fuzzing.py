@@ -1,8 +1,4 @@
-"""Thousands of damaged payloads, half of them with their checksums made right again: refused, or
-what is written.
-
-Seeded: the same payloads at every run.  ``scripts/fuzz.py`` goes on from here, guided by coverage.
-"""
+"""Thousands of damaged payloads, half of them with right checksums; seeded."""
 
 from __future__ import annotations
 

@@ -6,14 +6,13 @@ import cases
 import numpy as np
 import pytest
 from conformance import hostile, kernel_checks
-from conformance.directed_checks import check_large_directions, check_push_adam_and_take
+from conformance.directed_checks import check_large_directions, check_take_by_adam
 from conformance.fused_checks import DRAWS, FUSED, check_large
 from conformance.kernel_checks import PER_VECTOR, has_statistics, put, vectors
 from conformance.packing_checks import PACKING
 from conformance.statistics_checks import ON_FINITE_DATA, check_orthogonalized
 from distributions import draw
 
-from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.registry import ENGINES
 from hvd_sparse.types import Selection
@@ -36,7 +35,7 @@ def test_a_kernel_does_what_its_contract_says(kernels, check, dtype):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(
     "check",
-    [*ON_FINITE_DATA, check_push_adam_and_take],
+    [*ON_FINITE_DATA, check_take_by_adam],
     ids=lambda check: check.__name__.removeprefix("check_"),
 )
 def test_a_kernel_of_single_selectors_does_what_its_contract_says(kernels, check, dtype):
@@ -53,31 +52,6 @@ def test_an_engine_gives_the_references_bits_on_whatever_callers_give(kernels):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_singular_values_go_through_newton_and_schulzs_polynomial(kernels, dtype):
     check_orthogonalized(kernels, dtype)
-
-
-def test_the_largest_of_a_list_of_zeros_are_its_numbers_alone(kernels):
-    """And nothing that nobody wrote; the zeros go back."""
-    values = np.array([5, *10 * [0], 3], np.float32)
-    taken, out = Selection(np.arange(12, dtype=np.uint32), values, 12), np.full(12, 9, np.float32)
-    kept, smallest = kernels.trim(taken, 8, out)
-    assert (kept.indices.tolist(), kept.values.tolist(), smallest) == ([0, 11], [5.0, 3.0], 3.0)
-    assert out.tolist() == [9, *10 * [0], 9]
-
-
-def test_magnitudes_far_apart_are_put_in_order(kernels):
-    """Bit patterns of doubles are so far apart that the end of a bin can lie beyond 64 bits."""
-    x = np.array([1e-60, 1e250])
-    assert [kernels.take_largest(x, count).indices.tolist() for count in (1, 2)] == [[1], [0, 1]]
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-@pytest.mark.parametrize("numel", [1, 15, 17, 31])
-def test_what_is_not_finite_never_stays_in_a_residual_that_is_its_own_output(kernels, numel, bad):
-    residual, gradient = np.ones(numel, np.float32), np.ones(numel, np.float32)
-    gradient[-1] = bad
-    taking = kernels.accumulate_and_take(gradient, residual, residual, Aim(9.0, numel))
-    assert taking.nonfinite == 1
-    assert residual.tolist() == [*(numel - 1) * [2.0], 1.0]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -134,64 +108,12 @@ def test_moments_report_what_is_not_finite(kernels, dtype):
     kernel_checks.check_infinity_is_reported(kernels, dtype)
 
 
-def test_an_infinite_entry_is_the_largest(kernels):
-    x = np.array([1, -np.inf, 2, np.nan], np.float32)
-    assert kernels.take_largest(x, 2).indices.tolist() == [1, 2]
-    assert kernels.take_at_least(x, 2.0).indices.tolist() == [1, 2]
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("numel", [15, 16, 17, 4_095, 4_097, 12_345, 300_001])
 def test_long_vectors_give_the_references_bits(kernels, numel, dtype):
     """Beyond the contract's small vectors: segments, remainders and threads."""
-    gradient, start = draw("laplace", numel, dtype), draw("normal", numel, dtype)
-    ours, theirs = start.copy(), start.copy()
-    moments, expected = (
-        kernels.accumulate(gradient, ours, ours),
-        reference.accumulate(gradient, theirs, theirs),
-    )
-    assert ours.tobytes() == theirs.tobytes()
-    assert (moments.abs_max, moments.nonzeros, moments.numel) == (
-        expected.abs_max,
-        expected.nonzeros,
-        numel,
-    )
-    assert np.isclose(moments.abs_sum, expected.abs_sum, rtol=1e-12)
-    for aim in (
-        Aim(3.0, numel),
-        Aim(3.0, max(1, numel // 50)),
-        Aim(9.0, numel),
-        Aim(1e-300, numel),
-    ):
-        ours, theirs = start.copy(), start.copy()
-        taking = kernels.accumulate_and_take(gradient, ours, ours, aim)
-        wanted = reference.accumulate_and_take(gradient, theirs, theirs, aim)
-        assert ours.tobytes() == theirs.tobytes()
-        assert np.isclose(taking.abs_sum, wanted.abs_sum, rtol=1e-6)
-        assert_same(taking.taken, wanted.taken)
-    for threshold in (0.0, 1.0, 4.0):
-        assert kernels.count_at_least(gradient, threshold) == reference.count_at_least(
-            gradient, threshold
-        )
-        assert_same(
-            kernels.take_at_least(gradient, threshold), reference.take_at_least(gradient, threshold)
-        )
-        for capacity in (numel, numel // 100):
-            ours = kernels.count_and_take(gradient, threshold or 1e-300, capacity)
-            theirs = reference.count_and_take(gradient, threshold or 1e-300, capacity)
-            assert ours[0] == theirs[0]
-            assert_same(ours[1], theirs[1])
-    parts = [reference.take_at_least(np.roll(gradient, shift), 1.0) for shift in (0, 1, 7)]
-    sums = np.empty_like(gradient), np.ones_like(gradient)
-    for k, out in zip((kernels, reference), sums):
-        k.assemble(out, parts)
-    assert sums[0].tobytes() == sums[1].tobytes()
-    for count in (1, numel // 100, numel // 2, numel):
-        assert_same(kernels.take_largest(gradient, count), reference.take_largest(gradient, count))
-
-
-def assert_same(one, other):
-    assert (one is None) == (other is None)
-    if one is not None:
-        assert one.indices.tobytes() == other.indices.tobytes()
-        assert one.values.tobytes() == other.values.tobytes()
+    x, gradient = draw("normal", numel, dtype), draw("laplace", numel, dtype)
+    indices = np.arange(1, 3 * numel, 3, dtype=np.uint32)
+    asked = ((3.0, numel), (3.0, max(1, numel // 50)), (9.0, numel // 2), (0.0, numel), (1.0, 1))
+    for threshold, count in asked:
+        hostile.ask_both(kernels, x, gradient, threshold, count, indices)

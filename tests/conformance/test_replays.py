@@ -1,5 +1,4 @@
-"""Old bytes, delivered a step late, are refused by name: on all ranks, or on the one they came
-to."""
+"""Old bytes that are delivered a step late are refused by name."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from devices.step_worker import CASES, SCALES, TOPK, Rank, steps
-from frontends._integer_gradients import SHAPES
+from frontends._method_cases import SHAPES
 
 from hvd_sparse.collectives.local import LocalCollective, LocalWorld
 from hvd_sparse.kernels import reference

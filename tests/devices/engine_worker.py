@@ -24,11 +24,11 @@ from devices.vectors_on_device import VectorsOnDevice
 from distributions import draw
 
 from hvd_sparse.kernels import reference
-from hvd_sparse.kernels.contract import Aim
+from hvd_sparse.kernels.contract import Aim, Brought
 from hvd_sparse.kernels.engines import resolve_engine
-from hvd_sparse.kernels.optimizers import AdamStep, NewtonSchulz
+from hvd_sparse.kernels.optimizers import Adam, AdamStep, Momentum, NewtonSchulz
 from hvd_sparse.kernels.torch import KernelsByPlace, coming
-from hvd_sparse.kernels.torch.coming import Delivery
+from hvd_sparse.kernels.torch.coming import Delivery, Pass
 from hvd_sparse.kernels.torch.vector import DeviceVector, upload
 from hvd_sparse.types import Selection
 
@@ -41,6 +41,8 @@ def calls(numel: int) -> dict[str, tuple[Any, ...]]:
     out = np.empty_like(x)
     some = np.arange(0, numel, 9, dtype=np.uint32)
     chosen = Selection(some, x[some], numel)
+    momentum = Momentum(x, out.copy(), 0.9, True)
+    adam = Adam(x, abs(x), out.copy(), out.copy(), AdamStep(0.9, 0.999, 1e-8, 1))
     return {
         "moments": (x,),
         "mean_and_std": (x,),
@@ -56,40 +58,10 @@ def calls(numel: int) -> dict[str, tuple[Any, ...]]:
         "take_indices": (x, some),
         "take_bins": (x, gradient, 50),
         "accumulate": (gradient, x, out),
-        "accumulate_and_take": (gradient, x, out, Aim(1.0, numel)),
+        "accumulate_and_take": (gradient, x.copy(), out, Aim(1.0, numel), momentum),
         "trim": (chosen, 5, out),
         "restore": (out, chosen),
-        "push_momentum": (gradient, x, out, 0.9),
-        "push_momentum_and_take": (
-            gradient,
-            x,
-            out.copy(),
-            x.copy(),
-            out,
-            0.9,
-            True,
-            Aim(1.0, numel),
-        ),
-        "push_adam_and_take": (
-            gradient,
-            x,
-            abs(x),
-            out.copy(),
-            out.copy(),
-            x.copy(),
-            out,
-            AdamStep(0.9, 0.999, 1e-8, 1),
-            Aim(1.0, numel),
-        ),
-        "push_adam": (
-            gradient,
-            x,
-            abs(x),
-            out.copy(),
-            out.copy(),
-            out,
-            AdamStep(0.9, 0.999, 1e-8, 1),
-        ),
+        "directed": (gradient, adam),
         "orthogonalized": (x, NewtonSchulz((numel // 10, 10))),
         "clear": (out, some),
         "assemble": (out, [chosen, chosen]),
@@ -124,7 +96,20 @@ def count_waits(device: torch.device) -> dict[str, Any]:
     kernels = VectorsOnDevice(counted, device)
     for name, values in calls(1000).items():
         getattr(kernels, name)(*values)
+    begin_and_add_up(counted, device)
     return {"waits": counted.waits, "forbidden": counted.forbidden}
+
+
+def begin_and_add_up(kernels: Any, device: torch.device) -> None:
+    """Begin a bucket's passes, and add up its sums."""
+
+    def vector() -> torch.Tensor:
+        return torch.zeros(1000, device=device)
+
+    aims = Aim(1.0, 50), None, Aim(1.0, 50, Brought._fields)
+    kernels.begin([Pass(vector(), vector(), vector(), aim) for aim in aims])
+    chosen = calls(1000)["restore"][1]
+    kernels.assemble_together([(DeviceVector(vector()), [chosen, chosen], 0.5) for _ in range(2)])
 
 
 # -- streams --------------------------------------------------------------------------------------

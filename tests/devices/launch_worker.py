@@ -1,9 +1,4 @@
-"""Has the engine triton give the pretend device its work, with launches that do nothing: whatever
-waits for the device on the way, or reads it on the host, shows.
-
-Prints by what is begun how often it waited and what it should not have used, the launches, and the
-same of a wait that is planted, as JSON.
-"""
+"""Launches of the engine triton that do nothing, on the pretend device: every wait shows."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Steps of the numpy core with vectors on the pretend device, beside the same on the host.
-
-Two ranks, threads of one process.  Prints by case whether the bits are the same, as JSON.
-"""
+"""Steps of two ranks with vectors on the pretend device, beside the same on the host."""
 
 from __future__ import annotations
 
@@ -11,8 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from devices import pretend
-from frontends._device_cases import STAYING
-from frontends._integer_gradients import SHAPES, gradients_of
+from frontends._method_cases import SHAPES, STAYING, gradients_of
 
 from hvd_sparse.collectives.local import LocalCollective, LocalWorld
 from hvd_sparse.configuration import Configuration

@@ -12,14 +12,15 @@ from installed import is_installed
 pytestmark = pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
 
 WAITS = {
-    "push_momentum": 0,
-    "push_adam": 0,
+    "directed": 0,
     "orthogonalized": 0,
     "clear": 0,
     "restore": 0,
     "assemble": 0,
     "scatter_add": 0,
     "trim": 0,
+    "begin": 0,
+    "assemble_together": 0,
     "take_at_least": 2,  # how many they are, and they themselves
     "take_bins": 3,
 }

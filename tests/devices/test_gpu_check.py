@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import shlex
@@ -19,9 +18,9 @@ from installed import has_triton, is_installed
 pytest.importorskip("torch")
 
 from devices.gpu_check import cub
-from devices.gpu_check.build import build, tools, wants_build
-from devices.gpu_check.checks import checks, judge, judge_stall
-from devices.gpu_check.page import Result, draw, write
+from devices.gpu_check.build import build, wants_build
+from devices.gpu_check.checks import checks, judge
+from devices.gpu_check.page import draw, write
 
 pytestmark = pytest.mark.full
 
@@ -108,14 +107,6 @@ def test_horovod_is_built_where_it_is_asked_for_or_lacks_on_a_gpu(tmp_path):
     assert python is None and result.verdict == "FAILED" and "no network" in result.words
 
 
-def test_what_was_built_beside_horovod_is_found(tmp_path):
-    headers = tmp_path / "cccl" / "nvidia" / "cu13" / "include" / "cccl"
-    headers.mkdir(parents=True)
-    found = tools(str(tmp_path / "venv" / "bin" / "python"))
-    assert found.path == [str(tmp_path / "venv" / "bin"), str(tmp_path / "cuda" / "bin")]
-    assert found.cccl == str(headers)
-
-
 def test_where_cub_is_not_compiled_the_page_says_why(tmp_path, monkeypatch):
     def told(script):
         nvcc = tmp_path / "bin" / "nvcc"
@@ -138,50 +129,10 @@ def test_where_cub_is_not_compiled_the_page_says_why(tmp_path, monkeypatch):
     assert told("exit 0").verdict == "passed"
 
 
-@pytest.mark.skipif(cub.compiler() is None, reason="there is no nvcc")
-@pytest.mark.timeout(660)
-def test_cub_is_compiled_by_an_nvcc_whose_headers_have_it(tmp_path):
-    result, library = cub.build(tmp_path, "sm_90")
-    assert result.verdict == ("NOT RUN" if library is None else "passed"), result.words
-    if library is not None:
-        assert hasattr(ctypes.CDLL(str(library)), "largest_magnitudes")
-
-
-def test_a_stall_is_judged_by_the_seconds_behind_the_programs_own_stream():
-    def told(own, default=1.1):
-        gathers = {"idle": 0.01, "default": default, "own": own}
-        return judge_stall("stall", [{"busy": 1.0, "gathers": gathers}] * 2)
-
-    assert told(0.02).verdict == "passed" and "default 1.100 s" in told(0.02).words
-    assert told(1.02).verdict == "FAILED"
-    assert judge_stall("stall", [{"busy": 1.0, "gathers": {}}] * 2).verdict == "NOT RUN"
-
-
 def page_of(folder, results, times):
     """The page of a GPU that is not there."""
     write(folder / "gpu.md", "none", results, times)
     return (folder / "gpu.md").read_text()
-
-
-def test_the_page_tells_what_was_not_run(tmp_path):
-    results = [Result("a", "NOT RUN", "no NCCL"), Result("b", "FAILED", "x\ny")]
-    told = page_of(tmp_path, results, {})
-    assert "| a | NOT RUN | no NCCL |" in told and "| b | FAILED | y |" in told
-
-
-def test_the_image_runs_it_by_default():
-    lines = (ROOT / "docker" / "Dockerfile.cuda").read_text(encoding="utf-8").splitlines()
-    assert lines[-1] == 'CMD ["scripts/gpu-check"]'
-
-
-@pytest.mark.skipif(
-    (ROOT / "docs" / "results" / "gpu.md").exists(), reason="a GPU has been tried: see its page"
-)
-def test_until_a_gpu_was_tried_readers_are_told_as_the_first_use_tells():
-    words = "tested on a pretend device and by compilation only"
-    for name in ("README.md", "docs/guide/gpu.md", "hvd_sparse/frontend/torch/staging.py"):
-        text = (ROOT / name).read_text(encoding="utf-8")
-        assert "experimental" in text and words in text, name
 
 
 def test_a_law_is_judged_by_what_came_of_it():

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from forks import ON_THE_CPU, run_worker
-from frontends._device_cases import STAYING
+from frontends._method_cases import STAYING
 from installed import is_installed
 
 pytestmark = pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")

@@ -15,10 +15,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_sparse.frontend.torch.staging import say_ways
-from hvd_sparse.kernels.torch import together
-from hvd_sparse.kernels.torch.together import current_walk, run_together
-from hvd_sparse.kernels.torch.vector import fetch_all
+from hvd_sparse.frontend.torch.ways import say_ways
+from hvd_sparse.kernels.torch import vector as together
+from hvd_sparse.kernels.torch.vector import current_walk, fetch_all, run_together
 
 DTYPES = (torch.float32, torch.float64, torch.int32, torch.int64)
 

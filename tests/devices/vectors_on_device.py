@@ -11,11 +11,19 @@ import numpy as np
 import torch
 
 from hvd_sparse.kernels.contract import Kernels
+from hvd_sparse.kernels.optimizers import Adam, Momentum
 from hvd_sparse.kernels.torch.vector import DeviceVector
 
-MOMENTS = {"mean", "square", "out_mean", "out_square", "velocity", "out_velocity"}
-VECTORS = {"x", "gradient", "residual", "out", "accumulated"} | MOMENTS
-"""The parameters of kernels that are vectors; everything else is the host's."""
+VECTORS = {"x", "gradient", "residual", "out", "accumulated"}
+"""The parameters of kernels that are vectors; of others only a direction has some."""
+
+
+def carried(parameter: str, value: Any, carry: Callable[[np.ndarray], DeviceVector]) -> Any:
+    """Return an argument of a kernel with its vectors on a device."""
+    if isinstance(value, (Momentum, Adam)):
+        return type(value)(*(carry(x) if isinstance(x, np.ndarray) else x for x in value))
+    is_vector = parameter in VECTORS and isinstance(value, np.ndarray)
+    return carry(value) if is_vector else value
 
 
 class VectorsOnDevice:
@@ -34,27 +42,28 @@ class VectorsOnDevice:
 
         @functools.wraps(kernel)
         def call(*values: Any) -> Any:
-            carried: dict[int, tuple[np.ndarray, DeviceVector]] = {}
-            given = [
-                self._carry(value, carried)
-                if parameter in VECTORS and isinstance(value, np.ndarray) and name not in PACKERS
-                else value
-                for parameter, value in zip(names, values)
-            ]
-            result = kernel(*given)
-            for array, vector in carried.values():
+            known: dict[int, tuple[np.ndarray, DeviceVector]] = {}
+            if name in PACKERS:
+                return kernel(*values)
+            result = kernel(
+                *(
+                    carried(parameter, value, lambda array: self._carry(array, known))
+                    for parameter, value in zip(names, values)
+                )
+            )
+            for array, vector in known.values():
                 if array.flags.writeable:
                     array[...] = vector.tensor.cpu().numpy()
-            return result
+            return result.copy() if isinstance(result, DeviceVector) else result
 
         return call
 
-    def _carry(self, array: np.ndarray, carried: dict[int, Any]) -> DeviceVector:
+    def _carry(self, array: np.ndarray, known: dict[int, Any]) -> DeviceVector:
         """Return the array's entries on the device; of one array, one vector."""
-        if id(array) not in carried:
+        if id(array) not in known:
             tensor = torch.from_numpy(array.copy()).to(self._device)
-            carried[id(array)] = array, DeviceVector(tensor)
-        vector: DeviceVector = carried[id(array)][1]
+            known[id(array)] = array, DeviceVector(tensor)
+        vector: DeviceVector = known[id(array)][1]
         return vector
 
 

@@ -1,22 +1,26 @@
-"""What the workers of all frontends share, without any framework: many named cases in one
-launch."""
+"""What the workers of all frontends and their tests share, without any framework: many named cases
+in one launch, and books of what becomes of every entry."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
-from harness import report
+import numpy as np
+from harness import Outcome, launch, report
 
 Case = Callable[[str], Any]
+ULP = {"float32": 2.0**-23, "float64": 2.0**-52, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+"""Distance from 1 to the next number of each dtype."""
 
 SPARSE_ONLY: dict[str, Any] = {"allow_dense": False, "min_numel": 1, "compress_1d": True}
 """Every tensor that has an entry is compressed at every step."""
 
 
 class Cases(dict[str, Case]):
-    """Functions by name, in the order of their definition, which is the order in which all ranks
-    run them."""
+    """Functions by name, in the order in which all ranks run them."""
 
     def __call__(self, function: Case) -> Case:
         self[function.__name__] = function
@@ -63,11 +67,10 @@ def caught(function: Any, *arguments: Any) -> str:
 
 
 def run_cases(cases: Mapping[str, Case], rank: int, meet: Callable[[], Any]) -> dict[str, Any]:
-    """Run every case on this rank and report: what it measured, or its error; return the report.
+    """Run every case on this rank, report what it measured, or its error, and return the report.
 
-    A case is given its own name, which its compressor bears, so that cases do not meet in each
-    other's collectives. Results are reported after every case: when one hangs, those before it are
-    known.
+    A case is given its own name, for its compressor. Results are reported after every case: when
+    one hangs, those before it are known.
     """
     results: dict[str, Any] = {}
     for name, function in cases.items():
@@ -78,3 +81,122 @@ def run_cases(cases: Mapping[str, Case], rank: int, meet: Callable[[], Any]) -> 
         report(rank, results)
         meet()
     return results
+
+
+launched = cache(launch)
+"""A launch that all tests share which ask for the same one."""
+
+
+def measured(outcome: Outcome, case: str) -> list[Any]:
+    """What a case measured, by rank; fails with its errors, or where it was not reached."""
+    found = [(result or {}).get(case) for result in outcome.results]
+    assert None not in found, f"{case} did not end on every rank\n{outcome.end}"
+    errors = [f"rank {rank}: {each['error']}" for rank, each in enumerate(found) if "error" in each]
+    assert not errors, "; ".join(errors)
+    return [each["measured"] for each in found]
+
+
+def measured_of(outcome: Outcome, kind: str) -> dict[str, list[Any]]:
+    """What the cases measured whose names begin with a word."""
+    names = [name for name in outcome.results[0] or {} if name.startswith(kind)]
+    assert names, f"there is no case of {kind}\n{outcome.end}"
+    return {name: measured(outcome, name) for name in names}
+
+
+class Heard(logging.Handler):
+    """Keeps what is logged while its block runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+    def __enter__(self) -> list[str]:
+        logging.getLogger("hvd_sparse").addHandler(self)
+        return self.said
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger("hvd_sparse").removeHandler(self)
+
+
+class Books:
+    """Whole numbers go in as gradients; all of them must come out, or be kept back.
+
+    A framework's books name the module with its tools. ``compress`` makes the compressor of the
+    parameters, ``how`` says how Horovod reduces.
+    """
+
+    fw: Any
+
+    def __init__(
+        self, shapes: Mapping[str, tuple[int, ...]], compress: Callable[[Any], Any], **how: Any
+    ) -> None:
+        hvd = self.fw.hvd
+        self.variables = self.fw.make_variables(shapes, how.pop("dtypes", None))
+        self.compressor = compress(self.fw.params_of(self.variables))
+        # An average over three ranks is not exact in binary, a sum is.
+        self.how = {"op": hvd.Sum if hvd.size() == 3 else hvd.Average, **how}
+        self.given, self.applied = (
+            {key: np.zeros(shape) for key, shape in shapes.items()} for _ in range(2)
+        )
+        self.wrap()
+
+    def wrap(self) -> None:
+        """Let Horovod reduce through the compressor, with the options as they are now."""
+        self.run = self.fw.Reducer(self.compressor, self.variables, **self.how)
+
+    def gradients(self, step: int) -> dict[str, np.ndarray]:
+        """This rank's at a step: small numbers, many of them equal."""
+        draw = np.random.default_rng([self.fw.hvd.rank(), step])
+        return {
+            key: draw.integers(-8, 9, np.shape(zeros)).astype(np.float32)
+            for key, zeros in self.given.items()
+        }
+
+    def take_step(self, gradients: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        reduced = self.run(gradients)
+        self.note_given(gradients)
+        times = 1 if self.how["op"] == self.fw.hvd.Sum else self.fw.hvd.size()
+        for key, array in reduced.items():
+            self.applied[key] = self.applied[key] + times * array.astype(np.float64)
+        return list(reduced.values())
+
+    def note_given(self, gradients: Mapping[str, np.ndarray]) -> None:
+        for key, gradient in gradients.items():
+            self.given[key] = self.given[key] + gradient
+
+    def kept(self) -> dict[str, np.ndarray]:
+        """What this rank keeps back, by tensor."""
+        tensors = self.compressor.state_dict()["tensors"]
+        return {
+            key.partition(":")[0]: np.asarray(tensor["arrays"]["residual"])
+            for key, tensor in tensors.items()
+        }
+
+    def digest(self) -> str:
+        """The bits of what is kept back."""
+        kept = self.kept()
+        return self.fw.digest_of([kept[key] for key in sorted(kept)])
+
+    def waiting(self) -> int:
+        """Entries that are kept back on this rank."""
+        return sum(int(np.count_nonzero(array)) for array in self.kept().values())
+
+    def missing(self) -> dict[str, np.ndarray]:
+        """By tensor: given on all ranks, and neither applied nor kept back on any."""
+        kept, off = self.kept(), {}
+        for key, given in self.given.items():
+            mine = given - kept.get(key, np.zeros(given.shape)).reshape(given.shape)
+            off[key] = np.asarray(self.fw.summed(mine, f"balance.{key}")) - self.applied[key]
+        return off
+
+    def lost(self) -> int:
+        """Entries that are missing."""
+        return sum(int(np.count_nonzero(array)) for array in self.missing().values())
+
+    def alike(self, value: Any) -> bool:
+        """Whether all ranks have the same."""
+        name = f"{self.compressor.name}.alike"
+        return len({repr(each) for each in self.fw.hvd.allgather_object(value, name=name)}) == 1

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -50,18 +49,6 @@ def loss_of(model: nn.Module, step: int, dtype: torch.dtype = torch.float32) -> 
     draw = torch.Generator().manual_seed(100 * step + dist.get_rank())
     inputs = torch.randn(16, 12, generator=draw).to(dtype)
     return nn.functional.mse_loss(model(inputs), inputs[:, :4].roll(1, dims=1))
-
-
-def flat_parameters(model: nn.Module) -> torch.Tensor:
-    return torch.cat([parameter.detach().double().reshape(-1) for parameter in model.parameters()])
-
-
-def digest_of(tensors: Iterable[torch.Tensor]) -> str:
-    """The bits of tensors in few letters."""
-    digest = hashlib.sha256()
-    for tensor in tensors:
-        digest.update(tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:16]
 
 
 def summed(array: np.ndarray) -> np.ndarray:

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from _common import SPARSE_ONLY, Cases, caught
-from _ddp_cases import SMALL_BUCKETS, digest_of, flat_parameters, loss_of, network
+from _ddp_cases import SMALL_BUCKETS, loss_of, network
+from _tensors import digest_of, flat_parameters
 from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
@@ -52,6 +53,35 @@ def train(
             scaler.update()
 
 
+def compare(name: str, run: Callable[[Callable[..., None]], nn.Module]) -> dict[str, Any]:
+    """How far training with the hook ends from training without.
+
+    run : trains a model with what it is given to hook it, and returns it
+    """
+    ends, starts, stats = [], [], {}
+    for hooked in (False, True):
+        handles = []
+
+        def hook(model: DistributedDataParallel, **options: Any) -> None:
+            starts.append(flat_parameters(model))
+            if hooked:  # noqa: B023
+                handles.append(register(model, "topk", density=1.0, name=name, **options))  # noqa: B023
+
+        ends.append(flat_parameters(run(hook)))
+        for handle in handles:
+            stats = handle.stats()
+            handle.close()
+    apart = float((ends[0] - ends[1]).abs().max())
+    tensors = [figures["sparse_steps"] for figures in stats["tensors"].values()]
+    return {
+        "apart": apart,
+        "difference": apart / float((ends[0] - starts[0]).abs().max()),
+        "digest": digest_of([ends[1]]),
+        "steps": sorted(tensors),
+        **{key: stats[key] for key in ("sparse_steps", "dense_steps")},
+    }
+
+
 def beside_dense(
     name: str,
     *,
@@ -61,31 +91,17 @@ def beside_dense(
     scaled: bool = False,
     sparse: bool = True,
     syncs_always: bool = False,
-    **options: Any,
+    **ddp: Any,
 ) -> dict[str, Any]:
-    """How far training with the hook ends from training without, in units of the way."""
-    ends, stats = [], {}
-    options_of = {True: SPARSE_ONLY, False: {"min_numel": 64}}
-    for hooked in (False, True):
-        model = DistributedDataParallel(network(dtype), **options)
+    def run(hook: Callable[..., None]) -> nn.Module:
+        model = DistributedDataParallel(network(dtype), **ddp)
         scaler = torch.amp.GradScaler("cpu", init_scale=1024.0) if scaled else None
-        handle = None
-        if hooked:
-            common = {"density": 1.0, "name": name, "grad_scaler": scaler}
-            handle = register(model, "topk", **common, **options_of[sparse])
+        hook(model, grad_scaler=scaler, **(SPARSE_ONLY if sparse else {"min_numel": 64}))
         how: dict[str, Any] = {"passes": passes, "scaler": scaler, "syncs_always": syncs_always}
         train(model, make(model.parameters()), dtype=dtype, **how)
-        ends.append(flat_parameters(model))
-        if handle is not None:
-            stats = handle.stats()
-            handle.close()
-    moved = float((ends[0] - flat_parameters(network(dtype))).abs().max())
-    return {
-        "difference": float((ends[0] - ends[1]).abs().max()) / moved,
-        "digest": digest_of([ends[1]]),
-        "sparse_steps": stats["sparse_steps"],
-        "dense_steps": stats["dense_steps"],
-    }
+        return model
+
+    return compare(name, run)
 
 
 DENSITY_ONE: dict[str, dict[str, Any]] = {
@@ -112,49 +128,43 @@ cases = Cases(
 
 
 MOMENTUM = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.05}
-UNMASKED = {"id": "momentum_correction", "masking": False}
+UNMASKED = {"memory": {"id": "momentum_correction", "masking": False}, **SPARSE_ONLY}
 
 
-def with_momentum(
-    name: str, model: DistributedDataParallel, *, hooked: bool
-) -> tuple[torch.optim.Optimizer, Any]:
-    """An optimizer with momentum and decay, handed over or on its own."""
-    optimizer, handle = torch.optim.SGD(model.parameters(), **MOMENTUM), None
-    if hooked:
-        options = {"density": 1.0, "memory": UNMASKED, "optimizer": optimizer, **SPARSE_ONLY}
-        handle = register(model, "topk", name=name, **options)
-    return optimizer, handle
+def with_momentum(model: DistributedDataParallel, hook: Callable[..., Any]) -> Any:
+    """An optimizer with momentum and decay that is handed over."""
+    optimizer = torch.optim.SGD(model.parameters(), **MOMENTUM)
+    hook(model, optimizer=optimizer, **UNMASKED)
+    return optimizer
 
 
 @cases
 def momentum_met_by_its_own_results(name: str) -> dict[str, Any]:
-    """A second pass on top of what the first has brought, on one rank or all; then as it should
-    be."""
-    ends, errors = [], []
-    for hooked in (False, True):
+    """A second pass on top of the results of the first; then as it should be."""
+    errors = []
+    model = DistributedDataParallel(network(), **SMALL_BUCKETS)
+    optimizer = torch.optim.SGD(model.parameters(), **MOMENTUM)
+    handle = register(model, "topk", density=1.0, name=name, optimizer=optimizer, **UNMASKED)
+    for keepers in (dist.get_world_size(), 1):
+        optimizer.zero_grad()
+        loss_of(model, 90).backward()
+        optimizer.step()  # what was not applied would be taken back, on some ranks alone
+        if dist.get_rank() >= keepers:
+            optimizer.zero_grad(set_to_none=False)
+        errors.append(caught(lambda: loss_of(model, 91).backward()))
+    handle.close()
+
+    def run(hook: Callable[..., None]) -> nn.Module:
         model = DistributedDataParallel(network(), **SMALL_BUCKETS)
-        optimizer, handle = with_momentum(name, model, hooked=hooked)
-        for keepers in (dist.get_world_size(), 1) if hooked else ():
-            optimizer.zero_grad()
-            loss_of(model, 90).backward()
-            optimizer.step()  # what was not applied would be taken back, on some ranks alone
-            if dist.get_rank() >= keepers:
-                optimizer.zero_grad(set_to_none=False)
-            errors.append(caught(lambda: loss_of(model, 91).backward()))  # noqa: B023
-        if handle is not None:  # the passes above have moved its momentum
-            handle.close()
-            model = DistributedDataParallel(network(), **SMALL_BUCKETS)
-            optimizer, handle = with_momentum(name, model, hooked=True)
+        optimizer = with_momentum(model, hook)
         train(model, optimizer, dtype=torch.float32, passes=2, scaler=None)
-        ends.append(flat_parameters(model))
-        if handle is not None:
-            handle.close()
-    return {"difference": float((ends[0] - ends[1]).abs().max()), "errors": errors}
+        return model
+
+    return {**compare(name, run), "errors": errors}
 
 
 class Branching(nn.Module):
-    """Three layers, of which the second is used with a factor of zero and the third not at all, in
-    some steps."""
+    """Three layers; in some steps the second has a factor of zero and the third is unused."""
 
     def __init__(self, *, is_static: bool) -> None:
         super().__init__()
@@ -170,19 +180,17 @@ class Branching(nn.Module):
         return outputs[:, :4]
 
 
-def zeros_and_unused(name: str, **options: Any) -> dict[str, Any]:
-    """Momentum and decay go on in a step whose gradient is zero on all ranks, and rest where no
-    rank has used the parameter."""
-    ends = []
-    for hooked in (False, True):
-        branching = Branching(is_static="static_graph" in options)
-        model = DistributedDataParallel(branching, **options, **SMALL_BUCKETS)
-        optimizer, handle = with_momentum(name, model, hooked=hooked)
+def zeros_and_unused(name: str, **ddp: Any) -> dict[str, Any]:
+    """Momentum and decay go on at a gradient of zeros, and rest where no rank has used it."""
+
+    def run(hook: Callable[..., None]) -> nn.Module:
+        branching = Branching(is_static="static_graph" in ddp)
+        model = DistributedDataParallel(branching, **ddp, **SMALL_BUCKETS)
+        optimizer = with_momentum(model, hook)
         train(model, optimizer, dtype=torch.float32, passes=1, scaler=None)
-        ends.append(flat_parameters(model))
-        if handle is not None:
-            handle.close()
-    return {"difference": float((ends[0] - ends[1]).abs().max())}
+        return model
+
+    return compare(name, run)
 
 
 for mode in ("find_unused_parameters", "static_graph"):
@@ -201,14 +209,32 @@ def mixed_dtypes(name: str) -> dict[str, Any]:
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:
             return self.wide(self.narrow(inputs).double()).float()
 
-    ends = []
-    for hooked in (False, True):
+    def run(hook: Callable[..., None]) -> nn.Module:
         torch.manual_seed(2)
         model = DistributedDataParallel(Mixed())
-        handle = register(model, "topk", density=1.0, name=name, **SPARSE_ONLY) if hooked else None
-        optimizer = sgd(model.parameters())
-        train(model, optimizer, dtype=torch.float32, passes=1, scaler=None)
-        ends.append(flat_parameters(model))
-        if handle is not None:
-            handle.close()
-    return {"difference": float((ends[0] - ends[1]).abs().max())}
+        hook(model, **SPARSE_ONLY)
+        train(model, sgd(model.parameters()), dtype=torch.float32, passes=1, scaler=None)
+        return model
+
+    return compare(name, run)
+
+
+@cases
+def thrown_away(name: str) -> dict[str, Any]:
+    """Batches are skipped, and one layer is kept still by withholding its gradient at first."""
+
+    def run(hook: Callable[..., None]) -> nn.Module:
+        model = DistributedDataParallel(network(), **SMALL_BUCKETS)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        hook(model, optimizer=optimizer, **UNMASKED)
+        first = next(model.parameters())
+        for step in range(9):
+            optimizer.zero_grad()
+            loss_of(model, step).backward()
+            if step < 3:
+                first.grad = None
+            if step % 4 != 2:
+                optimizer.step()
+        return model
+
+    return compare(name, run)

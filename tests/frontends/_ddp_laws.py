@@ -13,9 +13,19 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from _common import SPARSE_ONLY, Cases, caught
-from _ddp_cases import SMALL_BUCKETS, Chosen, chosen, digest_of, loss_of, network, summed
-from _integer_gradients import SHAPES, gradients_of
-from _method_cases import BUILT, METHODS, OVER_GROUPS, STEPS, compressor_of, found, session_beside
+from _ddp_cases import SMALL_BUCKETS, Chosen, chosen, loss_of, network, summed
+from _method_cases import (
+    BUILT,
+    METHODS,
+    OVER_GROUPS,
+    SHAPES,
+    STEPS,
+    compressor_of,
+    found,
+    gradients_of,
+    session_beside,
+)
+from _tensors import digest_of
 from torch.nn.parallel import DistributedDataParallel
 
 from hvd_sparse.collectives.torch_distributed import TorchDistributedCollective
@@ -60,8 +70,7 @@ cases |= dict.fromkeys(OF_METHODS, same_as_the_core)
 
 
 def drawn_for(rank: int, step: int) -> dict[str, np.ndarray]:
-    """Gradients in eighths, so that float32 adds them without rounding; of two tensors now and then
-    none, on one rank or on all."""
+    """Gradients in eighths, whose sums are exact; of two tensors now and then none."""
     draw = np.random.RandomState(1000 * step + rank)
     gradients = {key: np.round(8 * draw.laplace(size=shape)) / 8 for key, shape in WIDE.items()}
     if step % 4 == 1:
@@ -215,8 +224,7 @@ def one_file_of_all_ranks(name: str) -> dict[str, Any]:
 
 @cases
 def clipped(name: str) -> dict[str, Any]:
-    """What is applied with ``clip_grad_norm``, all being sent, beside the gradients' average: where
-    ranks have the same gradients, and where they have not."""
+    """What is applied with ``clip_grad_norm``, all being sent, beside the average."""
     model = chosen(WIDE, **SMALL_BUCKETS)
     handle = register(model, "topk", density=1.0, clip_grad_norm=2.0, name=name, **SPARSE_ONLY)
     found: dict[str, Any] = {}
@@ -241,38 +249,6 @@ def clipped(name: str) -> dict[str, Any]:
 def flat_gradients(model: DistributedDataParallel) -> np.ndarray:
     named = dict(model.module.named_parameters())
     return np.concatenate([named[key].grad.double().numpy().ravel() for key in WIDE])
-
-
-@cases
-def gradients_that_are_thrown_away(name: str) -> dict[str, Any]:
-    """Batches are skipped, and one layer is kept still by withholding its gradient at first; with
-    the hook and without it."""
-    ends, steps = [], {}
-    for hooked in (False, True):
-        model = DistributedDataParallel(network(), **SMALL_BUCKETS)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-        handle = None
-        if hooked:
-            memory = {"id": "momentum_correction", "masking": False}
-            handle = register(
-                model, "topk", density=1.0, optimizer=optimizer, name=name, memory=memory,
-                **SPARSE_ONLY,
-            )  # fmt: skip
-        first = next(model.parameters())
-        for step in range(9):
-            optimizer.zero_grad()
-            loss_of(model, step).backward()
-            if step < 3:
-                first.grad = None
-            if step % 4 != 2:
-                optimizer.step()
-        ends.append(torch.cat([p.detach().reshape(-1) for p in model.parameters()]))
-        if handle is not None:
-            counted = handle.stats()["tensors"].values()
-            steps = [figures["sparse_steps"] for figures in counted]
-            handle.close()
-    difference = float((ends[0] - ends[1]).abs().max())
-    return {"difference": difference, "steps": sorted(steps), "digest": digest_of([ends[1]])}
 
 
 @cases

@@ -13,8 +13,7 @@ import torch
 from _common import SCRIPT, Scripted
 from _device_runs import EARLY, cases, engine_on, law, on_both
 from _method_cases import STEPS
-from _torch_cases import digest_of
-from _torch_recoveries import forget_step
+from _torch_cases import digest_of, forget_step
 from torch import nn
 
 from hvd_sparse.errors import SparseError

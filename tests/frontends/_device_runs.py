@@ -15,11 +15,8 @@ from typing import Any
 import horovod.torch as hvd
 import torch
 from _common import SPARSE_ONLY, Cases
-from _device_cases import STAYING
-from _integer_gradients import SHAPES, gradients_of
-from _method_cases import STEPS, compressor_of
-from _torch_cases import digest_of, give_gradients
-from _torch_laws import optimizer_without_motion
+from _method_cases import SHAPES, STAYING, STEPS, compressor_of, gradients_of
+from _torch_cases import digest_of, give_gradients, optimizer_without_motion
 from devices import carried, pretend
 from torch import nn
 

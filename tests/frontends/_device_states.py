@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterable
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -11,10 +12,8 @@ import horovod.torch as hvd
 import torch
 from _device_laws import layers
 from _device_runs import CPU, device_wire, engine_on, law
-from _integer_gradients import gradients_of
-from _method_cases import STEPS
-from _torch_cases import digest_of, give_gradients
-from _torch_laws import optimizer_without_motion
+from _method_cases import STEPS, gradients_of
+from _torch_cases import digest_of, give_gradients, optimizer_without_motion
 from torch import nn
 
 from hvd_sparse.torch import Compression, LocalSteps
@@ -55,28 +54,40 @@ def local_steps(name: str, device: torch.device) -> dict[str, Any]:
     return result
 
 
+def take_steps(
+    parameters: dict[str, nn.Parameter], optimizer: Any, drawn: Iterable[Any]
+) -> list[torch.Tensor]:
+    """Steps of these gradients, one step's by parameter; return what was applied, on the CPU."""
+    applied = []
+    for gradients in drawn:
+        optimizer.zero_grad()
+        places = zip(parameters.values(), gradients)
+        give_gradients({p: gradient.to(p.device) for p, gradient in places})
+        optimizer.step()
+        applied += [parameter.grad.cpu() for parameter in parameters.values()]
+    return applied
+
+
+def drawn_in(steps: Iterable[int]) -> list[list[torch.Tensor]]:
+    return [[torch.from_numpy(gradients_of(hvd.rank(), step)[0]).float()] for step in steps]
+
+
 @law
 def an_elastic_run(name: str, device: torch.device) -> dict[str, Any]:
     """A commit, steps that are taken back, a new meeting of the ranks, and a file for all."""
     parameters = {"t": nn.Parameter(torch.zeros(30, 20, device=device))}
     compressor = Compression.topk(parameters.items(), density=0.1, name=name)
     optimizer = optimizer_without_motion(parameters, compressor)
-    applied = []
     with tempfile.TemporaryDirectory() as folder:
         path = hvd.broadcast_object(folder, 0, name=f"{name}.folder") + "/state"
-        for step in range(6):
-            if step == 2:
-                compressor.commit()
-            if step == 4:
-                compressor.go_back()
-                compressor.rejoin()
-                compressor.save(path)
-                compressor.load(path)
-            optimizer.zero_grad()
-            drawn = torch.from_numpy(gradients_of(hvd.rank(), step % 4)[0]).float()
-            give_gradients({parameters["t"]: drawn.to(device)})
-            optimizer.step()
-            applied.append(parameters["t"].grad.cpu())
+        applied = take_steps(parameters, optimizer, drawn_in([0, 1]))
+        compressor.commit()
+        applied += take_steps(parameters, optimizer, drawn_in([2, 3]))
+        compressor.go_back()
+        compressor.rejoin()
+        compressor.save(path)
+        compressor.load(path)
+        applied += take_steps(parameters, optimizer, drawn_in([0, 1]))
         hvd.barrier()
     compressor.close()
     return {"applied": digest_of(applied)}
@@ -85,11 +96,10 @@ def an_elastic_run(name: str, device: torch.device) -> dict[str, Any]:
 @law
 def a_checkpoint_to_and_from_the_cpu(name: str, device: torch.device) -> dict[str, Any]:
     """The state of a compressor on the device goes on in one on the CPU, and the other way."""
-    start, end = (device, CPU), (CPU, device)
     found = {}
-    for number, (before, after) in enumerate((start, end)):
+    for number, places in enumerate(((device, CPU), (CPU, device))):
         state, applied = None, []
-        for place in (before, after):
+        for place in places:
             parameters = {"t": nn.Parameter(torch.zeros(30, 20, device=place))}
             compressor = Compression.topk(
                 parameters.items(), density=0.1, name=f"{name}.{number}.{place.type}"
@@ -97,12 +107,7 @@ def a_checkpoint_to_and_from_the_cpu(name: str, device: torch.device) -> dict[st
             optimizer = optimizer_without_motion(parameters, compressor)
             if state is not None:
                 compressor.load_state_dict(state)
-            for step in range(3):
-                optimizer.zero_grad()
-                drawn = torch.from_numpy(gradients_of(hvd.rank(), step)[0]).float()
-                give_gradients({parameters["t"]: drawn.to(place)})
-                optimizer.step()
-                applied.append(parameters["t"].grad.cpu())
+            applied += take_steps(parameters, optimizer, drawn_in(range(3)))
             state = compressor.state_dict()
             compressor.close()
             del optimizer
@@ -113,19 +118,13 @@ def a_checkpoint_to_and_from_the_cpu(name: str, device: torch.device) -> dict[st
 @law
 def a_gradient_in_another_layout(name: str, device: torch.device) -> dict[str, Any]:
     """channels_last."""
-    weight = torch.arange(8 * 4 * 3 * 3.0).view(8, 4, 3, 3)
-    parameters = {
-        "w": nn.Parameter(weight.to(device).contiguous(memory_format=torch.channels_last))
-    }
+    weight = torch.arange(8 * 4 * 3 * 3.0).view(8, 4, 3, 3).to(device)
+    parameters = {"w": nn.Parameter(weight.contiguous(memory_format=torch.channels_last))}
     compressor = Compression.topk(parameters.items(), density=0.1, name=name, min_numel=1)
     optimizer = optimizer_without_motion(parameters, compressor)
-    applied = []
-    for step in range(3):
-        optimizer.zero_grad()
-        draw = torch.Generator().manual_seed(10 * step + hvd.rank())
-        give_gradients({parameters["w"]: torch.randn(8, 4, 3, 3, generator=draw).to(device)})
-        optimizer.step()
-        applied.append(parameters["w"].grad.cpu())
+    draws = [torch.Generator().manual_seed(10 * step + hvd.rank()) for step in range(3)]
+    drawn = [[torch.randn(8, 4, 3, 3, generator=draw)] for draw in draws]
+    applied = take_steps(parameters, optimizer, drawn)
     compressor.close()
     return {"applied": digest_of(applied)}
 

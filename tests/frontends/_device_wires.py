@@ -24,15 +24,13 @@ from _device_runs import (
     reused,
     without_nccl,
 )
-from _torch_cases import give_gradients
-from _torch_laws import optimizer_without_motion
+from _torch_cases import give_gradients, optimizer_without_motion
 from devices import carried
 from devices.mutants import MUTANTS, undone
 from torch import nn
 
-from hvd_sparse.collectives import horovod_device
-from hvd_sparse.collectives.horovod_device import HorovodDeviceCollective
-from hvd_sparse.collectives.horovod_torch import HorovodTorchCollective
+from hvd_sparse.collectives import horovod_torch
+from hvd_sparse.collectives.horovod_torch import HorovodDeviceCollective, HorovodTorchCollective
 from hvd_sparse.errors import CorruptPayload, InvalidOption
 from hvd_sparse.torch import Compression
 
@@ -101,7 +99,7 @@ class Elsewhere(HorovodDeviceCollective):
 
     def allgather(self, array: np.ndarray, name: str) -> Any:
         own, self._stream = self._stream, torch.Stream(DEVICE)
-        upload = horovod_device.upload
+        upload = horovod_torch.upload
 
         def there(block: np.ndarray, device: torch.device) -> torch.Tensor:
             torch.accelerator.set_stream(own)
@@ -109,22 +107,22 @@ class Elsewhere(HorovodDeviceCollective):
             torch.accelerator.set_stream(self._stream)
             return sent
 
-        horovod_device.upload = there
+        horovod_torch.upload = there
         try:
             return super().allgather(array, name)
         finally:
-            horovod_device.upload = upload
+            horovod_torch.upload = upload
 
 
 class Impatient(HorovodDeviceCollective):
     """Fetches what Horovod says is done, and does not wait for the default stream."""
 
     def _fetch(self, *given: Any) -> torch.Tensor:
-        catch_up, horovod_device.catch_up = horovod_device.catch_up, nothing
+        catch_up, horovod_torch.catch_up = horovod_torch.catch_up, nothing
         try:
             return super()._fetch(*given)
         finally:
-            horovod_device.catch_up = catch_up
+            horovod_torch.catch_up = catch_up
 
 
 if is_pretend:
@@ -165,7 +163,6 @@ def given_to(wire: Any, name: str) -> list[bytes]:
             results += [
                 wire.allgather(array, f"{tag}.gather"),
                 wire.alltoall(array, splits, f"{tag}.exchange"),
-                wire.broadcast(same, size - 1, f"{tag}.spread"),
                 wire.allreduce(same, f"{tag}.sum"),
             ]
     return [each.wait(30).tobytes() for each in results]

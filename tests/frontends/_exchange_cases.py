@@ -85,8 +85,7 @@ def gradients_of(rank: int, step: int) -> list[np.ndarray]:
 
 
 def broken_gradients_of(rank: int, size: int, step: int) -> list[np.ndarray]:
-    """Gradients that fail: NaN on the last rank, or beyond float32 in the sum; in the second
-    tensor."""
+    """In the second tensor NaN on the last rank, or numbers whose sum is beyond float32."""
     gradients = gradients_of(rank, step)
     if step == BEYOND_STEP:
         gradients[1][:] = 1.1 * float(np.finfo(np.float32).max) / size

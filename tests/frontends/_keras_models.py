@@ -21,10 +21,7 @@ Distribute = Callable[..., Any]
 
 
 def make_model(seed: int = 1) -> Any:
-    """Unbuilt; it will start the same on every rank and in every run.
-
-    With hyperbolic tangents, as rectifiers make gradients with exact zeros.
-    """
+    """Unbuilt, and the same in every run; tangents, as rectifiers make exact zeros."""
     first = _dense(5, seed, name="first", activation="tanh")
     return keras.Sequential([first, _dense(3, seed + 1, name="second")])
 

@@ -1,10 +1,14 @@
-"""Every named method, with what it needs to run.  Without any framework: pytest reads it too."""
+"""Every named method, with what it needs to run, what gradients on a device are tried with besides,
+and gradients that tests know without being told.  Without any framework: pytest reads it too."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 STEPS = 6
+SHAPES = ((30, 20), (9,), (6, 5, 4))
 METHODS: dict[str, dict[str, Any]] = {
     "adacomp": {"bin_length": 20},
     "chunked": {"density": 0.2, "chunk_length": 8},
@@ -87,6 +91,50 @@ BUILT: dict[str, dict[str, Any]] = {
 """Options of ``Compression.build`` for the parts that no named method uses."""
 
 
+STAYING: dict[str, dict[str, Any]] = {
+    "dgc_sampled": {"selector": {"id": "dgc_sampled", "density": 0.1}},
+    "random_of_each_rank": {"selector": {"id": "random_k", "density": 0.1}},
+    "reused_threshold": {"selector": {"id": "reused_threshold", "density": 0.1}},
+    "chunk12": {"selector": _TOPK, "codec": "chunk12"},
+    "dense_at_first": {
+        "selector": _TOPK,
+        "schedule": {"id": "dense_warmup", "value": 0.1, "warmup_steps": 2},
+    },
+    "momentum": {"selector": _TOPK, "memory": "momentum_correction"},
+    "momentum_feedback": {"selector": _TOPK, "memory": "momentum_feedback"},
+    "momentum_and_decay": {
+        "selector": {"id": "ldte_bs", "density": 0.1},
+        "memory": {"id": "momentum_correction", "nesterov": True, "weight_decay": 0.1},
+        "codec": {"id": "golomb", "values": "int8"},
+    },
+    "adam": {"selector": _TOPK, "memory": "adam_correction"},
+    "adam_and_decay": {
+        "selector": _TOPK,
+        "memory": {"id": "adam_correction", "weight_decay": 0.1},
+    },
+    "muon": {"selector": _TOPK, "memory": "muon_correction"},
+    "constant": {"selector": _TOPK, "schedule": {"id": "constant", "value": 0.1}},
+}
+"""Options of ``Compression.build`` for parts that no method's case leaves on the device."""
+
+OPTIONS_ON_DEVICES: dict[str, Any] = {
+    "rollback": False,
+    "select_over": "group",
+    "check_replicas_every": 2,
+    "telemetry": True,
+    "engine": "numpy",
+    "max_gathered_bytes": 400,
+    "on_nonfinite": "raise",
+}
+"""Choices of common options beside topk."""
+
+
+def gradients_of(rank: int, step: int) -> list[np.ndarray]:
+    """A rank's float64 gradients of a step, in eighths, which even bfloat16 holds exactly."""
+    draw = np.random.RandomState(1000 * step + rank)
+    return [np.clip(np.round(8 * draw.laplace(size=shape)), -120, 120) / 8 for shape in SHAPES]
+
+
 def compressor_of(compression: Any, case: str, params: Any, **options: Any) -> Any:
     """A case's compressor, from a frontend's ``Compression``."""
     if case in BUILT:
@@ -97,8 +145,7 @@ def compressor_of(compression: Any, case: str, params: Any, **options: Any) -> A
 def session_beside(
     compressor: Any, collective: Any = None, buckets: list[tuple[int, ...]] | None = None
 ) -> Any:
-    """The numpy core, with the parts and the buckets of a frontend's compressor, unless it is told
-    others; over mpi4py unless another collective is given."""
+    """The numpy core, with the parts and buckets of a frontend's compressor; over mpi4py."""
     from hvd_sparse.step.session import Session
 
     if collective is None:

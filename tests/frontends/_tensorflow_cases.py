@@ -1,24 +1,31 @@
-"""What the TensorFlow workers share: a world of ranks, compressors, and small tools."""
+"""TensorFlow as the workers of both frameworks take it: variables, steps, and what Horovod makes of
+them.  ``_torch_cases`` has the same names."""
 
 from __future__ import annotations
 
 import hashlib
+import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import _common
 import numpy as np
 import tensorflow as tf
+from _common import Case, run_cases
 
 warnings.simplefilter("ignore")  # Horovod's own Keras makes several
 import horovod.tensorflow as hvd  # noqa: E402
 
-from hvd_sparse.tensorflow import Compression  # noqa: E402
+from hvd_sparse.tensorflow import Compression, LocalSteps  # noqa: E402
+
+__all__ = ["Compression", "LocalSteps", "hvd"]
+
+COMPRESSES_1D = True
 
 
 def begin(ranks: int) -> dict[str, Any]:
-    """Start Horovod on this many ranks; the process sets by what they are called in the
-    settings."""
+    """Start Horovod on this many ranks; the process sets by their names in the settings."""
     tf.get_logger().setLevel("ERROR")
     tf.config.threading.set_intra_op_parallelism_threads(1)
     if ranks < 3:
@@ -29,9 +36,10 @@ def begin(ranks: int) -> dict[str, Any]:
     return {"all": hvd.global_process_set, "one_left_out": one_left_out}
 
 
-def end() -> None:
-    """Leave together: the first rank to go ends Horovod for all."""
-    hvd.allreduce(tf.constant(0.0), name="test.end")
+def run(cases: Mapping[str, Case]) -> None:
+    """Run cases on this rank, between ``begin`` and the end of the process."""
+    run_cases(cases, hvd.rank(), meet)
+    meet()  # leave together: the first rank to go ends Horovod for all
 
 
 def meet() -> None:
@@ -39,9 +47,13 @@ def meet() -> None:
     hvd.allreduce(tf.constant(0.0), name="test.meet")
 
 
+def last_rank() -> bool:
+    """The rank on which faults happen that only one rank has."""
+    return hvd.rank() == hvd.size() - 1
+
+
 def summed(array: Any, name: str, process_set: Any = hvd.global_process_set) -> np.ndarray:
-    """The sum over the ranks in float64, by Horovod's dense allreduce; the array itself where the
-    set is one rank."""
+    """The sum over the ranks in float64, by Horovod's dense allreduce."""
     wide = tf.constant(np.asarray(array, np.float64))
     return np.asarray(hvd.allreduce(wide, op=hvd.Sum, name=f"test.{name}", process_set=process_set))
 
@@ -55,24 +67,9 @@ def digest_of(arrays: Iterable[Any]) -> str:
 
 
 def residuals_of(compressor: Any) -> dict[str, np.ndarray]:
-    """What this rank keeps back, by tensor and in the order of their names."""
+    """What this rank keeps back, by tensor."""
     tensors = compressor.state_dict()["tensors"]
-    return {key: tensors[key]["arrays"]["residual"] for key in sorted(tensors)}
-
-
-def outcome_of(call: Callable[[], Any]) -> dict[str, Any]:
-    """What became of a call: the class of its error as the user meets it, and its words.
-
-    TensorFlow turns what is raised while a graph runs into errors of its own, with the class's name
-    in the words.
-    """
-    try:
-        call()
-    except Exception as error:
-        raised, words = type(error).__name__, str(error)[-3000:]
-    else:
-        raised, words = "nothing", ""
-    return {"raised": raised, "words": words}
+    return {key: tensors[key]["arrays"]["residual"] for key in tensors}
 
 
 def variables_of(
@@ -103,54 +100,66 @@ def linear_loss(variables: Any, coefficients: Any) -> Callable[[], Any]:
     )
 
 
-class Books:
-    """Whole numbers go in as gradients; all of them must come out, or be kept back.
+def make_variables(shapes: Mapping[str, tuple[int, ...]], dtypes: Any = None) -> dict[str, Any]:
+    dtypes = dtypes or ["float32"] * len(shapes)
+    return {
+        key: tf.Variable(tf.ones(shape, dtype), name=key)
+        for (key, shape), dtype in zip(shapes.items(), dtypes)
+    }
 
-    Parameters
-    ----------
-    as_function, options : as a ``tf.function``, and how Horovod's tape reduces
+
+def params_of(variables: Mapping[str, Any]) -> list[Any]:
+    """Variables as a compressor takes them."""
+    return list(variables.values())
+
+
+class Reducer:
+    """Gradients in, as arrays by name, and reduced ones out; a name without one has none.
+
+    groups : Horovod's, as a number or as lists of variables
     """
 
     def __init__(
-        self, compressor: Any, variables: list[Any], *, as_function: bool = True, **options: Any
+        self, compressor: Any, variables: Mapping[str, Any], *, as_function: bool = True, **how: Any
     ) -> None:
-        self.compressor, self.variables = compressor, variables
-        # an average over 3 is no integer
-        self.options = {"op": hvd.Sum if hvd.size() == 3 else hvd.Average, **options}
-        self._is_function = as_function
-        self.given, self.applied = ([np.zeros(v.shape) for v in variables] for _ in range(2))
-        self.trace()
-
-    def trace(self) -> None:
-        """Build the step anew, with the options as they are now."""
+        self.variables = variables
+        members = list(variables.values())
 
         def step(gradients: Any) -> Any:
-            loss = linear_loss(self.variables, gradients)
-            return tape_gradients(loss, self.variables, self.compressor, **self.options)
+            return tape_gradients(linear_loss(members, gradients), members, compressor, **how)
 
-        self.run = tf.function(step) if self._is_function else step
+        self._step = tf.function(step) if as_function else step
 
-    def take_step(self, gradients: Iterable[Any]) -> list[np.ndarray]:
-        """Reduce arrays, and write them down."""
-        gradients = [tf.constant(g, v.dtype) for g, v in zip(gradients, self.variables)]
-        reduced = [np.asarray(array) for array in self.run(gradients)]
-        times = 1 if self.options["op"] == hvd.Sum else hvd.size()
-        for i, (gradient, array) in enumerate(zip(gradients, reduced)):
-            self.given[i] += np.asarray(gradient, np.float64)
-            self.applied[i] += times * array.astype(np.float64)
-        return reduced
+    def __call__(self, gradients: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        given = [
+            tf.constant(gradients[key], v.dtype) if key in gradients else None
+            for key, v in self.variables.items()
+        ]
+        reduced = zip(self.variables, self._step(given))
+        return {key: np.asarray(array) for key, array in reduced if array is not None}
 
-    def missing(self, label: str) -> list[np.ndarray]:
-        """By variable: given on all ranks, and neither applied nor kept back on any."""
-        kept, off = residuals_of(self.compressor), []
-        for i, v in enumerate(self.variables):
-            mine = self.given[i] - kept.get(v.name, np.zeros(v.shape)).reshape(v.shape)
-            off.append(summed(mine, f"{label}.{i}") - self.applied[i])
-        return off
-
-    def lost(self, label: str) -> float:
-        """The most of any entry that is missing."""
-        return max(float(np.abs(array).max()) for array in self.missing(label))
+    def forget(self) -> None:
+        """A step that failed leaves nothing behind in Horovod's tape."""
 
 
-__all__ = ["Compression", "hvd"]
+class Books(_common.Books):
+    fw = sys.modules[__name__]
+
+
+def step_of(compressor: Any, variables: Mapping[str, Any], **how: Any) -> Callable[[], Any]:
+    """A training step on random data, as a call."""
+    reduce = Reducer(compressor, variables, **{"as_function": False, **how})
+    return lambda: reduce({key: tf.random.normal(v.shape) for key, v in variables.items()})
+
+
+def later_step_of(
+    compressor: Any, variables: Mapping[str, Any], ours: Any = None, **how: Any
+) -> Callable[[], Any]:
+    """A step behind a good one, in which the carrier shows what the handshake has not seen."""
+    step_of(compressor, variables, **ours or {})()
+    return step_of(compressor, variables, **how)
+
+
+def is_usable(name: str) -> bool:
+    """Whether Horovod still adds up."""
+    return float(summed(1.0, f"{name}.usable")) == hvd.size()

@@ -22,8 +22,7 @@ def dense(params: Any, name: str, **options: Any) -> Any:
 
 
 def telling(variables: Any, first: int = 1) -> list[Any]:
-    """Coefficients of a linear loss: those of the i-th variable are the number first + i, times
-    rank + 1."""
+    """Coefficients of a linear loss: first + i for the i-th variable, times rank + 1."""
     return [
         tf.fill(v.shape, float((first + i) * (hvd.rank() + 1))) for i, v in enumerate(variables)
     ]
@@ -183,22 +182,8 @@ def indexed_slices_pass_by(name: str) -> dict[str, Any]:
 
 
 @IDENTITY
-def direct_allreduce(name: str) -> dict[str, Any]:
-    variables = variables_of([(4, 3)])
-    compressor = dense(variables, name)
-    value = telling(variables)[0]
-
-    def step() -> Any:
-        return [hvd.allreduce(value, compression=compressor, name=name)]
-
-    wrong = wrong_in_both_modes(step)
-    return found(wrong, 4, compressor)
-
-
-@IDENTITY
 def direct_allreduce_of_a_group(name: str) -> dict[str, Any]:
-    """Without a tape only shapes that are unique are known.  The second call's tensors are none of
-    the first's."""
+    """Without a tape only shapes that are unique are known."""
     variables = variables_of([(4, 3), (3,), (2, 2)])
     compressor = dense(variables, name)
 

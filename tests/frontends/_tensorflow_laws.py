@@ -32,21 +32,21 @@ LAW_1_STEPS, LAW_2_STEPS, GROUPED_STEPS = 20, 200, 8
 
 
 def conserved(name: str, *, as_function: bool) -> dict[str, Any]:
-    """Integer gradients: what was applied and what is kept back, against all that there was."""
-    variables = variables_of(SHAPES)
-    compressor = Compression.ldte_bs(variables, density=0.05, name=name, **SPARSE_ONLY)
-    books = Books(compressor, variables, as_function=as_function)
-    draw = np.random.RandomState(hvd.rank())
-    for _ in range(LAW_1_STEPS):
-        books.take_step([draw.randint(-9, 10, shape) for shape in SHAPES])
-    lost, kept, stats = books.lost(name), residuals_of(compressor), compressor.stats()
-    compressor.close()
+    """What was applied and what is kept back, against all that there was."""
+    shapes = {f"tensor{i}": shape for i, shape in enumerate(SHAPES)}
+    options = {"density": 0.05, "name": name, **SPARSE_ONLY}
+    books = Books(
+        shapes, lambda params: Compression.ldte_bs(params, **options), as_function=as_function
+    )
+    for step in range(LAW_1_STEPS):
+        books.take_step(books.gradients(step))
+    lost, kept, stats = books.lost(), books.waiting(), books.compressor.stats()
+    books.compressor.close()
     return {
         "lost": lost,
-        "kept": sum(float(np.abs(array).sum()) for array in kept.values()),
+        "kept": kept,
         "density": stats["density_achieved"],
-        "steps": stats["steps"],
-        "dense_steps": stats["dense_steps"],
+        **{key: stats[key] for key in ("steps", "dense_steps")},
     }
 
 
@@ -167,8 +167,7 @@ for label, train in {"a_tape": train_by_tape, "keras": train_by_keras}.items():
 
 @LAWS
 def names_of_groups_are_those_of_other_ranks_and_traces(name: str) -> list[list[str]]:
-    """The collectives' names in every trace, for batches of other shapes; groups with a tensor that
-    has no gradient."""
+    """The collectives' names in every trace, where one tensor has no gradient."""
     variables = variables_of([*SHAPES, (7, 9), (9, 5)])
     compressor = Compression.topk(variables, density=0.1, name=name, **SPARSE_ONLY)
 

@@ -1,40 +1,153 @@
-"""What the PyTorch workers share: small tools for their cases."""
+"""PyTorch as the workers of both frameworks take it: parameters, steps, and what Horovod makes of
+them.  ``_tensorflow_cases`` has the same names."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
 
+import _common
 import horovod.torch as hvd
+import numpy as np
 import torch
 from _common import Case, run_cases
+from _tensors import digest_of, flat_parameters, give_gradients
+from torch import nn
+
+from hvd_sparse.torch import Compression, LocalSteps
+
+__all__ = ["Compression", "LocalSteps", "digest_of", "flat_parameters", "give_gradients", "hvd"]
+
+COMPRESSES_1D = False
+"""In cases of faults: vectors go dense beside matrices that do not."""
 
 
-def run_torch_cases(cases: Mapping[str, Case]) -> None:
-    """Run cases on this rank, between ``hvd.init`` and the end of the process."""
+def begin(ranks: int = 0) -> dict[str, Any]:
+    """Start Horovod; return the process sets by their names in the settings."""
+    torch.set_num_threads(1)
+    process_sets = {"all": hvd.global_process_set}
+    if ranks > 1:
+        process_sets["one_left_out"] = hvd.ProcessSet(list(range(ranks - 1)))
+        hvd.init(process_sets=[process_sets["one_left_out"]])
+    else:
+        hvd.init()
+    return process_sets
+
+
+def run(cases: Mapping[str, Case]) -> None:
+    """Run cases on this rank, between ``begin`` and the end of the process."""
     torch.set_num_threads(1)
     run_cases(cases, hvd.rank(), hvd.barrier)
     hvd.shutdown()
 
 
-def flat_parameters(model: torch.nn.Module) -> torch.Tensor:
-    """All parameters of a model as one float64 vector."""
-    return torch.cat([parameter.detach().double().reshape(-1) for parameter in model.parameters()])
+def last_rank() -> bool:
+    """The rank on which faults happen that only one rank has."""
+    return hvd.rank() == hvd.size() - 1
 
 
-def digest_of(tensors: Iterable[torch.Tensor]) -> str:
-    """The bits of tensors in few letters."""
-    digest = hashlib.sha256()
-    for tensor in tensors:
-        digest.update(tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:16]
+def summed(array: Any, name: str) -> torch.Tensor:
+    """The sum over all ranks, in float64, by Horovod's dense allreduce."""
+    wide = torch.as_tensor(array).double().contiguous()
+    return hvd.allreduce(wide, op=hvd.Sum, name=f"test.{name}")
 
 
-def give_gradients(gradients: Mapping[torch.nn.Parameter, torch.Tensor]) -> None:
-    """Make a backward pass after which each parameter's gradient is exactly the one chosen."""
-    sum((parameter * gradient).sum() for parameter, gradient in gradients.items()).backward()
+def make_variables(
+    shapes: Mapping[str, tuple[int, ...]], dtypes: Any = None
+) -> dict[str, nn.Parameter]:
+    dtypes = dtypes or ["float32"] * len(shapes)
+    return {
+        key: nn.Parameter(torch.zeros(shape, dtype=getattr(torch, dtype)))
+        for (key, shape), dtype in zip(shapes.items(), dtypes)
+    }
 
 
-def summed(tensor: torch.Tensor, name: str) -> torch.Tensor:
-    """The sum of a tensor over all ranks, in float64, by Horovod's dense allreduce."""
-    return hvd.allreduce(tensor.double().contiguous(), op=hvd.Sum, name=f"test.{name}")
+def params_of(variables: Mapping[str, nn.Parameter]) -> Any:
+    """Parameters as a compressor takes them."""
+    return variables.items()
+
+
+def optimizer_without_motion(
+    parameters: Mapping[str, nn.Parameter], compression: Any, **options: Any
+) -> Any:
+    """Horovod's optimizer, of which only the reduced gradients matter, under the case's name."""
+    named = [(f"{compression.name}.{key}", p) for key, p in parameters.items()]
+    descent = torch.optim.SGD(list(parameters.values()), lr=0.0)
+    return hvd.DistributedOptimizer(
+        descent, named_parameters=named, compression=compression, **options
+    )
+
+
+class Reducer:
+    """Gradients in, as arrays by name, and reduced ones out.
+
+    groups : Horovod's, as a number or as lists of names
+    """
+
+    def __init__(
+        self,
+        compressor: Any,
+        variables: Mapping[str, nn.Parameter],
+        *,
+        as_function: bool = True,
+        groups: Any = None,
+        **how: Any,
+    ) -> None:
+        self.variables = variables
+        if isinstance(groups, list):
+            groups = [[variables[key] for key in keys] for keys in groups]
+        self.optimizer = optimizer_without_motion(variables, compressor, groups=groups, **how)
+
+    def __call__(self, gradients: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        self.optimizer.zero_grad()
+        give_gradients(
+            {self.variables[key]: torch.as_tensor(each) for key, each in gradients.items()}
+        )
+        self.optimizer.step()
+        return {key: parameter.grad.numpy().copy() for key, parameter in self.variables.items()}
+
+    def forget(self) -> None:
+        forget_step(self.optimizer)
+
+
+def forget_step(optimizer: Any) -> None:
+    """Make Horovod's optimizer ready for a new step, once its old allreduces are done."""
+    for handle, _ in optimizer._handles.values():
+        hvd.synchronize(handle)
+    optimizer.load_state_dict(optimizer.state_dict())
+
+
+class Books(_common.Books):
+    fw = sys.modules[__name__]
+
+
+def step_of(
+    compressor: Any, variables: Mapping[str, nn.Parameter], **how: Any
+) -> Callable[[], Any]:
+    """A training step on random data, as a call."""
+    reduce = Reducer(compressor, variables, **how)
+    return lambda: reduce({key: torch.randn(v.shape) for key, v in variables.items()})
+
+
+def later_step_of(
+    compressor: Any, variables: Mapping[str, nn.Parameter], ours: Any = None, **how: Any
+) -> Callable[[], Any]:
+    """A step by ``hvd.allreduce``, where the carrier alone shows what Horovod does."""
+
+    def take() -> None:
+        give_gradients({v: torch.randn(v.shape) for v in variables.values()})
+        pending = []
+        for key, parameter in variables.items():
+            wire, context = compressor.compress(parameter.grad)
+            name = f"{compressor.name}.{key}"
+            pending.append((hvd.allreduce_async(wire, name=name, **how), context))
+        for handle, context in pending:
+            compressor.decompress(hvd.synchronize(handle), context)
+
+    return take
+
+
+def is_usable(name: str) -> bool:
+    """Whether Horovod still adds up."""
+    return float(summed(torch.ones(1), f"{name}.usable")) == hvd.size()

@@ -10,8 +10,7 @@ from typing import Any
 import horovod.torch as hvd
 import torch
 from _common import SPARSE_ONLY, Cases, caught
-from _torch_cases import digest_of
-from _torch_laws import Ledger
+from _torch_cases import Books, digest_of
 from _torch_planned import ADOPTED_AT
 
 from hvd_sparse.torch import Compression, LocalSteps
@@ -25,38 +24,37 @@ TAKEN = SAVED_AT + 3
 cases = Cases()
 
 
-def ledger_of(name: str, density: Any = f"hiding:{C_MAX}", **options: Any) -> Ledger:
-    ledger = Ledger(
+def ledger_of(name: str, density: Any = f"hiding:{C_MAX}", **options: Any) -> Books:
+    ledger = Books(
         SHAPES,
         lambda named: Compression.topk(
             named, density=density, name=name, **{**SPARSE_ONLY, **options}
         ),
     )
-    for parameter in ledger.parameters.values():
+    for parameter in ledger.variables.values():
         parameter.register_hook(lambda _: time.sleep(AWAY_S))
     return ledger
 
 
-def asked_of(ledger: Ledger) -> dict[str, float]:
+def asked_of(ledger: Books) -> dict[str, float]:
     tensors = ledger.compressor.stats()["tensors"]
     return {key: figures["density_asked"] for key, figures in tensors.items()}
 
 
-def applied_of(ledger: Ledger) -> str:
-    return digest_of([parameter.grad for parameter in ledger.parameters.values()])
+def applied_of(ledger: Books) -> str:
+    return digest_of([parameter.grad for parameter in ledger.variables.values()])
 
 
 @cases
 def densities_that_hide(name: str) -> dict[str, Any]:
-    """Lost entries and densities of every step; a state in the middle, which another run goes on
-    from; a new world at the end."""
+    """Every step, a state that another run goes on from, and a new world at the end."""
     ledger = ledger_of(name)
     lost, asked, applied, state = [], [], [], {}
     for step in range(TAKEN):
         if step == SAVED_AT:
             state = copy.deepcopy(ledger.compressor.state_dict())
         ledger.take_step(ledger.gradients(step))
-        lost.append(ledger.lost_entries())
+        lost.append(ledger.lost())
         asked.append(asked_of(ledger))
         applied.append(applied_of(ledger))
     compressor = ledger.compressor

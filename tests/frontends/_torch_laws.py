@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -10,28 +11,25 @@ from functools import partial
 from typing import Any
 
 import horovod.torch as hvd
+import numpy as np
 import torch
-from _common import SPARSE_ONLY, Cases, Scripted
-from _torch_cases import digest_of, give_gradients, summed
+from _common import SPARSE_ONLY, Cases, Scripted, caught
+from _torch_cases import (
+    Books,
+    digest_of,
+    give_gradients,
+    make_variables,
+    optimizer_without_motion,
+    params_of,
+)
 from harness import slow
 from torch import nn
 
 from hvd_sparse.torch import Compression
 
 LONG_TRAINING = 200
+SHAPES = {"wide": (16, 40), "tall": (60, 5), "one": (30,)}
 cases = Cases()
-Gradients = dict[str, torch.Tensor]
-
-
-def optimizer_without_motion(
-    parameters: Mapping[str, nn.Parameter], compression: Any, **options: Any
-) -> Any:
-    """Horovod's optimizer, of which only the reduced gradients matter."""
-    named = list(parameters.items())
-    descent = torch.optim.SGD(list(parameters.values()), lr=0.0)
-    return hvd.DistributedOptimizer(
-        descent, named_parameters=named, compression=compression, **options
-    )
 
 
 def integers(shape: torch.Size, *seed: int) -> torch.Tensor:
@@ -39,87 +37,39 @@ def integers(shape: torch.Size, *seed: int) -> torch.Tensor:
     return torch.randint(-8, 9, shape, generator=torch.Generator().manual_seed(hash(seed))).float()
 
 
-class Ledger:
-    """Chosen gradients go in, reduced ones come out; what is in neither them nor the residuals is
-    lost."""
-
-    def __init__(
-        self,
-        shapes: Mapping[str, tuple[int, ...]],
-        compress: Callable[[Any], Any],
-        groups: Any = None,
-    ) -> None:
-        self.parameters = {key: nn.Parameter(torch.zeros(shape)) for key, shape in shapes.items()}
-        self.compressor = compress(self.parameters.items())
-        # an average over three ranks is not exact in binary, a sum is
-        self._op, self._factor = (hvd.Sum, 1) if hvd.size() == 3 else (hvd.Average, hvd.size())
-        if isinstance(groups, list):
-            groups = [[self.parameters[key] for key in keys] for keys in groups]
-        self.optimizer = optimizer_without_motion(
-            self.parameters, self.compressor, op=self._op, groups=groups
-        )
-        self._given: dict[str, Any] = dict.fromkeys(shapes, 0.0)
-        self._applied: dict[str, Any] = dict.fromkeys(shapes, 0.0)
-
-    def gradients(self, step: int) -> Gradients:
-        """This rank's at a step."""
-        return {
-            key: integers(p.shape, hvd.rank(), step, i)
-            for i, (key, p) in enumerate(self.parameters.items())
-        }
-
-    def take_step(self, gradients: Gradients) -> None:
-        self.optimizer.zero_grad()
-        give_gradients({self.parameters[key]: gradient for key, gradient in gradients.items()})
-        self.optimizer.step()
-        self.note_given(gradients)
-        for key, parameter in self.parameters.items():
-            self._applied[key] = self._applied[key] + parameter.grad.double() * self._factor
-
-    def note_given(self, gradients: Gradients) -> None:
-        for key, gradient in gradients.items():
-            self._given[key] = self._given[key] + gradient.double()
+class Ledger(Books):
+    """Books of parameters that may be others in the middle of a training."""
 
     def change_parameters(
         self, added: Mapping[str, tuple[int, ...]], removed: str, compress: Callable[[Any], Any]
     ) -> Any:
-        """Wrap the optimizer anew, as docs/guide/production.md says; what of the old state had no
-        place."""
+        """Wrap the optimizer anew, as docs/guide/production.md says."""
         state = self.compressor.state_dict()
         self.compressor.close()
-        del self.optimizer
+        del self.run
         gc.collect()
-        self.parameters |= {key: nn.Parameter(torch.zeros(shape)) for key, shape in added.items()}
-        for books in (self.parameters, self._given, self._applied):
+        self.variables |= make_variables(added)
+        self.given |= {key: np.zeros(shape) for key, shape in added.items()}
+        self.applied |= {key: np.zeros(shape) for key, shape in added.items()}
+        for books in (self.variables, self.given, self.applied):
             del books[removed]
-        self._given |= dict.fromkeys(added, 0.0)
-        self._applied |= dict.fromkeys(added, 0.0)
-        self.compressor = compress(self.parameters.items())
+        self.compressor = compress(params_of(self.variables))
         taken = self.compressor.load_state_dict(state, strict=False)
-        self.optimizer = optimizer_without_motion(self.parameters, self.compressor, op=self._op)
+        self.wrap()
         return taken
-
-    def lost_entries(self) -> int:
-        """Entries whose applied sum and residuals, over all ranks, are not exactly the sum of all
-        that was given."""
-        tensors = self.compressor.state_dict()["tensors"]
-        kept = {key: state["arrays"]["residual"] for key, state in tensors.items()}
-        missing = torch.cat([self._given[key].flatten() - kept[key] for key in self.parameters])
-        arrived = torch.cat([self._applied[key].flatten() for key in self.parameters])
-        return int(torch.count_nonzero(summed(missing, "balance") - arrived))
 
 
 def conserve(name: str, method: str, rollback: bool) -> dict[str, Any]:
     """Twenty steps of chosen gradients at density 0.05; what is lost after each of them."""
     options = {"density": 0.05, "name": name, "rollback": rollback, **SPARSE_ONLY}
     ledger = Ledger(
-        {"wide": (16, 40), "tall": (60, 5), "one": (30,)},
+        SHAPES,
         lambda named: getattr(Compression, method)(named, **options),
     )
     lost = []
     for step in range(20):
         ledger.take_step(ledger.gradients(step))
-        lost.append(ledger.lost_entries())
+        lost.append(ledger.lost())
     stats = ledger.compressor.stats()
     ledger.compressor.close()
     return {"lost": lost, "density": stats["density_achieved"], "dense_steps": stats["dense_steps"]}
@@ -132,8 +82,7 @@ cases["conservation_without_rollback"] = partial(conserve, method="ldte_bs", rol
 
 @cases
 def parameters_added_later(name: str) -> dict[str, Any]:
-    """Ten steps, another layer, ten more: what the first layer had kept back is sent by the new
-    compressor."""
+    """Ten steps, another layer, ten more."""
 
     def compress(named: Any) -> Any:
         return Compression.topk(named, density=0.05, name=name, **SPARSE_ONLY)
@@ -143,7 +92,7 @@ def parameters_added_later(name: str) -> dict[str, Any]:
         if step == 10:
             taken = ledger.change_parameters({"later": (60, 5)}, "removed", compress)
         ledger.take_step(ledger.gradients(step))
-        lost.append(ledger.lost_entries())
+        lost.append(ledger.lost())
     tensors = ledger.compressor.state_dict()["tensors"]
     ledger.compressor.close()
     return {
@@ -181,11 +130,8 @@ def identical_replicas(name: str) -> dict[str, Any]:
 
 @cases
 def gradients_of_equal_shapes(name: str) -> dict[str, Any]:
-    """Fifty parameters of one shape; each gradient tells whose it is; hooks in another order on
-    every rank and step.
-
-    A third of them takes no part in a rank's step.  At density 1.0 every reduced gradient must be
-    its parameter's.
+    """At density 1.0, with hooks in another order on every rank and step, of which a third is
+    missing: every reduced gradient must be its parameter's.
     """
     parameters = {f"p{i}": nn.Parameter(torch.zeros(2, 3)) for i in range(50)}
     compressor = Compression.topk(parameters.items(), density=1.0, name=name, **SPARSE_ONLY)
@@ -213,8 +159,7 @@ def gradients_of_equal_shapes(name: str) -> dict[str, Any]:
 
 @cases
 def gradients_zeroed_in_place(name: str) -> dict[str, Any]:
-    """Living tensors and the places that are remembered, after 8 and after 30 steps, two of which
-    were dense."""
+    """Living tensors and places that are remembered, after 8 and after 30 steps."""
     parameters = {f"p{i}": nn.Parameter(torch.zeros(8, 6)) for i in range(3)}
     compressor = Compression.auto(parameters.items(), density=0.1, name=name, **SPARSE_ONLY)
     compressor._policy.trial = Scripted(3 * ["sparse"] + 2 * ["dense"] + 25 * ["sparse"])
@@ -236,8 +181,7 @@ def gradients_zeroed_in_place(name: str) -> dict[str, Any]:
 
 
 def living_tensors() -> int:
-    """The fewest of twenty counts in half a second: Horovod's thread lets go of a message only
-    after it has said that the message is there."""
+    """The fewest of twenty counts: Horovod's thread lets go of a message a little late."""
     counts = []
     for _ in range(20):
         gc.collect()
@@ -253,3 +197,36 @@ def takes_part(number: int, step: int, rank: int) -> bool:
 def mark_of(number: int, step: int, rank: int) -> float:
     """No two parameters of a step have the same."""
     return float(1 + number + 64 * rank + 1024 * step)
+
+
+@cases
+def groups_make_no_difference(name: str) -> dict[str, Any]:
+    """With our groups and Horovod's, which are others, and in mid-run."""
+    digests = []
+    plans_of_ours = ([None], [3], [1], [2, [["wide", "one"]], 3])
+    for number, (theirs, plans) in enumerate(
+        itertools.product((None, 2, [["one", "wide"]]), plans_of_ours)
+    ):
+        options = {"density": 0.05, "name": f"{name}.{number}", "groups": plans[0], **SPARSE_ONLY}
+        ledger = Ledger(
+            SHAPES,
+            lambda named, options=options: Compression.ldte_bs(named, **options),
+            groups=theirs,
+        )
+        for step in range(6):
+            if len(plans) > 1:
+                ledger.compressor.regroup(plans[step % len(plans)])
+            ledger.take_step(ledger.gradients(step))
+        digests.append(digest_of(ledger.applied.values()))
+        ledger.compressor.close()
+    return {"digests": digests}
+
+
+@cases
+def other_groups_on_one_rank(name: str) -> str:
+    ledger = Ledger(
+        SHAPES, lambda named: Compression.ldte_bs(named, density=0.05, name=name, **SPARSE_ONLY)
+    )
+    said = caught(ledger.compressor.regroup, 1 if hvd.rank() == 0 else 2)
+    ledger.compressor.close()
+    return said

@@ -7,11 +7,10 @@ from typing import Any
 import horovod.torch as hvd
 import torch
 from _common import SPARSE_ONLY, Cases, caught
-from _torch_cases import digest_of, give_gradients
-from _torch_laws import Ledger, integers, optimizer_without_motion
+from _torch_cases import Books, digest_of, give_gradients, optimizer_without_motion
+from _torch_laws import integers
 from torch import nn
 
-from hvd_sparse.plan import measurements
 from hvd_sparse.plan.measurements import STEPS, WARMUP
 from hvd_sparse.torch import Compression
 
@@ -29,7 +28,7 @@ TAKEN = REJOINED_AT + ADOPTED_AT + 2
 cases = Cases()
 
 
-def gradients_of(ledger: Ledger, step: int) -> dict[str, torch.Tensor]:
+def gradients_of(ledger: Books, step: int) -> dict[str, Any]:
     gradients = ledger.gradients(step)
     if step == NAN_AT and hvd.rank() == hvd.size() - 1:
         gradients["tall"][1, 2] = float("nan")
@@ -40,8 +39,7 @@ def gradients_of(ledger: Ledger, step: int) -> dict[str, torch.Tensor]:
 
 @cases
 def a_plan_makes_no_difference(name: str) -> dict[str, Any]:
-    """With a step of NaN, a missing gradient, a state that is loaded and a new world among the
-    steps that are measured."""
+    """With NaN, a missing gradient, a loaded state and a new world while steps are measured."""
     digests, plans, buckets = [], [], []
     for number, groups in enumerate((None, "planned")):
         options = {
@@ -51,9 +49,7 @@ def a_plan_makes_no_difference(name: str) -> dict[str, Any]:
             "groups": groups,
             "compress_1d": False,
         }
-        ledger = Ledger(
-            SHAPES, lambda named, options=options: Compression.ldte_bs(named, **options)
-        )
+        ledger = Books(SHAPES, lambda named, options=options: Compression.ldte_bs(named, **options))
         compressor, applied = ledger.compressor, []
         for step in range(TAKEN):
             if step == LOADED_AT:
@@ -61,7 +57,7 @@ def a_plan_makes_no_difference(name: str) -> dict[str, Any]:
             if step == REJOINED_AT:
                 compressor.rejoin()
             ledger.take_step(gradients_of(ledger, step))
-            applied.append(digest_of([parameter.grad for parameter in ledger.parameters.values()]))
+            applied.append(digest_of([parameter.grad for parameter in ledger.variables.values()]))
             if groups:
                 plans.append(compressor.plan and compressor.plan.to_dict())
                 buckets.append(
@@ -82,31 +78,9 @@ def a_plan_makes_no_difference(name: str) -> dict[str, Any]:
 
 
 @cases
-def two_optimizers_share_a_planned_compressor(name: str) -> dict[str, Any]:
-    parameters = {
-        f"{half}.{key}": nn.Parameter(torch.zeros(SHAPES[key])) for half in "ab" for key in SHAPES
-    }
-    compressor = Compression.topk(
-        parameters.items(), density=0.1, name=name, groups="planned", **SPARSE_ONLY
-    )
-    halves = [{key: p for key, p in parameters.items() if key.startswith(half)} for half in "ab"]
-    optimizers = [optimizer_without_motion(half, compressor) for half in halves]
-    for step in range(ADOPTED_AT + 3):
-        half, optimizer = halves[step % 2], optimizers[step % 2]
-        optimizer.zero_grad()
-        give_gradients(
-            {p: integers(p.shape, hvd.rank(), step, i) for i, p in enumerate(half.values())}
-        )
-        optimizer.step()
-    plan = compressor.plan
-    compressor.close()
-    return {"groups": [list(names) for names in plan.groups] if plan else None}
-
-
-@cases
 def groups_are_given_and_planned_again(name: str) -> dict[str, Any]:
     options = {**SPARSE_ONLY, "density": 0.05, "name": name}
-    ledger = Ledger(SHAPES, lambda named: Compression.ldte_bs(named, groups="planned", **options))
+    ledger = Books(SHAPES, lambda named: Compression.ldte_bs(named, groups="planned", **options))
     compressor, has_plan = ledger.compressor, []
     for step in range(2 * ADOPTED_AT + 2):
         if step == 1:
@@ -116,46 +90,15 @@ def groups_are_given_and_planned_again(name: str) -> dict[str, Any]:
         ledger.take_step(ledger.gradients(step))
         has_plan.append(compressor.plan is not None)
     compressor.close()
-    usual = Ledger(SHAPES, lambda named: Compression.ldte_bs(named, **options)).compressor
+    usual = Books(SHAPES, lambda named: Compression.ldte_bs(named, **options)).compressor
     refused = caught(usual.regroup, "planned")
     usual.close()
-    both = caught(lambda: Compression.auto(ledger.parameters.items(), groups="planned", name=name))
+    both = caught(lambda: Compression.auto(ledger.variables.items(), groups="planned", name=name))
     return {"has_plan": has_plan, "refused": refused, "both": both}
 
 
-WINDOWS = {"SETTLING": 1, "WINDOW": 2, "REVIEW_EVERY": 4, "FACTOR": 1.0}
-"""Windows of two steps, and any difference between two of them is a departure."""
-DEPARTED_AT = ADOPTED_AT + 3 + 4
-ADOPTED_AGAIN_AT = DEPARTED_AT + 1 + ADOPTED_AT
-
-
-@cases
-def merged_layers_are_planned_and_planned_anew(name: str) -> dict[str, Any]:
-    """``Compression.mgs``: what is lost behind every step, while groups change twice."""
-    usual = {key: getattr(measurements, key) for key in WINDOWS}
-    for key, value in WINDOWS.items():
-        setattr(measurements, key, value)
-    try:
-        ledger = Ledger(
-            SHAPES, lambda named: Compression.mgs(named, density=0.05, name=name, **SPARSE_ONLY)
-        )
-        lost, plans, applied = [], [], []
-        for step in range(ADOPTED_AGAIN_AT + 2):
-            ledger.take_step(ledger.gradients(step))
-            lost.append(ledger.lost_entries())
-            plans.append(ledger.compressor.plan and ledger.compressor.plan.to_dict())
-            applied.append(digest_of([parameter.grad for parameter in ledger.parameters.values()]))
-        ledger.compressor.close()
-    finally:
-        for key, value in usual.items():
-            setattr(measurements, key, value)
-    told = hvd.allgather_object([plans, applied], name=f"{name}.told")
-    return {"lost": lost, "plans": plans, "alike": all(each == told[0] for each in told)}
-
-
 def planned_by_members(name: str, process_sets: dict[str, Any]) -> dict[str, Any]:
-    """By some of the ranks, with two backward passes a step, and in a warm-up in which every tensor
-    runs dense."""
+    """By some of the ranks, with two passes a step, in a dense warm-up."""
     members = process_sets["one_left_out"]
     if hvd.size() > 1 and not members.included():
         return {"plan": None, "is_member": False}
@@ -175,6 +118,6 @@ def planned_by_members(name: str, process_sets: dict[str, Any]) -> dict[str, Any
         if step % 2:
             optimizer.step()
             optimizer.zero_grad()
-    plan, nbytes = compressor.plan, compressor._policy._planning.measurements.to_dict()["nbytes"]
+    plan, nbytes = compressor.plan, compressor._policy.measurements.to_dict()["nbytes"]
     compressor.close()
     return {"plan": plan and plan.to_dict(), "is_member": True, "nbytes": nbytes}

@@ -77,10 +77,7 @@ def wrap(named: list[tuple[str, nn.Parameter]], compression: Any, **options: Any
 
 
 class Words(nn.Module):
-    """Two tables of one shape whose gradients are sparse, and a layer whose gradient is not.
-
-    The second table is looked at by each rank at other steps.
-    """
+    """Two tables of one shape with sparse gradients, of which ranks look at one in turn."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,8 +112,7 @@ def embeddings_as_dense(compress: Compress) -> list[nn.Module]:
 
 @beside_dense
 def embeddings_as_dense_of_which_one_waits(compress: Compress) -> list[nn.Module]:
-    """The second table's old sparse gradient is kept as zeros, and Horovod submits a dense copy of
-    it without a hook."""
+    """Horovod submits the second table's old gradient, kept as zeros, without a hook."""
     return train_words(
         compress, looks_twice=lambda step: step % 2 == 0, keeps=True, sparse_as_dense=True
     )
@@ -124,8 +120,7 @@ def embeddings_as_dense_of_which_one_waits(compress: Compress) -> list[nn.Module
 
 @beside_dense
 def embeddings_as_dense_submitted_late(compress: Compress) -> list[nn.Module]:
-    """One backward pass where two were announced: Horovod submits in ``step``, long after the
-    hooks."""
+    """One backward pass where two were announced: Horovod submits in ``step``."""
     options = {"sparse_as_dense": True, "backward_passes_per_step": 2}
     return train_words(compress, looks_twice=lambda step: True, keeps=False, **options)
 
@@ -224,8 +219,7 @@ def gradient_checkpointing(compress: Compress) -> list[nn.Module]:
 
 
 class Concatenated(nn.Module):
-    """Two parameters whose gradients autograd cuts out of one tensor, so that they share its
-    version."""
+    """Two parameters whose gradients autograd cuts out of one tensor, with one version."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -238,8 +232,7 @@ class Concatenated(nn.Module):
 
 @beside_dense
 def parts_of_one_gradient_zeroed_in_place_and_clipped(compress: Compress) -> list[nn.Module]:
-    """Clipped as Horovod asks for it; and gradients are kept from step to step, so that versions
-    grow."""
+    """Clipped as Horovod asks for it; gradients are kept, so that versions grow."""
     model = Concatenated()
     named = list(model.named_parameters())
     optimizer = wrap(named, compress(named))
@@ -272,8 +265,7 @@ def gradients_that_are_parts_of_one_buffer(compress: Compress) -> list[nn.Module
 
 @beside_dense
 def equal_models_with_names_by_default(compress: Compress) -> list[nn.Module]:
-    """As in a search over settings, or for the parts of a cross-validation; one after the other,
-    and none is closed."""
+    """As in a search over settings; none is closed."""
     models = [tower(6, 8, 3) for _ in range(3)]
     named = [list(model.named_parameters()) for model in models]
     optimizers = [wrap(each, compress(each, None)) for each in named]

@@ -1,15 +1,23 @@
-"""A small network with every kind of parameter, and three ways to train it: compressed, dense, and
-alone."""
+"""Law 3: at density 1.0 training equals dense Horovod, in settings in which every two choices
+meet.
+
+A small network with every kind of parameter is trained compressed, dense, and alone.
+"""
 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import horovod.torch as hvd
 import torch
+from _common import SPARSE_ONLY
+from _pairwise import covering_cases
+from _torch_cases import flat_parameters
 from torch import nn
+
+from hvd_sparse.torch import Compression
 
 STEPS = 4
 RATE = 0.5
@@ -26,23 +34,8 @@ FACTORS: dict[str, tuple[Any, ...]] = {
 }
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(SimpleNamespace):
     """One choice of every factor."""
-
-    reduction: str = "average"
-    grouping: str = "single"
-    passes: int = 1
-    members: str = "all"
-    zeroing: str = "to_none"
-    dtype: str = "float32"
-    layout: str = "contiguous"
-    forward: str = "static"
-    method: str = "ldte_bs"
-
-    @property
-    def epsilon(self) -> float:
-        return float(torch.finfo(getattr(torch, self.dtype)).eps)
 
     @property
     def is_refused_by_horovod(self) -> bool:
@@ -139,8 +132,7 @@ def accumulate_gradients(model: Network, setting: Setting, step: int) -> None:
 
 
 def train(model: Network, setting: Setting, optimizer: Any, *, by_hand: Any = None) -> None:
-    """STEPS steps; ``by_hand`` is the process set over which the gradients are reduced without
-    Horovod's optimizer."""
+    """STEPS steps; ``by_hand`` is the process set of a reduction without the optimizer."""
     for step in range(STEPS):
         model.zero_grad(set_to_none=setting.zeroing == "to_none")
         accumulate_gradients(model, setting, step)
@@ -150,8 +142,7 @@ def train(model: Network, setting: Setting, optimizer: Any, *, by_hand: Any = No
 
 
 def reduce_by_hand(model: nn.Module, setting: Setting, process_set: Any) -> None:
-    """What Horovod's dense allreduce makes of the gradients, asked for in a layout and dtype that
-    it knows."""
+    """Horovod's dense allreduce, in a layout and dtype that it knows."""
     op = hvd.Sum if setting.reduction == "sum" else hvd.Average
     wide = torch.float64 if setting.dtype == "float64" else torch.float32
     for name, parameter in model.named_parameters():
@@ -162,8 +153,7 @@ def reduce_by_hand(model: nn.Module, setting: Setting, process_set: Any) -> None
 
 
 def train_dense(start: Network, setting: Setting, process_set: Any) -> Network:
-    """Trained by stock Horovod with ``hvd.Compression.none``, or by hand where Horovod refuses the
-    gradients."""
+    """Trained by stock Horovod, or by hand where it refuses the gradients."""
     model = copy.deepcopy(start)
     if setting.is_refused_by_horovod:
         train(model, setting, descent(model), by_hand=process_set)
@@ -177,3 +167,37 @@ def train_alone(start: Network, setting: Setting) -> Network:
     model = copy.deepcopy(start)
     train(model, setting, descent(model))
     return model
+
+
+SETTINGS = {
+    str(setting): setting for setting in (Setting(**row) for row in covering_cases(FACTORS))
+}
+
+
+def compare_with_dense(name: str, process_sets: dict[str, Any]) -> dict[str, Any]:
+    """Train compressed, dense and alone: how far apart they end, and what was sent."""
+    setting = SETTINGS[name]
+    process_set = process_sets[setting.members]
+    start = make_network(setting)
+    model = copy.deepcopy(start)
+    compressor = getattr(Compression, setting.method)(
+        model.named_parameters(), density=1.0, process_set=process_set, name=name, **SPARSE_ONLY
+    )
+    counting = CountingCompression(compressor)
+    train(model, setting, distributed(model, setting, counting, process_set))
+    stats = compressor.stats()
+    compressor.close()
+    dense = flat_parameters(train_dense(start, setting, process_set))
+    scale = max(1.0, float(dense.abs().max()))
+    return {
+        "is_member": process_set.included(),
+        "members": process_set.size() if process_set.included() else 0,
+        "difference": float((flat_parameters(model) - dense).abs().max()) / scale,
+        "effect": float((flat_parameters(train_alone(start, setting)) - dense).abs().max()) / scale,
+        "nonzeros": counting.nonzeros,
+        "numel": counting.numel,
+        **{
+            key: stats[key]
+            for key in ("steps", "sparse_steps", "dense_steps", "dense_bytes", "entries_sent")
+        },
+    }

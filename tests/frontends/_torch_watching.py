@@ -1,18 +1,23 @@
-"""Watching a run changes nothing of it, says what was sent, and names the rank that lags."""
+"""Watching a run changes no bit, says what was sent, names the rank that lags, and shows messages
+under way while gradients are still computed."""
 
 from __future__ import annotations
 
+import os
+import tempfile
 import time
 from typing import Any
 
 import horovod.torch as hvd
 import torch
 from _common import SPARSE_ONLY, Cases
-from _torch_cases import digest_of, give_gradients
-from _torch_laws import optimizer_without_motion
+from _torch_cases import digest_of, give_gradients, optimizer_without_motion
 from harness import slow
+from torch import nn
 
+from hvd_sparse.cli.timeline import read_trace
 from hvd_sparse.torch import Compression
+from hvd_sparse.tracing.chrome_trace import SETTING, path_of
 
 EVERY, STEPS = 2, 5
 PAUSE_S = slow(0.3)
@@ -52,3 +57,47 @@ def watched(name: str) -> dict[str, Any]:
     )
     found = train(f"{name}.watched", **options)
     return {**found, "records": heard, "plain": plain["gradients"]}
+
+
+class Pause(torch.autograd.Function):
+    """A layer whose backward pass takes a while."""
+
+    @staticmethod
+    def forward(context: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:
+        time.sleep(slow(0.1))
+        return gradient
+
+
+@cases
+def timeline(name: str) -> dict[str, Any]:
+    """Of two layers with a pause between them, each a message of its own."""
+    os.environ[SETTING] = f"{tempfile.mkdtemp()}/ours.json"
+    try:
+        first, last = nn.Linear(16, 32), nn.Linear(32, 8)
+        named = {"first": first.weight, "last": last.weight}
+        options = {"groups": [["first"], ["last"]], "name": name, **SPARSE_ONLY}
+        compressor = Compression.topk(named.items(), density=0.1, **options)
+        optimizer = optimizer_without_motion(named, compressor)
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            last(Pause.apply(first(torch.ones(4, 16)))).sum().backward()
+            optimizer.step()
+        compressor.close()
+        events = read_trace(path_of(os.environ[SETTING], hvd.rank()))
+    finally:
+        del os.environ[SETTING]
+    spans: dict[str, list[tuple[float, float]]] = {}
+    for event in events:
+        if event["ph"] == "X":
+            whose = event.get("args", {}).get("of", "").rpartition(" ")[2]
+            span = (event["ts"], event["ts"] + event["dur"])
+            spans.setdefault(f"{event['name']} {whose}", []).append(span)
+    pairs = zip(spans["exchange last"], spans["select first"])
+    return {
+        "spans": {what: len(found) for what, found in spans.items()},
+        "started_before": [begin < chosen < end for (begin, end), (chosen, _) in pairs],
+    }

@@ -1,10 +1,15 @@
-"""A program that ends while Gloo's threads still hold the tensors of its last collective."""
+"""Worker, under torchrun: what FSDP2 hands its all-reduce hook, and a program that ends while
+Gloo's threads still hold the tensors of its last collective."""
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import torch
 import torch.distributed as dist
-from harness import report
+from harness import LIMIT_S, report
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 import hvd_sparse.ddp
@@ -13,12 +18,38 @@ ENTRIES = 1_000_000
 """Of the last collective: it travels for some milliseconds."""
 
 
+def handed(shape: tuple[int, ...], names: tuple[str, ...]) -> dict[str, list[float]]:
+    """Train one step of a linear model on a mesh of that shape."""
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(1)
+    model, bare = nn.Linear(4, 2, bias=False), nn.Linear(4, 2, bias=False)
+    bare.load_state_dict(model.state_dict())
+    fully_shard(model, mesh=init_device_mesh("cpu", shape, mesh_dim_names=names))
+    seen: list[torch.Tensor] = []
+    model.set_all_reduce_hook(lambda gradient: seen.append(gradient.clone()))
+    inputs = torch.full((1, 4), 1.0 + dist.get_rank())
+    model(inputs).sum().backward()
+    bare(inputs).sum().backward()
+    (hooked,) = seen
+    applied = model.weight.grad.to_local().flatten()
+    return {
+        "hooked": hooked.flatten().tolist(),
+        "own": bare.weight.grad.flatten().tolist(),
+        "applied": applied.tolist(),
+    }
+
+
 def main() -> None:
-    dist.init_process_group("gloo")
-    model = DistributedDataParallel(torch.nn.Linear(64, 64))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=LIMIT_S))
+    found = {}
+    if dist.get_world_size() == 2:
+        found["replicated"] = handed((2, 1), ("replicate", "shard"))
+        found["sharded"] = handed((2,), ("shard",))
+    model = DistributedDataParallel(nn.Linear(64, 64))
     hvd_sparse.ddp.register(model, "ldte_bs", density=0.1, min_numel=1)
     model(torch.ones(2, 64)).sum().backward()
-    report(dist.get_rank(), {"rank": dist.get_rank()})
+    report(dist.get_rank(), found)
     # Nobody waits for it, so every end is as close as a slow machine makes some.
     dist.all_reduce(torch.ones(ENTRIES), async_op=True)
     dist.destroy_process_group()

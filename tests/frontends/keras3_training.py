@@ -1,4 +1,4 @@
-"""Worker: Keras 3 through ``hvd_sparse.keras``.  Arguments: ranks, and a folder."""
+"""Worker: Keras 3 through ``hvd_sparse.keras``.  Arguments: "keras3", ranks, and a folder."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from _common import SPARSE_ONLY, Cases, run_cases
-from _keras3 import beside_average_by_hand, momentum, train_by_hand  # before TensorFlow's Keras
+from _common import SPARSE_ONLY, Cases, caught
+from _framework import fw
 from _keras_models import (
+    BATCH_SIZE,
     BATCHES,
+    FEATURES,
     PAUSING,
     RATE,
     Changing,
+    Make,
     data_of_rank,
     falling,
     fit,
@@ -27,18 +30,16 @@ from _keras_models import (
     make_built_model,
     make_model,
     moments,
+    params_of,
+    setting_of_groups,
     trained,
     weights_of,
 )
 from _tensorflow_cases import (
     Compression,
-    begin,
     digest_of,
-    end,
     hvd,
     linear_loss,
-    meet,
-    outcome_of,
     residuals_of,
 )
 from blocks import blocks_for
@@ -51,6 +52,89 @@ from hvd_sparse.tensorflow.elastic import TensorFlowKerasState
 
 FEW = {"density": 0.2, "min_numel": 1, "allow_dense": False}
 adam = partial(keras.optimizers.Adam, 0.01)
+
+
+def train_by_hand(
+    model: Any,
+    optimizer: Any,
+    name: str,
+    op: Any,
+    process_set: Any,
+    passes: int = 1,
+    momenta: dict[int, float] | None = None,
+) -> np.ndarray:
+    """Train as ``fit`` does, with gradients that are reduced one by one; return the weights.
+
+    op : None where every rank trains alone
+    passes : batches whose gradients are averaged before
+    momenta : the optimizer's from some batches on
+    """
+    inputs, targets = data_of_rank()
+    model.build((None, FEATURES))
+    sums = [0.0] * len(model.trainable_variables)
+    for batch in range(BATCHES):
+        if momenta and batch in momenta:
+            optimizer.momentum = momenta[batch]
+        part = slice(batch * BATCH_SIZE, (batch + 1) * BATCH_SIZE)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(inputs[part]) - targets[part]))
+        gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
+        sums = [one + gradient / passes for one, gradient in zip(sums, gradients)]
+        if (batch + 1) % passes == 0:
+            if op is not None and process_set.included():
+                sums = [
+                    hvd.allreduce(each, op=op, name=f"{name}.{i}", process_set=process_set)
+                    for i, each in enumerate(sums)
+                ]
+            optimizer.apply(sums, model.trainable_variables)
+            sums = [0.0] * len(sums)
+    return weights_of(model)
+
+
+def momentum(**options: Any) -> Any:
+    return keras.optimizers.SGD(RATE, momentum=0.9, **options)
+
+
+def beside_average_by_hand(
+    name: str,
+    *,
+    process_set: Any,
+    make: Make = momentum,
+    make_by_hand: Make | None = None,
+    is_dense: bool = False,
+    op: Any = hvd.Average,
+    given: str = "unbuilt_model",
+    grouping: str = "single",
+    passes: int = 1,
+    execution: dict[str, Any] | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """How far ``fit`` ends from gradients that are averaged by hand, and those from alone."""
+    make_by_hand = make_by_hand or make
+    model = make_model() if given == "unbuilt_model" and grouping != "lists" else make_built_model()
+    compressor = Compression.topk(
+        params_of(model, given), density=1.0, process_set=process_set, name=name, **SPARSE_ONLY
+    )
+    compression = hvd.Compression.none if is_dense else compressor
+    groups = setting_of_groups(model, grouping)
+    distributed = DistributedOptimizer(
+        make(), compression=compression, op=op, groups=groups, process_set=process_set, **options
+    )
+    fit(model, distributed, **(execution or {}))
+    stats = compressor.stats()
+    compressor.close()
+    hand = [
+        train_by_hand(make_model(), make_by_hand(), name, how, process_set, passes)
+        for how in (op, None)
+    ]
+    return {
+        "is_reduced": process_set.included(),
+        "difference": float(np.abs(weights_of(model) - hand[0]).max()),
+        "effect": float(np.abs(hand[1] - hand[0]).max()),
+        "sparse_steps": stats["sparse_steps"],
+        "expected_steps": 0 if is_dense else BATCHES // passes * len(model.trainable_variables),
+        "weights": weights_of(model).tolist(),
+    }
 
 
 def handed_over(
@@ -97,8 +181,7 @@ def by_store(model: Any, optimizer: Any, plain: Any) -> None:
 
 
 def by_checkpoint(model: Any, optimizer: Any, plain: Any) -> None:
-    """Let a plain optimizer take over what ``tf.train.Checkpoint`` saves of another; without the
-    model, to which the other one belongs in Keras 3."""
+    """As ``by_store``, by ``tf.train.Checkpoint``; an optimizer of Keras 3 has its model."""
     plain.build(model.trainable_variables)
     with tempfile.TemporaryDirectory() as folder:
         tf.train.Checkpoint(optimizer=optimizer).write(f"{folder}/state")
@@ -356,7 +439,7 @@ def refused(name: str) -> dict[str, Any]:
             lambda made: DistributedOptimizer(Other(0.1), compression=made)
         ),
     }
-    return {key: outcome_of(call) for key, call in calls.items()}
+    return {key: caught(call) for key, call in calls.items()}
 
 
 def documented(_: str, block: Any) -> dict[str, Any]:
@@ -373,84 +456,90 @@ def documented(_: str, block: Any) -> dict[str, Any]:
     return {"sparse_steps": sparse_steps, "weights": weights_of(model).tolist()}
 
 
+muon = partial(keras.optimizers.Muon, 0.05, exclude_layers=["second"], adam_lr_ratio=0.5)
+adamw = partial(keras.optimizers.AdamW, 0.01, weight_decay=0.1)
+nesterov = partial(momentum, nesterov=True)
+dense = {"min_numel": 10**6}
+LAWS: dict[str, dict[str, Any]] = {
+    "average": {},
+    "sum_eager": {"op": hvd.Sum, "given": "callable", "execution": {"run_eagerly": True}},
+    "predivide_four_steps": {
+        "given": "list",
+        "gradient_predivide_factor": 2.0,
+        "execution": {"steps_per_execution": 4},
+    },
+    "two_groups": {"grouping": "number"},
+    "groups_of_variables": {"grouping": "lists"},
+    "dense": {"is_dense": True},
+    "loss_scale_factor": {
+        "make": partial(momentum, loss_scale_factor=64.0),
+        "make_by_hand": momentum,
+    },
+    "accumulated_and_clipped": {
+        "make": partial(momentum, gradient_accumulation_steps=2, clipnorm=0.3),
+        "make_by_hand": partial(momentum, clipnorm=0.3),
+        "passes": 2,
+    },
+}
+HANDED: dict[str, dict[str, Any]] = {
+    "sgd": {"make": momentum, **SPARSE_ONLY},
+    "accumulated": {"make": momentum, "passes": 2, **SPARSE_ONLY},
+    "accumulated_scaled": {"make": momentum, "passes": 2, "is_scaled": True, **SPARSE_ONLY},
+    "pausing": {"make": nesterov, "momenta": PAUSING, **SPARSE_ONLY},
+    "nesterov": {"make": nesterov, **dense},
+    "adam": {"make": lambda: keras.optimizers.Adam(falling(0.01)), **dense},
+    "adamw": {"make": adamw, **dense},
+    "nadam": {"make": partial(keras.optimizers.Nadam, 0.01), **dense},
+    "muon": {"make": muon, **dense},
+}
+MOMENTS: dict[str, dict[str, Any]] = {
+    "compressed": {"make": momentum, "save": by_store, **SPARSE_ONLY},
+    "sgd": {"make": momentum, "save": by_checkpoint, **dense},
+    "adam": {"make": adam, "save": by_checkpoint, **dense},
+    "adamw": {"make": adamw, "save": by_store, **dense},
+}
+schedules = keras.optimizers.schedules
+TRAINED: dict[str, dict[str, Any]] = {
+    "muon": {"make": partial(muon, rms_rate=0.1)},
+    "sgd": {"make": lambda: keras.optimizers.SGD(falling(0.05), momentum=0.9)},
+    "along_rate": {
+        "make": lambda: keras.optimizers.Adam(schedules.CosineDecay(0.02, 80)),
+        "steps": 80,
+    },
+    "adam": {"make": adam},
+    "auto": {"method": "auto", "make": adam, "trial_steps": 1, "hands_over": False},
+    "auto_handed": {"method": "auto", "make": adam, "trial_steps": 1, "hands_over": True},
+}
+SCALED: dict[str, dict[str, Any]] = {
+    "scaling": {"hands_over": False},
+    "scaling_handed_over": {"hands_over": True},
+    "scaling_accumulated": {"hands_over": True, "gradient_accumulation_steps": 2},
+}
+
+
 def cases_of(process_sets: dict[str, Any], folder: Path) -> Cases:
-    cases, everybody = Cases(), process_sets["all"]
-    law = partial(beside_average_by_hand, process_set=everybody)
-    members = process_sets.get("one_left_out", everybody)
-    cases["law_average"] = law
-    cases["law_sum_eager"] = partial(
-        law, op=hvd.Sum, given="callable", execution={"run_eagerly": True}
-    )
-    cases["law_predivide_four_steps"] = partial(
-        law,
-        given="list",
-        gradient_predivide_factor=2.0,
-        execution={"steps_per_execution": 4},
-    )
-    cases["law_two_groups"] = partial(law, grouping="number", process_set=members)
-    cases["law_groups_of_variables"] = partial(law, grouping="lists")
-    cases["law_dense"] = partial(law, is_dense=True)
-    cases["law_loss_scale_factor"] = partial(
-        law, make=lambda: momentum(loss_scale_factor=64.0), make_by_hand=momentum
-    )
-    cases["law_accumulated_and_clipped"] = partial(
-        law,
-        make=lambda: momentum(gradient_accumulation_steps=2, clipnorm=0.3),
-        make_by_hand=lambda: momentum(clipnorm=0.3),
-        passes=2,
-    )
-    cases["handed_sgd"] = partial(handed_over, make=momentum, **SPARSE_ONLY)
-    for name in ("handed_accumulated", "handed_accumulated_scaled"):
-        cases[name] = partial(
-            handed_over, make=momentum, passes=2, is_scaled="scaled" in name, **SPARSE_ONLY
-        )
-    dense = {"min_numel": 10**6}
-    cases["handed_nesterov"] = partial(handed_over, make=lambda: momentum(nesterov=True), **dense)
-    cases["handed_adam"] = partial(
-        handed_over, make=lambda: keras.optimizers.Adam(falling(0.01)), **dense
-    )
-    adamw = partial(keras.optimizers.AdamW, 0.01, weight_decay=0.1)
-    cases["handed_adamw"] = partial(handed_over, make=adamw, **dense)
-    cases["handed_nadam"] = partial(
-        handed_over, make=partial(keras.optimizers.Nadam, 0.01), **dense
-    )
-    muon = partial(keras.optimizers.Muon, 0.05, exclude_layers=["second"], adam_lr_ratio=0.5)
-    cases["handed_muon"] = partial(handed_over, make=muon, **dense)
-    cases["handed_pausing"] = partial(
-        handed_over, make=lambda: momentum(nesterov=True), momenta=PAUSING, **SPARSE_ONLY
-    )
-    kept = partial(moments, train=train)
-    cases["moments_compressed"] = partial(kept, make=momentum, save=by_store, **SPARSE_ONLY)
-    cases["moments_sgd"] = partial(kept, make=momentum, save=by_checkpoint, **dense)
-    cases["moments_adam"] = partial(kept, make=adam, save=by_checkpoint, **dense)
-    cases["moments_adamw"] = partial(kept, make=adamw, save=by_store, **dense)
-    learns = partial(trained, distribute=DistributedOptimizer)
-    cases["trains_muon"] = partial(learns, make=partial(muon, rms_rate=0.1))
-    cases["trains_sgd"] = partial(
-        learns, make=lambda: keras.optimizers.SGD(falling(0.05), momentum=0.9)
-    )
-    cases["trains_along_rate"] = partial(
-        learns,
-        make=lambda: keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(0.02, 80)),
-        steps=80,
-    )
-    cases["trains_adam"] = partial(learns, make=adam)
-    for name, hands_over in {"trains_auto": False, "trains_auto_handed": True}.items():
-        cases[name] = partial(
-            learns, method="auto", make=adam, trial_steps=1, hands_over=hands_over
-        )
-    cases["scaling"] = partial(loss_scaling, hands_over=False)
-    cases["scaling_handed_over"] = partial(loss_scaling, hands_over=True)
-    cases["scaling_accumulated"] = partial(
-        loss_scaling, hands_over=True, gradient_accumulation_steps=2
-    )
+    everybody = process_sets["all"]
+    members = {"two_groups": process_sets.get("one_left_out", everybody)}
+    tables = {
+        "law": (LAWS, beside_average_by_hand),
+        "handed": (HANDED, handed_over),
+        "moments": (MOMENTS, partial(moments, train=train)),
+        "trains": (TRAINED, partial(trained, distribute=DistributedOptimizer)),
+    }
+    cases = Cases()
+    for kind, (table, run) in tables.items():
+        for name, options in table.items():
+            cases[f"{kind}_{name}"] = partial(run, **options)
+            if kind == "law":
+                whose = members.get(name, everybody)
+                cases[f"{kind}_{name}"] = partial(run, process_set=whose, **options)
+    for name, options in SCALED.items():
+        cases[name] = partial(loss_scaling, **options)
     cases["saved_sgd"] = partial(saved_model, make=momentum, folder=folder)
     cases["saved_adam"] = partial(saved_model, make=adam, folder=folder)
     cases["checkpoint"] = partial(checkpoint, folder=folder)
-    cases["ours_among_callbacks"] = ours_among_callbacks
-    cases["tape"] = tape
-    cases["planned"] = planned
-    cases["refused"] = refused
+    for case in (ours_among_callbacks, tape, planned, refused):
+        cases[case.__name__] = case
     for number, block in enumerate(blocks_for("keras3")):
         cases[f"documented_{number}"] = partial(documented, block=block)
     return cases
@@ -458,5 +547,4 @@ def cases_of(process_sets: dict[str, Any], folder: Path) -> Cases:
 
 if __name__ == "__main__":
     assert BATCHES % 4 == 0
-    run_cases(cases_of(begin(int(sys.argv[1])), Path(sys.argv[2])), hvd.rank(), meet)
-    end()
+    fw.run(cases_of(fw.begin(int(sys.argv[2])), Path(sys.argv[3])))

@@ -3,7 +3,6 @@ dense gradients."""
 
 from __future__ import annotations
 
-import logging
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from _common import SPARSE_ONLY, Cases, run_cases
+from _common import SPARSE_ONLY, Cases, Heard, caught
 from _keras_models import (
     PAUSING,
     Changing,
@@ -25,7 +24,7 @@ from _keras_models import (
     trained,
     weights_of,
 )
-from _tensorflow_cases import Compression, begin, end, hvd, meet, outcome_of
+from _tensorflow_cases import Compression, begin, hvd, run
 from horovod.tensorflow.keras import DistributedOptimizer
 
 keras = tf.keras
@@ -90,12 +89,14 @@ def train_by_tape(model: Any, optimizer: Any, compression: Any) -> None:
 
 sgd = partial(keras.optimizers.SGD, momentum=0.9)
 adam, adamw = keras.optimizers.Adam, partial(keras.optimizers.AdamW, weight_decay=0.1)
-cases["sgd"] = partial(beside_dense, make=lambda: sgd(0.05), **SPARSE_ONLY)
-cases["sgd_by_tape"] = partial(beside_dense, make=lambda: sgd(0.05), by_tape=True, **SPARSE_ONLY)
+cases["beside_dense_sgd"] = partial(beside_dense, make=lambda: sgd(0.05), **SPARSE_ONLY)
+cases["beside_dense_sgd_by_tape"] = partial(
+    beside_dense, make=lambda: sgd(0.05), by_tape=True, **SPARSE_ONLY
+)
 # In a graph Keras 2 multiplies the product of momenta once a variable instead of once a step.
 nadam = partial(beside_dense, fitting={"run_eagerly": True})
 dense = {"min_numel": 10**6}
-for name, run, make in (
+for name, trained_by, make in (
     ("nesterov", beside_dense, lambda: sgd(0.05, nesterov=True)),
     ("adam", beside_dense, lambda: adam(falling(0.01))),
     ("adam_of_two_batches", partial(beside_dense, passes=2), lambda: adam(0.01)),
@@ -105,7 +106,7 @@ for name, run, make in (
     ("amsgrad", beside_dense, lambda: adam(0.01, amsgrad=True)),
     ("nadam", nadam, lambda: keras.optimizers.Nadam(0.01)),
 ):
-    cases[f"{name}_never_compressed"] = partial(run, make=make, **dense)
+    cases[f"beside_dense_{name}_never_compressed"] = partial(trained_by, make=make, **dense)
 
 
 FALLING = {3: 0.2}
@@ -125,7 +126,7 @@ for name, make in {
     "sgd_derived": lambda: WithNote(0.05, momentum=0.9),
     "sgd_clipped_without_momentum": lambda: keras.optimizers.SGD(0.05, global_clipnorm=0.1),
 }.items():
-    cases[name] = partial(beside_dense, make=make, **SPARSE_ONLY)
+    cases[f"beside_dense_{name}"] = partial(beside_dense, make=make, **SPARSE_ONLY)
 for name, make, momenta in (
     ("sgd_falling", sgd, FALLING),
     ("sgd_falling_legacy", legacy, FALLING),
@@ -133,7 +134,9 @@ for name, make, momenta in (
     ("sgd_pausing_legacy", legacy, PAUSING),
 ):
     eagerly = {"run_eagerly": "legacy" not in name, "callbacks": [Changing(momenta)]}
-    cases[name] = partial(beside_dense, make=partial(make, 0.05), fitting=eagerly, **SPARSE_ONLY)
+    cases[f"beside_dense_{name}"] = partial(
+        beside_dense, make=partial(make, 0.05), fitting=eagerly, **SPARSE_ONLY
+    )
 
 
 def embedding(name: str, *, is_sparse: bool) -> dict[str, Any]:
@@ -197,25 +200,10 @@ cases["sgd_trains"] = partial(learns, make=lambda: sgd(falling(0.05)))
 cases["adam_trains"] = partial(learns, make=lambda: adam(0.01))
 
 
-class Heard(logging.Handler):
-    """Keeps what is logged."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.said: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.said.append(record.getMessage())
-
-
 def heard_while(call: Callable[[], object]) -> list[str]:
-    heard = Heard()
-    logging.getLogger("hvd_sparse").addHandler(heard)
-    try:
+    with Heard() as said:
         call()
-    finally:
-        logging.getLogger("hvd_sparse").removeHandler(heard)
-    return heard.said
+    return said
 
 
 @cases
@@ -292,8 +280,7 @@ def resumed_at_another_momentum(name: str) -> bool:
 
 @cases
 def thrown_away(name: str) -> dict[str, list[str]]:
-    """What is said of gradients that a tape has reduced, and that the program applies, or clips, or
-    does not apply."""
+    """What is said of gradients that are applied, or clipped, or not applied."""
     said = {}
     for kind in ("applied", "decayed", "clipped", "thrown away"):
         model, inputs, optimizer = make_built_model(), data_of_rank()[0], sgd(0.05)
@@ -360,14 +347,9 @@ def what_no_memory_knows(name: str) -> dict[str, str]:
         "another": lambda: train(sgd(0.05), handed=sgd(0.05)),
         "no compressor": train_alone,
     }
-    return {key: f"{each['raised']}: {each['words']}" for key, each in outcomes(calls).items()}
-
-
-def outcomes(calls: dict[str, Any]) -> dict[str, Any]:
-    return {key: outcome_of(call) for key, call in calls.items()}
+    return {key: caught(call) for key, call in calls.items()}
 
 
 if __name__ == "__main__":
     begin(2)
-    run_cases(cases, hvd.rank(), meet)
-    end()
+    run(cases)

@@ -11,8 +11,8 @@ from typing import Any
 import horovod.tensorflow.keras as keras_hvd
 import numpy as np
 import tensorflow as tf
-from _common import SPARSE_ONLY, Cases, run_cases
-from _tensorflow_cases import Compression, begin, digest_of, end, hvd, meet
+from _common import SPARSE_ONLY, Cases
+from _tensorflow_cases import Compression, begin, digest_of, hvd, run
 
 from hvd_sparse.tensorflow import LogMetrics
 
@@ -77,11 +77,9 @@ def outcome_of(model: Any, compressor: Any) -> dict[str, Any]:
 
 
 def with_tape(make: Callable[[], Any], in_graph: bool, **options: Any) -> dict[str, Any]:
-    """A loop as Horovod's own example has it: the model is built, and broadcast, by the first
-    batch."""
+    """As in Horovod's own example: the first batch builds the model, which is broadcast."""
     model, optimizer = make(), keras.optimizers.SGD(RATE)
-    method = options.pop("method", "topk")
-    compressor = getattr(Compression, method)(model, density=0.5, **options)
+    compressor = Compression.topk(model, density=0.5, **options)
     inputs, labels = map(tf.constant, data())
 
     def step() -> None:
@@ -104,9 +102,6 @@ for _kind, _make in MODELS.items():
         cases[f"tape_{_kind}_{_way}"] = lambda name, make=_make, way=_way: with_tape(
             make, way == "graph", name=name, **SPARSE_ONLY
         )
-cases["tape_auto"] = lambda name: with_tape(
-    sequential, True, method="auto", name=name, **SPARSE_ONLY
-)
 
 
 def readme_lines() -> str:
@@ -171,18 +166,6 @@ def warm_up() -> Any:
     )
 
 
-def error_of(callback: Any) -> str:
-    """What Horovod's callback says when nobody has given it a backend; no compressor is
-    involved."""
-    model = sequential()
-    model.compile(keras_hvd.DistributedOptimizer(keras.optimizers.SGD(RATE)), "mse")
-    try:
-        model.fit(*data(), batch_size=BATCH_SIZE, epochs=1, verbose=0, callbacks=[callback])
-    except AttributeError as error:
-        return str(error)
-    return "nothing"
-
-
 @cases
 def callbacks_with_a_backend(name: str) -> dict[str, Any]:
     found = {}
@@ -196,14 +179,6 @@ def callbacks_with_a_backend(name: str) -> dict[str, Any]:
 
 
 @cases
-def callbacks_without(_: str) -> dict[str, str]:
-    return {
-        "warm_up": error_of(warm_up()),
-        "metrics": error_of(keras_hvd.callbacks.MetricAverageCallback()),
-    }
-
-
-@cases
 def watched(name: str) -> dict[str, Any]:
     """Keras's ``fit`` with writers, a callback for its metrics, and a summary."""
     heard: list[dict[str, Any]] = []
@@ -214,8 +189,7 @@ def watched(name: str) -> dict[str, Any]:
 
 @cases
 def placement(name: str) -> dict[str, Any]:
-    """Devices of the operations that a traced program on a GPU has, and what TensorFlow copies
-    between them; none of them is run."""
+    """Devices of the operations traced for a GPU, and copies between them; none is run."""
     weight = tf.Variable(tf.ones((FEATURES, 50)), name="weight")
     compressor = Compression.topk([weight], density=0.1, name=name, **SPARSE_ONLY)
 
@@ -263,5 +237,4 @@ def kind_of(node: Any) -> str:
 if __name__ == "__main__":
     begin(int(sys.argv[1]))
     keras.utils.set_random_seed(3)
-    run_cases(cases, hvd.rank(), meet)
-    end()
+    run(cases)

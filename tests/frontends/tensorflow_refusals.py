@@ -15,8 +15,8 @@ from typing import Any
 os.environ["TF_USE_LEGACY_KERAS"] = "0" if sys.argv[1] == "3" else "1"
 
 import tensorflow as tf
-from _common import run_cases
-from _tensorflow_cases import Compression, begin, hvd, linear_loss, outcome_of, tape_gradients
+from _common import caught, run_cases
+from _tensorflow_cases import Compression, begin, hvd, linear_loss, tape_gradients
 
 
 def weight(name: str = "weight", dtype: Any = tf.float32) -> Any:
@@ -33,7 +33,7 @@ def keras_model() -> Any:
     return model
 
 
-def made_with(params: Callable[[], Any], **options: Any) -> dict[str, Any]:
+def made_with(params: Callable[[], Any], **options: Any) -> str:
     """What becomes of a compressor, up to the moment at which it must know its variables."""
 
     def make() -> None:
@@ -41,12 +41,12 @@ def made_with(params: Callable[[], Any], **options: Any) -> dict[str, Any]:
         compressor.resolve()
         compressor.close()
 
-    return outcome_of(make)
+    return caught(make)
 
 
 def used_with(
     params: Callable[[], Any], method: Callable[..., Any] = Compression.topk, **options: Any
-) -> dict[str, Any]:
+) -> str:
     """A compressor that is used: one rank, so that Horovod only traces it."""
 
     def train() -> None:
@@ -59,10 +59,10 @@ def used_with(
         finally:
             compressor.close()
 
-    return outcome_of(train)
+    return caught(train)
 
 
-def given_without_a_call(compression: Any) -> dict[str, Any]:
+def given_without_a_call(compression: Any) -> str:
     """What Horovod's tape makes of it; in a traced function, too."""
 
     def train() -> None:
@@ -70,10 +70,10 @@ def given_without_a_call(compression: Any) -> dict[str, Any]:
         loss = linear_loss(variables, [tf.ones(v.shape) for v in variables])
         tf.function(lambda: tape_gradients(loss, variables, compression))()
 
-    return outcome_of(train)
+    return caught(train)
 
 
-def made_while_traced(method: Callable[..., Any]) -> dict[str, Any]:
+def made_while_traced(method: Callable[..., Any]) -> str:
     """As in programs that make Horovod's compression where they wrap the tape."""
 
     def train() -> None:
@@ -81,10 +81,10 @@ def made_while_traced(method: Callable[..., Any]) -> dict[str, Any]:
         loss = linear_loss(variables, [tf.ones(v.shape) for v in variables])
         tf.function(lambda: tape_gradients(loss, variables, method(variables, density=0.1)))()
 
-    return outcome_of(train)
+    return caught(train)
 
 
-def equal_models() -> dict[str, Any]:
+def equal_models() -> str:
     def make() -> None:
         made = [Compression.topk([weight()], density=0.1) for _ in range(3)]
         for compressor in reversed(made):  # whichever is used first
@@ -95,15 +95,18 @@ def equal_models() -> dict[str, Any]:
         numbers = [int(name.partition(".")[2] or 0) for name in names]
         assert len(set(numbers)) == 3 and numbers == sorted(numbers), names
 
-    return outcome_of(make)
+    return caught(make)
 
 
-def same_name_twice() -> dict[str, Any]:
+def same_name_twice(*, closes: bool) -> str:
     first = Compression.topk([weight()], density=0.1, name="twin")
     first.resolve()
-    outcome = made_with(lambda: [weight()], name="twin")
-    first.close()
-    return {**outcome, "afterwards": made_with(lambda: [weight()], name="twin")["raised"]}
+    if closes:
+        first.close()
+    said = made_with(one_weight, name="twin")
+    if not closes:
+        first.close()
+    return said
 
 
 def same_variable_twice() -> list[Any]:
@@ -115,73 +118,123 @@ def variable_of_1(**options: Any) -> Any:
         return tf.compat.v1.get_variable("old", (40, 40), **options)
 
 
-def made_in_a_graph_of_1() -> dict[str, Any]:
+def made_in_a_graph_of_1() -> str:
     with tf.Graph().as_default():
         return made_with(lambda: [tf.compat.v1.get_variable("old", (40, 40))])
 
 
-def used_in_a_graph_of_1() -> dict[str, Any]:
+def used_in_a_graph_of_1() -> str:
     compressor = Compression.topk([weight()], density=0.1)
     compressor.resolve()
     try:
         with tf.Graph().as_default():
-            return outcome_of(lambda: hvd.allreduce(tf.ones((40, 40)), compression=compressor))
+            return caught(lambda: hvd.allreduce(tf.ones((40, 40)), compression=compressor))
     finally:
         compressor.close()
 
 
-def asked_too_early(model: Any) -> dict[str, Any]:
-    return outcome_of(Compression.topk(model, density=0.1).stats)
+def asked_too_early(model: Any) -> str:
+    return caught(Compression.topk(model, density=0.1).stats)
 
 
 class EmptyModule(tf.Module):
     """Without variables until it is called, and with no error of its own."""
 
 
-KERAS_2: dict[str, Callable[[], Any]] = {
-    "a_string": partial(made_with, lambda: "weight"),
-    "a_number": partial(made_with, lambda: 3),
-    "an_empty_list": partial(made_with, list),
-    "a_callable_of_nothing": partial(made_with, lambda: list),
-    "an_array_in_the_list": partial(made_with, lambda: [weight(), weight().numpy()]),
-    "one_variable_twice": partial(made_with, same_variable_twice),
-    "an_integer_variable": partial(made_with, lambda: [weight("counter", tf.int32)]),
-    "an_unknown_shape": partial(
-        made_with, lambda: [tf.Variable(tf.ones((2, 2)), shape=(None, 2), name="loose")]
+ACCEPTED = "nothing was raised"
+OF_GRAPH = "UnsupportedInput; graph of TensorFlow 1; hvd.DistributedGradientTape"
+OF_VARIABLE = "UnsupportedInput; 'old:0' is in a graph of TensorFlow 1; without tf.Graph"
+ALONE = "InvalidOption; select_over is 'group'; 'weight:0' alone; give groups"
+TRACED = "InvalidOption; inside a tf.function; Make it outside"
+EVERYTHING = {"compress_1d": True, "min_numel": 1}
+made, used = partial(partial, made_with), partial(partial, used_with)
+
+
+def one_weight() -> list[Any]:
+    return [weight()]
+
+
+KERAS_2: dict[str, tuple[Any, str]] = {
+    "a_string": (made(lambda: "weight"), "InvalidOption; 'weight'; model.trainable_variables"),
+    "a_number": (made(lambda: 3), "InvalidOption; 3; model.trainable_variables"),
+    "an_empty_list": (made(list), "InvalidOption; no variables; callable"),
+    "a_callable_of_nothing": (made(lambda: list), "InvalidOption; no variables; callable"),
+    "an_array_in_the_list": (
+        made(lambda: [weight(), weight().numpy()]),
+        "InvalidOption; no tf.Variable; model.trainable_variables",
     ),
-    "a_graph_of_tensorflow_1": made_in_a_graph_of_1,
-    "a_step_in_a_graph_of_tensorflow_1": used_in_a_graph_of_1,
-    "a_variable_of_tensorflow_1": partial(made_with, lambda: [variable_of_1()]),
-    "a_reference_of_tensorflow_1": partial(made_with, lambda: [variable_of_1(use_resource=False)]),
-    "an_unbuilt_model_that_is_asked": lambda: asked_too_early(unbuilt_model()),
-    "an_unbuilt_module_that_is_asked": lambda: asked_too_early(EmptyModule()),
-    "an_empty_list_that_nobody_asks": lambda: outcome_of(lambda: Compression.topk([], density=0.1)),
-    "a_name_of_no_operation": partial(made_with, lambda: [weight()], name="half,density=0.01"),
-    "groups": partial(made_with, lambda: [weight()], groups=2),
-    "selection_over_no_group": partial(
-        used_with, lambda: [weight()], select_over="group", compress_1d=True, min_numel=1
+    "one_variable_twice": (made(same_variable_twice), "InvalidOption; 'weight:0'; once"),
+    "an_integer_variable": (
+        made(lambda: [weight("counter", tf.int32)]),
+        "UnsupportedInput; 'counter:0'; int32; leave it out",
     ),
-    "mgs_without_groups": partial(
-        used_with, lambda: [weight()], Compression.mgs, compress_1d=True, min_numel=1
+    "an_unknown_shape": (
+        made(lambda: [tf.Variable(tf.ones((2, 2)), shape=(None, 2), name="loose")]),
+        "UnsupportedInput; 'loose:0'; (None, 2); unknown dimensions",
     ),
-    "densities_that_hide": partial(made_with, lambda: [weight()], density="hiding:300"),
-    "one_name_for_two_compressors": same_name_twice,
-    "a_method_that_is_not_called": lambda: given_without_a_call(Compression.ldte_bs),
-    "the_class_of_methods": lambda: given_without_a_call(Compression),
-    "a_compressor_made_while_a_function_is_traced": lambda: made_while_traced(Compression.ldte_bs),
-    "one_of_auto_made_while_a_function_is_traced": lambda: made_while_traced(Compression.auto),
-    "a_list_of_variables": partial(used_with, lambda: [weight()]),
-    "a_built_model": partial(made_with, keras_model),
-    "an_unbuilt_model": lambda: outcome_of(lambda: Compression.topk(unbuilt_model(), density=0.1)),
-    "a_name_of_all_letters": partial(used_with, lambda: [weight()], name="A_z.0/b-"),
-    "equal_models": equal_models,
-    "an_integer_that_is_not_trained": partial(
-        made_with, lambda: [weight(), tf.Variable(3, trainable=False, name="counter")]
+    "a_graph_of_tensorflow_1": (made_in_a_graph_of_1, OF_GRAPH),
+    "a_step_in_a_graph_of_tensorflow_1": (used_in_a_graph_of_1, OF_GRAPH),
+    "a_variable_of_tensorflow_1": (made(lambda: [variable_of_1()]), OF_VARIABLE),
+    "a_reference_of_tensorflow_1": (made(lambda: [variable_of_1(use_resource=False)]), OF_VARIABLE),
+    "an_unbuilt_model_that_is_asked": (
+        lambda: asked_too_early(unbuilt_model()),
+        "InvalidOption; no variables; model.build(); have not yet been created",
+    ),
+    "an_unbuilt_module_that_is_asked": (
+        lambda: asked_too_early(EmptyModule()),
+        "InvalidOption; no variables; model.build()",
+    ),
+    "an_empty_list_that_nobody_asks": (
+        lambda: caught(lambda: Compression.topk([], density=0.1)),
+        "InvalidOption; no variables; give the model itself",
+    ),
+    "a_name_of_no_operation": (
+        made(one_weight, name="half,density=0.01"),
+        "InvalidOption; 'half,density=0.01'; letters, digits",
+    ),
+    "groups": (
+        made(one_weight, groups=2),
+        "InvalidOption; groups is 2; give groups to hvd.DistributedGradientTape",
+    ),
+    "selection_over_no_group": (used(one_weight, select_over="group", **EVERYTHING), ALONE),
+    "mgs_without_groups": (used(one_weight, Compression.mgs, **EVERYTHING), ALONE),
+    "densities_that_hide": (
+        made(one_weight, density="hiding:300"),
+        "InvalidOption; density is 'hiding'; hvd_sparse.torch and hvd_sparse.ddp; "
+        "compressor.hiding.densities",
+    ),
+    "one_name_for_two_compressors": (
+        partial(same_name_twice, closes=False),
+        "InvalidOption; 'twin'; name=; close()",
+    ),
+    "a_method_that_is_not_called": (
+        lambda: given_without_a_call(Compression.ldte_bs),
+        "InvalidOption; the method itself; compression=Compression.ldte_bs(params, ...)",
+    ),
+    "the_class_of_methods": (
+        lambda: given_without_a_call(Compression),
+        "InvalidOption; the class itself; compression=Compression.ldte_bs(params, ",
+    ),
+    "a_compressor_made_while_traced": (lambda: made_while_traced(Compression.ldte_bs), TRACED),
+    "one_of_auto_made_while_traced": (lambda: made_while_traced(Compression.auto), TRACED),
+    "a_list_of_variables": (used(one_weight), ACCEPTED),
+    "a_name_that_is_free_again": (partial(same_name_twice, closes=True), ACCEPTED),
+    "a_built_model": (made(keras_model), ACCEPTED),
+    "an_unbuilt_model": (
+        lambda: caught(lambda: Compression.topk(unbuilt_model(), density=0.1)),
+        ACCEPTED,
+    ),
+    "a_name_of_all_letters": (used(one_weight, name="A_z.0/b-"), ACCEPTED),
+    "equal_models": (equal_models, ACCEPTED),
+    "an_integer_that_is_not_trained": (
+        made(lambda: [weight(), tf.Variable(3, trainable=False, name="counter")]),
+        ACCEPTED,
     ),
 }
+"""What is done, and what is said of it: an error, its input by name, and the way out."""
 
 
-def fit_of_keras_3() -> dict[str, Any]:
+def fit_of_keras_3() -> str:
     """One rank, which has nobody to average with: the optimizer keeps its moments."""
 
     def train() -> None:
@@ -196,37 +249,38 @@ def fit_of_keras_3() -> dict[str, Any]:
         assert (model.get_weights()[0] != before).any()
         assert len(optimizer.variables) == 6
 
-    return outcome_of(train)
+    return caught(train)
 
 
-def wrapped_by_horovod() -> dict[str, Any]:
+def wrapped_by_horovod() -> str:
     """Nobody would average."""
     compressor = Compression.topk(keras_model(), density=0.1)
     try:
-        return outcome_of(
+        return caught(
             lambda: hvd.DistributedOptimizer(tf.keras.optimizers.SGD(), compression=compressor)
         )
     finally:
         compressor.close()
 
 
-KERAS_3: dict[str, Callable[[], Any]] = {
-    "a_model": partial(made_with, keras_model),
-    "an_unbuilt_model": lambda: outcome_of(lambda: Compression.topk(unbuilt_model(), density=0.1)),
-    "variables_of_keras": partial(made_with, lambda: keras_model().trainable_variables),
-    "a_callable": partial(made_with, lambda: lambda: keras_model().trainable_variables),
-    "a_list_of_variables": partial(used_with, lambda: [weight()]),
-    "a_fit_of_one_rank": fit_of_keras_3,
-    "an_optimizer_in_horovods_wrapper": wrapped_by_horovod,
+KERAS_3: dict[str, tuple[Any, str]] = {
+    "a_model": (made(keras_model), ACCEPTED),
+    "an_unbuilt_model": KERAS_2["an_unbuilt_model"],
+    "variables_of_keras": (made(lambda: keras_model().trainable_variables), ACCEPTED),
+    "a_callable": (made(lambda: lambda: keras_model().trainable_variables), ACCEPTED),
+    "a_list_of_variables": KERAS_2["a_list_of_variables"],
+    "a_fit_of_one_rank": (fit_of_keras_3, ACCEPTED),
+    "an_optimizer_in_horovods_wrapper": (
+        wrapped_by_horovod,
+        "UnsupportedInput; Keras 3; hvd_sparse.keras.DistributedOptimizer; TF_USE_LEGACY_KERAS=1",
+    ),
 }
-GRAPHS: dict[str, Callable[[], Any]] = {
-    "a_variable": partial(
-        made_with, lambda: [tf.compat.v1.get_variable("new", (40, 40), use_resource=True)]
-    ),
-    "a_reference": partial(
-        made_with, lambda: [tf.compat.v1.get_variable("old", (40, 40), use_resource=False)]
-    ),
-    "a_model": partial(made_with, keras_model),
+WITHOUT_EAGER = f"{OF_GRAPH}; disable_eager_execution; fp16"
+variable = tf.compat.v1.get_variable
+GRAPHS: dict[str, tuple[Any, str]] = {
+    "a_variable": (made(lambda: [variable("new", (40, 40), use_resource=True)]), WITHOUT_EAGER),
+    "a_reference": (made(lambda: [variable("old", (40, 40), use_resource=False)]), WITHOUT_EAGER),
+    "a_model": (made(keras_model), WITHOUT_EAGER),
 }
 
 if __name__ == "__main__":
@@ -234,5 +288,8 @@ if __name__ == "__main__":
     if sys.argv[1] == "graphs":
         tf.compat.v1.disable_eager_execution()
     chosen = {"2": KERAS_2, "3": KERAS_3, "graphs": GRAPHS}[sys.argv[1]]
-    cases = {name: (lambda _, case=case: case()) for name, case in chosen.items()}
+    cases = {
+        name: (lambda _, case=case, words=words: [case(), words])
+        for name, (case, words) in chosen.items()
+    }
     run_cases(cases, hvd.rank(), lambda: None)

@@ -6,14 +6,11 @@ Two ranks run every case and method, three those of which the number of ranks ma
 from __future__ import annotations
 
 import json
-from functools import cache
-from pathlib import Path
 
 import pytest
-from frontends._integer_gradients import SHAPES
-from frontends._method_cases import BUILT, METHODS, STEPS
-from frontends._outcomes import ULP, measured
-from harness import Outcome, launch, launch_example
+from frontends._common import ULP, launched, measured
+from frontends._method_cases import BUILT, METHODS, SHAPES, STEPS
+from harness import launch_example
 
 DENSITY_ONE = {
     **dict.fromkeys(
@@ -44,21 +41,20 @@ TOLERANCE_ULPS = 16
 of_each_world = pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.full)])
 
 
-@cache  # a launch for all tests
-def launched(ranks: int) -> Outcome:
-    return launch("frontends/ddp_laws.py", ranks, "torchrun")
+def outcome_of(ranks):
+    return launched("frontends/ddp_laws.py", ranks, "torchrun")
 
 
 @of_each_world
-def test_the_launch_ends_well_and_loads_no_horovod(ranks: int) -> None:
-    launched(ranks).check()
-    assert measured(launched(ranks), "imports") == [False] * ranks
+def test_the_launch_ends_well_and_loads_no_horovod(ranks):
+    outcome_of(ranks).check()
+    assert measured(outcome_of(ranks), "imports") == [False] * ranks
 
 
 @of_each_world
 @pytest.mark.parametrize("name", DENSITY_ONE)
-def test_density_one_trains_as_ddp_without_a_hook(ranks: int, name: str) -> None:
-    results = measured(launched(ranks), f"density_one_{name}")
+def test_density_one_trains_as_ddp_without_a_hook(ranks, name):
+    results = measured(outcome_of(ranks), f"density_one_{name}")
     assert len({result["digest"] for result in results}) == 1
     for result in results:
         assert result["difference"] <= TOLERANCE_ULPS * ULP[DENSITY_ONE[name]]
@@ -67,30 +63,30 @@ def test_density_one_trains_as_ddp_without_a_hook(ranks: int, name: str) -> None
 
 
 @of_each_world
-def test_dtypes_may_be_mixed(ranks: int) -> None:
-    for result in measured(launched(ranks), "mixed_dtypes"):
-        assert result["difference"] <= TOLERANCE_ULPS * ULP["float32"]
+def test_dtypes_may_be_mixed(ranks):
+    for result in measured(outcome_of(ranks), "mixed_dtypes"):
+        assert result["apart"] <= TOLERANCE_ULPS * ULP["float32"]
 
 
 @of_each_world
-def test_results_are_not_taken_for_gradients(ranks: int) -> None:
+def test_results_are_not_taken_for_gradients(ranks):
     """By a memory that makes velocities of gradients: the second pass is refused on all ranks."""
-    for result in measured(launched(ranks), "momentum_met_by_its_own_results"):
-        assert result["difference"] <= TOLERANCE_ULPS * ULP["float32"]
+    for result in measured(outcome_of(ranks), "momentum_met_by_its_own_results"):
+        assert result["apart"] <= TOLERANCE_ULPS * ULP["float32"]
         for words in result["errors"]:
             assert words.startswith("InvalidOption: tensor '") and "no_sync()" in words
 
 
 @of_each_world
 @pytest.mark.parametrize("mode", ["find_unused_parameters", "static_graph"])
-def test_a_gradient_of_zeros_is_not_taken_for_unused(ranks: int, mode: str) -> None:
-    for result in measured(launched(ranks), f"zeros_in_{mode}"):
-        assert result["difference"] <= TOLERANCE_ULPS * ULP["float32"]
+def test_a_gradient_of_zeros_is_not_taken_for_unused(ranks, mode):
+    for result in measured(outcome_of(ranks), f"zeros_in_{mode}"):
+        assert result["apart"] <= TOLERANCE_ULPS * ULP["float32"]
 
 
 @pytest.mark.parametrize("method", [*METHODS, *BUILT])
-def test_a_method_gives_the_bits_of_the_core_through_ddp(method: str) -> None:
-    first, *others = measured(launched(2), method)
+def test_a_method_gives_the_bits_of_the_core_through_ddp(method):
+    first, *others = measured(outcome_of(2), method)
     for result in (first, *others):
         assert result["differences"] == 0
         assert result["applied"] == first["applied"]
@@ -100,10 +96,8 @@ def test_a_method_gives_the_bits_of_the_core_through_ddp(method: str) -> None:
 
 @of_each_world
 @pytest.mark.parametrize("name", ["conservation", *UNUSED])
-def test_nothing_is_lost_where_buckets_change_and_parameters_are_unused(
-    ranks: int, name: str
-) -> None:
-    for result in measured(launched(ranks), name):
+def test_nothing_is_lost_where_buckets_change_and_parameters_are_unused(ranks, name):
+    for result in measured(outcome_of(ranks), name):
         assert result["lost"] == [0] * 12
         # DDP builds its buckets anew, unless it looks for unused parameters.
         assert result["plans"] == (1 if name in UNUSED else 2)
@@ -111,8 +105,8 @@ def test_nothing_is_lost_where_buckets_change_and_parameters_are_unused(
 
 
 @of_each_world
-def test_all_ranks_send_what_hides_behind_later_buckets(ranks: int) -> None:
-    first, *others = measured(launched(ranks), "densities_that_hide")
+def test_all_ranks_send_what_hides_behind_later_buckets(ranks):
+    first, *others = measured(outcome_of(ranks), "densities_that_hide")
     assert first["lost"] == [0] * 12 and first["hiding"] == {"c_max": 50, "is_measured": True}
     assert set(first["asked"]) == {name for names in first["together"] for name in names}
     assert all(0.02 <= density <= 1 for density in first["asked"].values())
@@ -123,8 +117,8 @@ def test_all_ranks_send_what_hides_behind_later_buckets(ranks: int) -> None:
 
 
 @of_each_world
-def test_nan_on_one_rank_is_nan_on_all_and_leaves_no_trace(ranks: int) -> None:
-    for result in measured(launched(ranks), "nan_leaves_no_trace"):
+def test_nan_on_one_rank_is_nan_on_all_and_leaves_no_trace(ranks):
+    for result in measured(outcome_of(ranks), "nan_leaves_no_trace"):
         with_nan, without = result["ends"]
         assert with_nan == without
         assert result["error"] == "nothing was raised"
@@ -132,8 +126,8 @@ def test_nan_on_one_rank_is_nan_on_all_and_leaves_no_trace(ranks: int) -> None:
 
 
 @of_each_world
-def test_an_error_of_one_rank_is_raised_on_all_and_training_goes_on(ranks: int) -> None:
-    for result in measured(launched(ranks), "nan_is_raised_on_all_ranks_and_training_goes_on"):
+def test_an_error_of_one_rank_is_raised_on_all_and_training_goes_on(ranks):
+    for result in measured(outcome_of(ranks), "nan_is_raised_on_all_ranks_and_training_goes_on"):
         with_nan, without = result["ends"]
         assert with_nan == without
         assert "'t2'" in result["error"] and "NaN or Inf" in result["error"]
@@ -141,16 +135,16 @@ def test_an_error_of_one_rank_is_raised_on_all_and_training_goes_on(ranks: int) 
 
 
 @of_each_world
-def test_a_checkpoint_goes_on_as_if_nothing_had_been(ranks: int) -> None:
-    results = measured(launched(ranks), "resumed")
+def test_a_checkpoint_goes_on_as_if_nothing_had_been(ranks):
+    results = measured(outcome_of(ranks), "resumed")
     assert len({digest for result in results for digest in result["digests"]}) == 1
-    for result in measured(launched(ranks), "one_file_of_all_ranks"):
+    for result in measured(outcome_of(ranks), "one_file_of_all_ranks"):
         assert result == {"same": True, "changed": True}
 
 
 @of_each_world
-def test_the_norm_of_all_gradients_is_clipped_alike_on_all_ranks(ranks: int) -> None:
-    first, *others = measured(launched(ranks), "clipped")
+def test_the_norm_of_all_gradients_is_clipped_alike_on_all_ranks(ranks):
+    first, *others = measured(outcome_of(ranks), "clipped")
     for result in (first, *others):
         assert result == first
         assert result["same_error"] < 1e-5 and result["other_error"] < 1e-5
@@ -160,45 +154,45 @@ def test_the_norm_of_all_gradients_is_clipped_alike_on_all_ranks(ranks: int) -> 
 
 
 @of_each_world
-def test_gradients_that_are_thrown_away_leave_no_trace(ranks: int) -> None:
-    results = measured(launched(ranks), "gradients_that_are_thrown_away")
+def test_gradients_that_are_thrown_away_leave_no_trace(ranks):
+    results = measured(outcome_of(ranks), "thrown_away")
     assert len({result["digest"] for result in results}) == 1
     for result in results:
-        assert result["difference"] < 2e-5
+        assert result["apart"] < 2e-5
         least, *others = result["steps"]
         assert least == 5 and set(others) == {7}, "two batches were skipped, and a layer in two"
 
 
 @of_each_world
-def test_join_lets_ranks_have_unequally_many_batches(ranks: int) -> None:
-    assert [each["steps"] for each in measured(launched(ranks), "uneven_inputs")] == [5] * ranks
+def test_join_lets_ranks_have_unequally_many_batches(ranks):
+    assert [each["steps"] for each in measured(outcome_of(ranks), "uneven_inputs")] == [5] * ranks
 
 
 @of_each_world
-def test_the_ranks_are_those_of_ddps_process_group(ranks: int) -> None:
-    for rank, result in enumerate(measured(launched(ranks), "groups_of_ranks")):
+def test_the_ranks_are_those_of_ddps_process_group(ranks):
+    for rank, result in enumerate(measured(outcome_of(ranks), "groups_of_ranks")):
         assert result["is_member"] == (rank < 2)
         assert result.get("differences", 0) == 0
 
 
 @of_each_world
-def test_other_options_on_one_rank_are_refused_by_name(ranks: int) -> None:
-    for result in measured(launched(ranks), "other_options_on_one_rank"):
+def test_other_options_on_one_rank_are_refused_by_name(ranks):
+    for result in measured(outcome_of(ranks), "other_options_on_one_rank"):
         density, exchange = result["errors"]
         assert density.startswith("RankMismatch") and '"density": 0.2' in density
         assert exchange.startswith("RankMismatch")
 
 
 @of_each_world
-def test_who_keeps_the_others_waiting_is_named(ranks: int) -> None:
-    first, absent, *others = measured(launched(ranks), "absent_rank")
+def test_who_keeps_the_others_waiting_is_named(ranks):
+    first, absent, *others = measured(outcome_of(ranks), "absent_rank")
     assert absent == "absent"
     for words in (first, *others):
         assert words.startswith("ExchangeTimeout") and "rank 1 " in words
 
 
 @pytest.mark.full
-def test_the_example_trains(tmp_path: Path) -> None:
+def test_the_example_trains(tmp_path):
     log = tmp_path / "log.json"
     options = ("--epochs", "6", "--density", "0.02", "--log-json", str(log))
     outcome = launch_example("pytorch_ddp_digits.py", 2, "torchrun", *options)
@@ -206,3 +200,48 @@ def test_the_example_trains(tmp_path: Path) -> None:
     summary = json.loads(log.read_text().splitlines()[-1])
     assert summary["test_accuracy"] > 0.7
     assert 0.015 < summary["density_achieved"] < 0.03
+
+
+def on_devices(group):
+    return launched("frontends/ddp_devices.py", 2, "torchrun", group)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("group", ["both", "alone"])
+@pytest.mark.parametrize(
+    "case", ["topk", "ldte_bs", "small_buckets", "bucket_view", "oktopk", "nan"]
+)
+def test_a_device_gives_the_bits_of_the_cpu(case, group):
+    for result in measured(on_devices(group), case):
+        assert result["found"]["applied"] == result["expected"]["applied"]
+        assert result["found"]["finite"] == result["expected"]["finite"]
+        assert all(result["found"]["finite"]) is (case != "nan")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("group", ["both", "alone"])
+def test_every_tensor_on_a_device_is_told_to_be_staged_and_why(group):
+    for result in measured(on_devices(group), "topk"):
+        assert result["expected"]["ways"] == ["host"]
+        assert result["found"]["ways"] == ["staged"]
+        (why,) = result["found"]["because"]
+        assert "buckets of its own" in why
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_the_interpreter_ends_when_the_threads_have_let_go(ranks):
+    launched("frontends/ddp_end.py", ranks, "torchrun").check()
+
+
+@pytest.mark.full
+def test_hsdps_hook_comes_behind_the_sum_so_no_rank_can_keep_anything_back():
+    """On a mesh of one dimension it comes before anything else sums the shard."""
+    results = launched("frontends/ddp_end.py", 2, "torchrun").check()
+    first, second = (each["replicated"] for each in results)
+    both = [sum(pair) / 2 for pair in zip(first["own"], second["own"], strict=True)]
+    assert first["own"] != second["own"]
+    assert first["hooked"] == second["hooked"] == first["applied"] == both
+    first, second = (each["sharded"] for each in results)
+    both = [sum(pair) / 2 for pair in zip(first["own"], second["own"], strict=True)]
+    assert first["hooked"] + second["hooked"] == both  # a half each, and no other rank has it

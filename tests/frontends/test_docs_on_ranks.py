@@ -4,25 +4,22 @@ real ranks: they run, and what they make trains."""
 from __future__ import annotations
 
 import re
-from functools import cache
 
 import pytest
-from _outcomes import measured
+from _common import launched, measured
 from blocks import TRAINING, blocks_for
-from harness import Outcome, launch
 from programs import run_documented
 
 CONTROLLERS = {"torch": "gloo", "tensorflow": "mpi"}
 CASES = [(where, each.name) for where in CONTROLLERS for each in blocks_for(where)]
 
 
-@cache
-def outcome(frontend: str) -> Outcome:
-    return launch(f"frontends/docs_{frontend}.py", 2, CONTROLLERS[frontend])
+def outcome(frontend):
+    return launched("frontends/docs.py", 2, CONTROLLERS[frontend], frontend)
 
 
 @pytest.mark.parametrize(("frontend", "name"), CASES, ids=lambda part: part)
-def test_a_block_runs_on_every_rank_and_replicas_stay_equal(frontend: str, name: str):
+def test_a_block_runs_on_every_rank_and_replicas_stay_equal(frontend, name):
     results = measured(outcome(frontend), name)
     trained = [each for each in results if each["is_trained"]]
     assert len(trained) in (0, len(results))
@@ -32,7 +29,7 @@ def test_a_block_runs_on_every_rank_and_replicas_stay_equal(frontend: str, name:
 
 
 @pytest.mark.parametrize("frontend", CONTROLLERS)
-def test_blocks_compress_and_one_sends_nothing(frontend: str):
+def test_blocks_compress_and_one_sends_nothing(frontend):
     results = [measured(outcome(frontend), name)[0] for where, name in CASES if where == frontend]
     assert sum(bool(each.get("sparse_steps")) for each in results) >= 3
     assert sum(bool(each.get("is_apart")) for each in results) == 1

@@ -4,8 +4,6 @@ replicas stay equal."""
 from __future__ import annotations
 
 import socket
-from pathlib import Path
-from typing import Any
 
 import pytest
 from harness import LIMIT_S, launch_elastic, slow
@@ -14,10 +12,11 @@ HOSTS = ("localhost", "127.0.0.1", socket.gethostname())
 SILENCE_S = {"torch": 20, "tensorflow": 30, "keras3": 30}
 
 
-def check_elastic(framework: str, kills: int, folder: Path, *more: str) -> list[Any]:
+def check_elastic(framework, kills, folder, *more):
     silence_s = round(slow(SILENCE_S[framework]))
     limit_s = LIMIT_S * (1 + kills // 5)
-    worker, arguments = f"frontends/{framework}_elastic.py", (str(kills), str(folder), *more)
+    arguments = (framework, str(kills), str(folder), *more)
+    worker = "frontends/elastic.py"
     outcome = launch_elastic(worker, HOSTS, 2, *arguments, limit_s=limit_s, silence_s=silence_s)
     results = outcome.check()
     assert len(list(folder.glob("kill.*"))) == kills
@@ -40,14 +39,12 @@ def check_elastic(framework: str, kills: int, folder: Path, *more: str) -> list[
         pytest.param("keras3", 1, marks=pytest.mark.full),
     ],
 )
-def test_killed_workers_take_nothing_but_their_own_residual_along(
-    framework: str, kills: int, tmp_path: Path
-) -> None:
+def test_killed_workers_take_nothing_but_their_own_residual_along(framework, kills, tmp_path):
     check_elastic(framework, kills, tmp_path)
 
 
 @pytest.mark.full
-def test_so_it_is_with_gradients_on_a_device(tmp_path: Path) -> None:
+def test_so_it_is_with_gradients_on_a_device(tmp_path):
     """The pretend one; Horovod carries the messages there."""
     for result in check_elastic("torch", 1, tmp_path, "device"):
         assert result["ways"] == ["device"] and result["wire"] == "device"
@@ -56,5 +53,5 @@ def test_so_it_is_with_gradients_on_a_device(tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("framework", SILENCE_S)
-def test_so_it_is_over_twenty_kills_in_one_run(framework: str, tmp_path: Path) -> None:
+def test_so_it_is_over_twenty_kills_in_one_run(framework, tmp_path):
     check_elastic(framework, 20, tmp_path)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
-from typing import Any
 
 import pytest
 from example_data import make_cifar10, make_image_folder, make_penn_treebank
@@ -17,7 +15,7 @@ REPLICAS = "check_replicas_every=1"
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory):
     """A folder of folders, one for each kind of data."""
     folder = tmp_path_factory.mktemp("data")
     make_cifar10(folder / "cifar10")
@@ -26,7 +24,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(script: str, controller: str, folder: Path, *arguments: str) -> list[dict[str, Any]]:
+def run(script, controller, folder, *arguments):
     """The JSON lines of a run that must end well."""
     log = folder / f"{script}.jsonl"
     outcome = launch_example(script, RANKS, controller, *arguments, f"--log-json={log}")
@@ -34,7 +32,7 @@ def run(script: str, controller: str, folder: Path, *arguments: str) -> list[dic
     return [json.loads(line) for line in log.read_text().splitlines()]
 
 
-def check(lines: list[dict[str, Any]], epochs: int, steps: int, result: str) -> None:
+def check(lines, epochs, steps, result):
     """Every epoch was written, its losses are numbers and fall, and the whole is summed up."""
     *each, summary = lines
     assert [line["epoch"] for line in each] == list(range(1, epochs + 1))
@@ -53,9 +51,7 @@ PTB = ["--batch-size", "4", "--width", "48", "--dropout", "0", "--words", "10"]
     ("script", "controller"),
     [("pytorch_cifar10.py", "gloo"), ("tensorflow2_keras_cifar10.py", "mpi")],
 )
-def test_resnet_20_trains_on_cifar10(
-    script: str, controller: str, data: Path, tmp_path: Path
-) -> None:
+def test_resnet_20_trains_on_cifar10(script, controller, data, tmp_path):
     lines = run(
         script, controller, tmp_path, f"--data={data / 'cifar10'}", *CIFAR, "--epochs=4",
         f"--method=ldte_bs,{REPLICAS}", "--density=0.05",
@@ -73,9 +69,7 @@ def test_resnet_20_trains_on_cifar10(
         ("tensorflow2_keras_cifar10.py", "gloo", "fp16"),
     ],
 )
-def test_vgg_16_trains_on_cifar10_with_adamw(
-    script: str, controller: str, method: str, data: Path, tmp_path: Path
-) -> None:
+def test_vgg_16_trains_on_cifar10_with_adamw(script, controller, method, data, tmp_path):
     lines = run(
         script, controller, tmp_path, f"--data={data / 'cifar10'}", *CIFAR, "--epochs=1",
         "--model=vgg16", f"--method={method}", "--optimizer=adamw", "--steps=2", "--warmup=none",
@@ -83,7 +77,7 @@ def test_vgg_16_trains_on_cifar10_with_adamw(
     check(lines, 1, 2, "test_accuracy")
 
 
-def test_resnet_50_trains_on_folders_of_images(data: Path, tmp_path: Path) -> None:
+def test_resnet_50_trains_on_folders_of_images(data, tmp_path):
     lines = run(
         "pytorch_imagenet.py", "gloo", tmp_path, f"--data={data / 'imagenet'}", "--epochs=1",
         "--batch-size=4", "--image-size=64", "--steps=2", "--loaders=1",
@@ -97,9 +91,7 @@ def test_resnet_50_trains_on_folders_of_images(data: Path, tmp_path: Path) -> No
     ("script", "controller", "method"),
     [("pytorch_ptb.py", "gloo", "dgc"), ("tensorflow2_keras_ptb.py", "mpi", "ldte_bs")],
 )
-def test_an_lstm_learns_penn_treebank_with_adamw(
-    script: str, controller: str, method: str, data: Path, tmp_path: Path
-) -> None:
+def test_an_lstm_learns_penn_treebank_with_adamw(script, controller, method, data, tmp_path):
     lines = run(
         script, controller, tmp_path, f"--data={data / 'ptb'}", *PTB, "--epochs=3",
         f"--method={method},{REPLICAS}", "--density=0.05", "--optimizer=adamw", "--lr=0.01",
@@ -111,9 +103,7 @@ def test_an_lstm_learns_penn_treebank_with_adamw(
 @pytest.mark.parametrize(
     ("script", "controller"), [("pytorch_ptb.py", "mpi"), ("tensorflow2_keras_ptb.py", "gloo")]
 )
-def test_the_baseline_clips_behind_horovod_or_before(
-    script: str, controller: str, data: Path, tmp_path: Path
-) -> None:
+def test_the_baseline_clips_behind_horovod_or_before(script, controller, data, tmp_path):
     """At the rate and the bound of the recipe, and with dense gradients."""
     lines = run(
         script, controller, tmp_path, f"--data={data / 'ptb'}", *PTB, "--epochs=1", "--method=none",

@@ -8,11 +8,10 @@ resident memory and its peak.  A copy of the gradient, wherever it is made, is o
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import pytest
-from _outcomes import measured
-from harness import Outcome, launch
+from _common import measured
+from harness import launch
 
 from hvd_sparse.kernels.engines import is_fast_installed
 
@@ -40,37 +39,33 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module", params=REDUCED)
-def outcome(
-    request: pytest.FixtureRequest, monkeypatch_module: pytest.MonkeyPatch
-) -> tuple[str, Outcome]:
+def outcome(request, monkeypatch_module):
     # large arrays come from the kernel and go back to it at once, so that what is resident is what
     # is used
     monkeypatch_module.setenv("MALLOC_MMAP_THRESHOLD_", "65536")
-    return request.param, launch(f"frontends/{request.param}_memory.py", 2, "mpi")
+    return request.param, launch("frontends/memory.py", 2, "mpi", request.param)
 
 
 @pytest.fixture(scope="module")
-def monkeypatch_module() -> Any:
+def monkeypatch_module():
     with pytest.MonkeyPatch.context() as patch:
         yield patch
 
 
 @pytest.mark.parametrize("case", RESIDUALS)
-def test_between_steps_there_is_a_residual_and_a_second_with_rollback(
-    outcome: tuple[str, Outcome], case: str
-) -> None:
+def test_between_steps_there_is_a_residual_and_a_second_with_rollback(outcome, case):
     for result in measured(outcome[1], case):
         assert result["kept"] == pytest.approx(RESIDUALS[case], abs=SLACK)
 
 
 @pytest.mark.parametrize("case", RESIDUALS)
-def test_a_step_makes_no_copy_of_the_gradient(outcome: tuple[str, Outcome], case: str) -> None:
+def test_a_step_makes_no_copy_of_the_gradient(outcome, case):
     framework, launched = outcome
     for result in measured(launched, case):
         assert result["needed"] <= max(REDUCED[framework], WORKING.get(case, 0.0)) + SLACK
 
 
-def test_a_copy_would_be_seen(outcome: tuple[str, Outcome]) -> None:
+def test_a_copy_would_be_seen(outcome):
     framework, launched = outcome
     if framework == "torch":
         for result in measured(launched, "not_contiguous"):

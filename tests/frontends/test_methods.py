@@ -4,29 +4,23 @@
 from __future__ import annotations
 
 import pytest
-from frontends._integer_gradients import SHAPES
-from frontends._method_cases import BUILT, METHODS, STEPS
-from frontends._outcomes import measured
-from harness import Outcome, launch
+from frontends._common import launched, measured
+from frontends._method_cases import BUILT, METHODS, SHAPES, STEPS
 
 from hvd_sparse.methods import METHODS as NAMED
 
-RANKS = 2
-
 
 @pytest.fixture(scope="module", params=["torch", "tensorflow"])
-def outcome(request: pytest.FixtureRequest) -> Outcome:
-    result = launch(f"frontends/{request.param}_methods.py", RANKS, "mpi", str(RANKS))
-    result.check()
-    return result
+def outcome(request):
+    return launched("frontends/methods.py", 2, "mpi", request.param)
 
 
-def test_every_named_method_has_a_case() -> None:
+def test_every_named_method_has_a_case():
     assert set(METHODS) == set(NAMED)
 
 
 @pytest.mark.parametrize("method", [*METHODS, *BUILT])
-def test_a_method_gives_the_bits_of_the_core_on_every_rank(outcome: Outcome, method: str) -> None:
+def test_a_method_gives_the_bits_of_the_core_on_every_rank(outcome, method):
     first, *others = measured(outcome, method)
     for result in (first, *others):
         assert result["differences"] == 0

@@ -4,44 +4,24 @@ and a tape."""
 from __future__ import annotations
 
 import pytest
-from _outcomes import measured
-from harness import Outcome, launch
+from _common import launched, measured, measured_of
 
 pytestmark = pytest.mark.timeout(930)
 TOLERANCE = 1e-4
 """Of the way that the weights went: roundings of float32."""
-BESIDE_DENSE = [
-    "sgd",
-    "sgd_by_tape",
-    "sgd_legacy",
-    "sgd_derived",
-    "sgd_clipped_without_momentum",
-    "sgd_falling",
-    "sgd_falling_legacy",
-    "sgd_nesterov_pausing",
-    "sgd_pausing_legacy",
-    "adam_early_epsilon_never_compressed",
-    "nesterov_never_compressed",
-    "adam_never_compressed",
-    "adamw_never_compressed",
-    "adam_of_two_batches_never_compressed",
-]
-BESIDE_DENSE += ["adam_by_tape_never_compressed", "amsgrad_never_compressed"]
-BESIDE_DENSE += ["nadam_never_compressed"]
 
 
 @pytest.fixture(scope="module")
-def outcome() -> Outcome:
-    return launch("frontends/tensorflow_optimizers.py", 2, "gloo")
+def outcome():
+    return launched("frontends/tensorflow_optimizers.py", 2, "gloo")
 
 
-@pytest.mark.parametrize("name", BESIDE_DENSE)
-def test_everything_sent_trains_like_the_optimizer_itself(outcome: Outcome, name: str):
-    results = measured(outcome, name)
-    for result in results:
-        assert result["difference"] < TOLERANCE
-        assert (result["sparse_steps"] > 0) == name.startswith("sgd")
-        assert result["weights"] == results[0]["weights"]
+def test_everything_sent_trains_like_the_optimizer_itself(outcome):
+    for name, results in measured_of(outcome, "beside_dense").items():
+        for result in results:
+            assert result["difference"] < TOLERANCE, name
+            assert (result["sparse_steps"] > 0) == (not name.endswith("never_compressed")), name
+            assert result["weights"] == results[0]["weights"], name
 
 
 @pytest.mark.parametrize(
@@ -51,7 +31,7 @@ def test_everything_sent_trains_like_the_optimizer_itself(outcome: Outcome, name
         ("adam_trains", ["largest", "mean", "residual", "square"]),
     ],
 )
-def test_few_entries_train_the_same_replicas(outcome: Outcome, name: str, arrays: list[str]):
+def test_few_entries_train_the_same_replicas(outcome, name, arrays):
     results = measured(outcome, name)
     for result in results:
         assert result["losses"][1] < result["losses"][0]
@@ -60,7 +40,7 @@ def test_few_entries_train_the_same_replicas(outcome: Outcome, name: str, arrays
         assert result["arrays"] == arrays
 
 
-def test_accuracy_at_stake_is_told_once_with_the_remedy(outcome: Outcome):
+def test_accuracy_at_stake_is_told_once_with_the_remedy(outcome):
     for result in measured(outcome, "warnings_of_accuracy"):
         for kind in ("momentum, kept", "adam, kept", "legacy adam, kept", "rmsprop, kept"):
             (text,) = result[kind]
@@ -78,16 +58,14 @@ def test_accuracy_at_stake_is_told_once_with_the_remedy(outcome: Outcome):
 
 
 @pytest.mark.parametrize("kind", ["sgd_compressed", "nesterov", "legacy", "adam", "adamw"])
-def test_moments_are_taken_over_cleared_and_gone_on_from_as_without_a_compressor(
-    outcome: Outcome, kind: str
-):
+def test_moments_are_taken_over_cleared_and_gone_on_from_as_without_a_compressor(outcome, kind):
     for result in measured(outcome, f"moments_{kind}"):
         if kind == "sgd_compressed":  # its velocity is of this rank's gradients, not of all
             result.pop("gone on")
         assert max(result.values()) < 1e-5, result
 
 
-def test_moments_that_horovods_own_optimizer_lacks_are_told(outcome: Outcome):
+def test_moments_that_horovods_own_optimizer_lacks_are_told(outcome):
     for result in measured(outcome, "moments_that_horovod_leaves"):
         for kind in ("new", "legacy", "adam"):
             assert result[f"{kind}, 0 steps"] == []
@@ -95,11 +73,11 @@ def test_moments_that_horovods_own_optimizer_lacks_are_told(outcome: Outcome):
             assert "had moments of 3 steps" in text and "compressor.load" in text
 
 
-def test_a_state_is_taken_at_another_momentum(outcome: Outcome):
+def test_a_state_is_taken_at_another_momentum(outcome):
     assert measured(outcome, "resumed_at_another_momentum") == [True, True]
 
 
-def test_gradients_of_a_tape_that_are_clipped_or_not_applied_are_told_once(outcome: Outcome):
+def test_gradients_of_a_tape_that_are_clipped_or_not_applied_are_told_once(outcome):
     for result in measured(outcome, "thrown_away"):
         assert result["applied"] == result["decayed"] == []
         (text,) = result["clipped"]
@@ -109,7 +87,7 @@ def test_gradients_of_a_tape_that_are_clipped_or_not_applied_are_told_once(outco
             assert remedy in text
 
 
-def test_what_no_memory_knows_is_refused_by_name(outcome: Outcome):
+def test_what_no_memory_knows_is_refused_by_name(outcome):
     words = {
         "adam clipnorm": "the optimizer has clipnorm=1.0, and would clip Adam's updates",
         "clipnorm": "the optimizer has clipnorm=1.0, and would clip velocities",
@@ -125,7 +103,7 @@ def test_what_no_memory_knows_is_refused_by_name(outcome: Outcome):
             assert "InvalidOption" in result[key] and text in result[key], result[key]
 
 
-def test_a_gradient_of_slices_is_refused_or_made_dense(outcome: Outcome):
+def test_a_gradient_of_slices_is_refused_or_made_dense(outcome):
     for result in measured(outcome, "embedding_as_dense"):
         assert result["difference"] < 1e-6
     for result in outcome.results:
@@ -133,7 +111,7 @@ def test_a_gradient_of_slices_is_refused_or_made_dense(outcome: Outcome):
         assert "InvalidOption" in words and "sparse_as_dense=True" in words
 
 
-def test_a_saved_model_keeps_its_momentum(outcome: Outcome):
+def test_a_saved_model_keeps_its_momentum(outcome):
     for result in measured(outcome, "saved"):
         # the counter of steps, and a slot for each of four tensors
         for kind in ("new", "legacy"):

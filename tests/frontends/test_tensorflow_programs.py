@@ -3,11 +3,9 @@ callbacks of Keras."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from _outcomes import measured
-from harness import Outcome, launch
+from _common import measured
+from harness import launch
 
 RANKS = 2
 TAPES = [
@@ -19,31 +17,22 @@ FITS = ["readme_built", "readme_unbuilt", "readme_unbuilt_subclassed"]
 
 
 @pytest.fixture(scope="module")
-def outcome() -> Outcome:
+def outcome():
     result = launch("frontends/tensorflow_programs.py", RANKS, "gloo", str(RANKS))
     result.check()
     return result
 
 
 @pytest.mark.parametrize("case", TAPES)
-def test_a_model_that_its_first_batch_builds_trains_with_the_tape(
-    outcome: Outcome, case: str
-) -> None:
+def test_a_model_that_its_first_batch_builds_trains_with_the_tape(outcome, case):
     first, second = measured(outcome, case)
     assert first["weights"] == second["weights"]
     assert first["steps"] == 3 and first["sparse_steps"] == 3 * (2 if "module" in case else 4)
     assert first["entries_sent"] > 0
 
 
-def test_auto_takes_such_a_model_too(outcome: Outcome) -> None:
-    first, second = measured(outcome, "tape_auto")
-    assert first["weights"] == second["weights"] and first["steps"] > 0
-
-
 @pytest.mark.parametrize("case", FITS)
-def test_the_lines_of_readme_train_models_that_are_built_and_that_are_not(
-    outcome: Outcome, case: str
-) -> None:
+def test_the_lines_of_readme_train_models_that_are_built_and_that_are_not(outcome, case):
     first, second = measured(outcome, case)
     assert first["weights"] == second["weights"]
     assert first["steps"] == first["sparse_steps"] == 4, (
@@ -52,7 +41,7 @@ def test_the_lines_of_readme_train_models_that_are_built_and_that_are_not(
     assert first["entries_sent"] > 0
 
 
-def test_horovods_callbacks_of_keras_2_work_once_they_have_its_backend(outcome: Outcome) -> None:
+def test_horovods_callbacks_of_keras_2_work_once_they_have_its_backend(outcome):
     first, second = measured(outcome, "callbacks_with_a_backend")
     for kind in ("warm_up", "metrics"):
         assert first[kind]["weights"] == second[kind]["weights"] and first[kind]["sparse_steps"] > 0
@@ -60,20 +49,7 @@ def test_horovods_callbacks_of_keras_2_work_once_they_have_its_backend(outcome: 
     assert first["warm_up"]["lr"] == second["warm_up"]["lr"] == pytest.approx([0.075, 0.1])
 
 
-def test_without_the_backend_they_do_not_and_the_guide_says_so(outcome: Outcome) -> None:
-    for found in measured(outcome, "callbacks_without"):
-        assert all("keras.backend" in words for words in found.values()), found
-    page = Path(__file__).resolve().parents[2] / "docs" / "guide" / "limits.md"
-    limits = page.read_text(encoding="utf-8")
-    for name in (
-        "MetricAverageCallback",
-        "LearningRateWarmupCallback",
-        "callback.backend = tf.keras.backend",
-    ):
-        assert name in limits
-
-
-def test_what_numpy_does_and_our_collectives_are_pinned_to_the_host(outcome: Outcome) -> None:
+def test_what_numpy_does_and_our_collectives_are_pinned_to_the_host(outcome):
     """In a graph that is traced for a GPU, so that TensorFlow copies each gradient in and out."""
     for result in measured(outcome, "placement"):
         found = result["devices"]
@@ -82,7 +58,7 @@ def test_what_numpy_does_and_our_collectives_are_pinned_to_the_host(outcome: Out
         assert "GPU:0" in found["other"], "the program itself is not on the GPU"
 
 
-def test_a_gradient_is_copied_once_to_the_host_and_its_result_once_back(outcome: Outcome) -> None:
+def test_a_gradient_is_copied_once_to_the_host_and_its_result_once_back(outcome):
     for result in measured(outcome, "placement"):
         crossing = [tuple(pair) for pair in result["copies"]]
         assert crossing.count(("Reshape", "hvd_sparse_send")) == 1  # the gradient, flat
@@ -103,7 +79,7 @@ def test_a_gradient_is_copied_once_to_the_host_and_its_result_once_back(outcome:
         }
 
 
-def test_a_fit_is_watched_by_writers_and_a_callback(outcome: Outcome) -> None:
+def test_a_fit_is_watched_by_writers_and_a_callback(outcome):
     first, second = measured(outcome, "watched")
     assert first["weights"] == second["weights"] and second["records"] == []
     of_all = [each["summary"].partition("all ranks")[2] for each in (first, second)]

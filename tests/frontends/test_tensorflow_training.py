@@ -1,15 +1,28 @@
-"""Laws 1 and 2 through TensorFlow, and gradients that say whose they are, on real ranks."""
+"""Laws 1 to 3 through Horovod's tape and Keras ``fit``, whose gradient is it, and planned groups,
+on real ranks.  All cases of a world are one launch."""
 
 from __future__ import annotations
 
-import pytest
-from _outcomes import measured
-from _tensorflow_launches import Launches, World, in_worlds, launch_cases
+from itertools import pairwise
 
+import pytest
+from _common import launched, measured, measured_of
+from _pairwise import all_pairs, pairs_of
+from _tensorflow_settings import (
+    KERAS_FACTORS,
+    KERAS_SETTINGS,
+    LAUNCHES,
+    PLACES,
+    TAPE_FACTORS,
+    TAPE_SETTINGS,
+    settings_of,
+)
+
+from hvd_sparse.plan.measurements import STEPS, WARMUP
 from hvd_sparse.wire.message import overhead_bytes
 
+WORLDS, SMALL = LAUNCHES[1:], LAUNCHES[1:3]
 GROUPED_STEPS = 8
-WORLDS = [(2, "gloo"), (3, "mpi"), (4, "mpi")]
 IDENTITY = [
     "two_tapes_and_two_compressors_with_equal_names",
     "one_compressor_for_two_models_of_equal_shapes",
@@ -18,7 +31,6 @@ IDENTITY = [
     "one_gradient_object_for_two_variables",
     "a_trace_inside_a_trace",
     "indexed_slices_pass_by",
-    "direct_allreduce",
     "direct_allreduce_of_a_group",
     "small_tensors_stay_dense",
     "optimizer_of_tensorflow_1",
@@ -27,51 +39,96 @@ IDENTITY = [
     "keras_optimizer_with_a_local_layer",
     "mixed_float16_policy",
 ]
-CONSERVATION = ["nothing_is_lost_in_a_function", "nothing_is_lost_eagerly"]
-REPLICAS = ["replicas_of_a_tape_stay_identical", "replicas_of_keras_stay_identical"]
+ADOPTED_AT = 1 + WARMUP + STEPS
+WEIGHT_TOLERANCE = 1e-6
+"""Of weights around 1 after eight steps at rate 0.05: a few roundings of float32 a step."""
 
-GROUPS = ["groups_of_a_tape_make_no_difference", "groups_of_keras_make_no_difference"]
-NAMES = "names_of_groups_are_those_of_other_ranks_and_traces"
-
-DENSE = "high_density_goes_dense"
-LAWS = [*CONSERVATION, *REPLICAS, *GROUPS, NAMES, DENSE]
-ALL_CASES = {world: [*IDENTITY, *LAWS] if world in WORLDS[:2] else LAWS for world in WORLDS}
+in_all = pytest.mark.parametrize("world", LAUNCHES, ids=str)
+in_worlds = pytest.mark.parametrize("world", WORLDS, ids=str)
+in_small_worlds = pytest.mark.parametrize("world", SMALL, ids=str)
 
 
-@pytest.fixture(scope="module")
-def launches() -> Launches:
-    return Launches(ALL_CASES)
+def outcome_in(world):
+    ranks, controller = world
+    worker = "frontends/tensorflow_training.py"
+    return launched(worker, ranks, controller, "tensorflow", str(ranks), controller)
 
 
-@pytest.mark.parametrize("world", WORLDS, ids=str)
-def test_the_launch_ends_well_and_all_its_cases_are_checked(
-    launches: Launches, world: World
-) -> None:
-    launches.check(world)
+@in_all
+def test_the_launch_ends_well(world):
+    outcome_in(world).check()
 
 
-@pytest.mark.parametrize(("world", "case"), in_worlds(WORLDS[:2], IDENTITY))
-def test_every_variable_gets_its_own_gradient(launches: Launches, world: World, case: str) -> None:
-    for result in measured(launches[world], case):
-        assert result["wrong"] == []
-        for sent in result["sent"]:
-            assert sent["dense_steps"] == 0
-            assert sent["entries_sent"] == sent["entries_total"]
-        assert (
-            sum(sent["sparse_steps"] for sent in result["sent"])
-            == len(result["sent"]) * result["tensor_steps"]
-        )
+@pytest.mark.parametrize(
+    ("settings", "factors"),
+    [(TAPE_SETTINGS, TAPE_FACTORS), (KERAS_SETTINGS, KERAS_FACTORS)],
+    ids=["tape", "keras"],
+)
+def test_every_two_choices_meet_in_some_setting(settings, factors):
+    assert set().union(*(pairs_of(vars(setting)) for setting in settings)) == all_pairs(factors)
+    names = {(setting.place, str(setting)) for setting in settings}
+    assert len(names) == len(settings) <= 5 * len(PLACES)
 
 
-def test_a_group_on_one_rank() -> None:
-    """Where Horovod calls a compressor there: directly, and in elastic runs."""
-    case = "direct_allreduce_of_a_group"
-    (result,) = measured(launch_cases((1, "gloo"), [case]), case)
+def results_of(world, kind, settings):
+    """What every setting of a place measured; every entry was sent, and nothing dense."""
+    for name, setting in settings_of(settings, *world).items():
+        results = measured(outcome_in(world), f"{kind}-{name}")
+        assert any(result["is_reduced"] for result in results) == (world[0] > 1)
+        for result in results:
+            expected = result if result["is_reduced"] else {"numel": 0, "tensor_steps": 0}
+            assert result["dense_steps"] == 0
+            assert result["entries_sent"] == result["entries_total"] == expected["numel"]
+            assert result["sparse_steps"] == expected["tensor_steps"]
+            yield setting, result
+
+
+@in_all
+def test_gradients_of_the_tape_are_those_of_dense_horovod(world):
+    """Two sums of n numbers, in any order and twice scaled, differ by n + 1 roundings of their
+    magnitudes at most."""
+    for setting, result in results_of(world, "tape", TAPE_SETTINGS):
+        assert result["dtypes_kept"]
+        if not result["is_reduced"]:  # Horovod divides those of local layers everywhere
+            assert result["error_ulps"] <= int(setting.network == "local_layer"), str(setting)
+            continue
+        assert result["error_ulps"] <= world[0] + 1, str(setting)
+        assert result["effect_ulps"] > 10 * (world[0] + 1), "the comparison proves nothing"
+
+
+@in_all
+def test_weights_of_keras_are_those_of_dense_horovod(world):
+    for setting, result in results_of(world, "keras", KERAS_SETTINGS):
+        if not result["is_reduced"]:
+            assert result["difference"] == 0, str(setting)
+            continue
+        assert result["difference"] <= WEIGHT_TOLERANCE, str(setting)
+        assert result["effect"] > 1000 * WEIGHT_TOLERANCE, "the comparison proves nothing"
+
+
+@pytest.mark.parametrize("case", IDENTITY)
+@in_small_worlds
+def test_every_variable_gets_its_own_gradient(world, case):
+    for result in measured(outcome_in(world), case):
+        check_identity(result)
+
+
+def check_identity(result):
     assert result["wrong"] == []
-    assert result["sent"][0]["sparse_steps"] == result["tensor_steps"]
+    for sent in result["sent"]:
+        assert sent["dense_steps"] == 0
+        assert sent["entries_sent"] == sent["entries_total"]
+    steps = sum(sent["sparse_steps"] for sent in result["sent"])
+    assert steps == len(result["sent"]) * result["tensor_steps"]
 
 
-@pytest.mark.parametrize("world", WORLDS[:2], ids=str)
+def test_a_group_on_one_rank():
+    """Where Horovod calls a compressor there: directly, and in elastic runs."""
+    (result,) = measured(outcome_in(LAUNCHES[0]), "direct_allreduce_of_a_group")
+    check_identity(result)
+
+
+@in_small_worlds
 @pytest.mark.parametrize(
     ("case", "key", "count"),
     [
@@ -80,80 +137,112 @@ def test_a_group_on_one_rank() -> None:
         ("indexed_slices_pass_by", "tensors", 1),  # slices are no tensors of the compressor
     ],
 )
-def test_models_and_shapes_are_counted(
-    launches: Launches, world: World, case: str, key: str, count: int
-) -> None:
-    assert {result[key] for result in measured(launches[world], case)} == {count}
+def test_models_and_shapes_are_counted(world, case, key, count):
+    assert {result[key] for result in measured(outcome_in(world), case)} == {count}
 
 
-@pytest.mark.parametrize("world", WORLDS[:2], ids=str)
-def test_what_stays_dense_is_counted(launches: Launches, world: World) -> None:
+@in_small_worlds
+def test_what_stays_dense_is_counted(world):
     """Seven entries in two steps, as float32 where they have 16 bits."""
-    for result in measured(launches[world], "small_tensors_stay_dense"):
-        assert [sent["dense_bytes"] for sent in result["sent"]] == [
-            2 * 7 * size for size in (4, 8, 4, 4)
-        ]
+    for result in measured(outcome_in(world), "small_tensors_stay_dense"):
+        sizes = [2 * 7 * size for size in (4, 8, 4, 4)]
+        assert [sent["dense_bytes"] for sent in result["sent"]] == sizes
 
 
-@pytest.mark.parametrize(("world", "case"), in_worlds(WORLDS, CONSERVATION))
-def test_nothing_is_lost_bit_for_bit(launches: Launches, world: World, case: str) -> None:
-    for result in measured(launches[world], case):
-        assert result["lost"] == 0
-        assert result["kept"] > 0
-        assert result["steps"] == 20
-        assert result["dense_steps"] == 0
-        assert 0.04 <= result["density"] <= 0.065
+@in_worlds
+def test_nothing_is_lost_bit_for_bit(world):
+    for results in measured_of(outcome_in(world), "nothing_is_lost").values():
+        for result in results:
+            assert result["lost"] == 0 < result["kept"]
+            assert (result["steps"], result["dense_steps"]) == (20, 0)
+            assert 0.04 <= result["density"] <= 0.065
 
 
-@pytest.mark.parametrize("world", WORLDS, ids=str)
-def test_a_timeline_tells_every_tensor_of_every_step(launches: Launches, world: World) -> None:
-    for result in measured(launches[world], "nothing_is_lost_in_a_function"):
+@in_worlds
+def test_a_timeline_tells_every_tensor_of_every_step(world):
+    for result in measured(outcome_in(world), "nothing_is_lost_in_a_function"):
         assert result["spans"] == dict.fromkeys(("select", "encode", "exchange", "decode"), 20 * 3)
 
 
-@pytest.mark.parametrize(("world", "case"), in_worlds(WORLDS, REPLICAS))
-def test_replicas_stay_identical_bit_for_bit(launches: Launches, world: World, case: str) -> None:
-    results = measured(launches[world], case)
-    assert len({result["digest"] for result in results}) == 1
-    assert len({result["residual"] for result in results}) == len(results)
-    for result in results:
-        assert result["steps"] == 200
-        assert result["dense_steps"] == 0
-        assert 0.008 <= result["density_achieved"] <= 0.013
-        assert result["after"] < 0.1 * result["before"]
+@in_worlds
+def test_replicas_stay_identical_bit_for_bit(world):
+    for results in measured_of(outcome_in(world), "replicas_of").values():
+        assert len({result["digest"] for result in results}) == 1
+        assert len({result["residual"] for result in results}) == len(results)
+        for result in results:
+            assert (result["steps"], result["dense_steps"]) == (200, 0)
+            assert 0.008 <= result["density_achieved"] <= 0.013
+            assert result["after"] < 0.1 * result["before"]
 
 
-@pytest.mark.parametrize(("world", "case"), in_worlds(WORLDS, GROUPS))
-def test_tensors_in_groups_of_horovods_get_the_same_bits_in_fewer_messages(
-    launches: Launches, world: World, case: str
-) -> None:
-    results = measured(launches[world], case)
+@in_worlds
+def test_tensors_in_groups_of_horovods_get_the_same_bits_in_fewer_messages(world):
     spared = {"one": 1, "two": 0, "lists": 1} if world[0] == 2 else {"one": 3, "two": 2, "lists": 2}
-    for result in results:
-        alone = result["alone"]
-        for setting in result.values():
-            assert (setting["digest"], setting["residual"]) == (alone["digest"], alone["residual"])
-            assert setting["digest"] == results[0]["alone"]["digest"]
-            assert setting["steps"] == GROUPED_STEPS
-        for label, messages in spared.items():
-            saved_bytes = alone["payload_bytes"] - result[label]["payload_bytes"]
-            assert saved_bytes == messages * GROUPED_STEPS * overhead_bytes(0)
+    for results in measured_of(outcome_in(world), "groups_of").values():
+        for result in results:
+            alone = result["alone"]
+            for setting in result.values():
+                assert setting["digest"] == results[0]["alone"]["digest"]
+                assert setting["residual"] == alone["residual"]
+                assert setting["steps"] == GROUPED_STEPS
+            for label, messages in spared.items():
+                saved_bytes = alone["payload_bytes"] - result[label]["payload_bytes"]
+                assert saved_bytes == messages * GROUPED_STEPS * overhead_bytes(0)
 
 
-@pytest.mark.parametrize("world", WORLDS, ids=str)
-def test_names_of_groups_are_those_of_other_ranks_and_traces(
-    launches: Launches, world: World
-) -> None:
+@in_worlds
+def test_names_of_groups_are_those_of_other_ranks_and_traces(world):
     """Four gradients, in two groups: a reduction of carriers and an allgather each."""
-    for traces in measured(launches[world], NAMES):
-        assert traces == [traces[0]] * 3 == measured(launches[world], NAMES)[0]
+    found = measured(outcome_in(world), "names_of_groups_are_those_of_other_ranks_and_traces")
+    for traces in found:
+        assert traces == [traces[0]] * 3 == found[0]
         assert len(traces[0]) == 4, traces[0]
 
 
-@pytest.mark.parametrize("world", WORLDS, ids=str)
-def test_a_dense_step_is_dense_horovod(launches: Launches, world: World) -> None:
-    for result in measured(launches[world], DENSE):
+@in_worlds
+def test_a_dense_step_is_dense_horovod(world):
+    for result in measured(outcome_in(world), "high_density_goes_dense"):
         assert result["steps"] == 3
         assert (result["dense_steps"], result["sparse_steps"], result["entries_sent"]) == (9, 0, 0)
         assert result["kept"] == 0
         assert result["difference"] <= 1e-6
+
+
+@in_small_worlds
+def test_a_plan_is_adopted_at_one_step_and_changes_no_bit(world):
+    results = measured(outcome_in(world), "planned_makes_no_difference")
+    digests = [result[kind]["digests"] for result in results for kind in result]
+    assert len(digests) == 3 * world[0] and all(each == digests[0] for each in digests)
+    assert len(set(digests[0])) == ADOPTED_AT + 4
+    for kind in ("function", "eager"):
+        ours = [result[kind] for result in results]
+        assert all(each["groups"] == ours[0]["groups"] for each in ours)
+        assert all(each["plan"] == ours[0]["plan"] for each in ours)
+        assert [each["others"] for each in ours] == world[0] * [[ADOPTED_AT]]
+        planned = sorted(name for members in ours[0]["groups"] for name in members)
+        assert planned == [f"t{i}:0" for i in range(6)]
+        predicted_s = ours[0]["plan"]["predicted_s"]
+        assert predicted_s["planned"] <= min(predicted_s.values())
+        assert all(each["lost"] == 0 for each in ours)
+    assert all(result["without"]["groups"] is None for result in results)
+
+
+@in_small_worlds
+def test_merged_layers_are_planned_and_planned_anew_and_nothing_is_lost(world):
+    first, *others = measured(outcome_in(world), "planned_merged_layers")
+    assert all(other == first for other in others)
+    assert set(first["lost"]) == {0}
+    groups = first["groups"]
+    changes = [number for number, (old, new) in enumerate(pairwise(groups), start=1) if old != new]
+    assert first["others"] == changes
+    adopted, departed, again = changes[:3]
+    assert adopted == ADOPTED_AT and groups[adopted] is not None
+    assert groups[departed] is None and groups[again] is not None
+    assert again - departed == ADOPTED_AT
+
+
+@in_small_worlds
+def test_plans_that_cannot_be_are_refused_with_the_remedy(world):
+    for told in measured(outcome_in(world), "planned_where_it_cannot_be"):
+        for said in told.values():
+            assert said.startswith("InvalidOption: ") and "groups='planned'" in said

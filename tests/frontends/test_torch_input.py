@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import horovod.torch as hvd
 import pytest
 import torch
 from torch import nn
 
-from hvd_sparse.errors import InvalidOption, SparseError, UnsupportedInput
+from hvd_sparse.errors import InvalidOption, UnsupportedInput
 from hvd_sparse.torch import Compression
 
 
 @pytest.fixture(autouse=True)
-def two_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+def two_ranks(monkeypatch):
     """What Horovod answers on two ranks; nothing is sent here."""
     size = {True: 2, False: None}
     monkeypatch.setattr(
@@ -22,11 +20,11 @@ def two_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def model() -> nn.Module:
+def model():
     return nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
 
 
-def refused(kind: type[SparseError], *words: str, params: Any = None, **options: Any) -> None:
+def refused(kind, *words, params=None, **options):
     """The error must be of the kind, and hold the words."""
     params = model().named_parameters() if params is None else params
     with pytest.raises(kind) as caught:
@@ -35,27 +33,27 @@ def refused(kind: type[SparseError], *words: str, params: Any = None, **options:
         assert word in str(caught.value)
 
 
-def test_unknown_option_is_answered_with_those_that_exist() -> None:
+def test_unknown_option_is_answered_with_those_that_exist():
     refused(InvalidOption, "'min_nummel'", "min_numel", min_nummel=3)
 
 
-def test_parameters_without_names_are_refused() -> None:
+def test_parameters_without_names_are_refused():
     refused(InvalidOption, "named_parameters()", params=model().parameters())
 
 
-def test_a_generator_that_is_used_up_is_refused() -> None:
+def test_a_generator_that_is_used_up_is_refused():
     named = model().named_parameters()
     dict(named)
     refused(InvalidOption, "named_parameters() again", params=named)
 
 
-def test_trained_tensors_that_are_no_floats_are_refused() -> None:
+def test_trained_tensors_that_are_no_floats_are_refused():
     phases = nn.Parameter(torch.zeros(3, dtype=torch.complex64))
     refused(UnsupportedInput, "'phases'", "complex64", "leave it out", params=[("phases", phases)])
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.bool, torch.complex64])
-def test_tensors_that_are_no_floats_and_need_no_gradient_are_left_out(dtype: torch.dtype) -> None:
+def test_tensors_that_are_no_floats_and_need_no_gradient_are_left_out(dtype):
     """As the weights of 8 bits below LoRA's; frozen floats stay, as they may be trained later."""
     base = nn.Parameter(torch.zeros(8, 8, dtype=dtype), requires_grad=False)
     frozen = nn.Parameter(torch.zeros(8, 8), requires_grad=False)
@@ -72,12 +70,12 @@ def test_tensors_that_are_no_floats_and_need_no_gradient_are_left_out(dtype: tor
     )
 
 
-def test_tensors_beyond_the_index_width_are_refused() -> None:
+def test_tensors_beyond_the_index_width_are_refused():
     huge = nn.Parameter(torch.empty(2**16, 2**16, device="meta"))
     refused(UnsupportedInput, "'huge'", str(2**32), "32 bits", "split it", params=[("huge", huge)])
 
 
-def test_horovod_must_have_been_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_horovod_must_have_been_started(monkeypatch):
     monkeypatch.undo()
     with pytest.raises(ValueError, match=r"hvd\.init\(\)"):
         Compression.topk(model().named_parameters(), density=0.1)
@@ -86,5 +84,5 @@ def test_horovod_must_have_been_started(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     "process_set", ["all", hvd.ProcessSet([0])], ids=["text", "not registered"]
 )
-def test_process_sets_that_horovod_does_not_know_are_refused(process_set: Any) -> None:
+def test_process_sets_that_horovod_does_not_know_are_refused(process_set):
     refused(InvalidOption, "process_set", process_set=process_set)

@@ -11,16 +11,13 @@ import _torch_laws
 import _torch_programs
 import _torch_watching
 import pytest
-from _outcomes import ULP, measured
+from _common import ULP, launched, measured
 from _pairwise import all_pairs, pairs_of
-from _torch_auto import SCRIPT
-from _torch_density_one import SETTINGS
 from _torch_hiding import C_MAX
 from _torch_hiding import SHAPES as HIDING_SHAPES
-from _torch_planned import ADOPTED_AGAIN_AT, ADOPTED_AT, DEPARTED_AT, REJOINED_AT
+from _torch_planned import ADOPTED_AT, REJOINED_AT
 from _torch_planned import SHAPES as PLANNED_SHAPES
-from _torch_training import FACTORS, STEPS
-from harness import Outcome, launch
+from _torch_training import FACTORS, SETTINGS, STEPS
 
 WORLDS = [(1, "mpi"), (2, "gloo"), (3, "mpi"), (4, "mpi")]
 TOLERANCE_ULPS = 4
@@ -32,23 +29,23 @@ CONSERVATION = [name for name in _torch_laws.cases if name.startswith("conservat
 
 
 @pytest.fixture(scope="module", params=WORLDS, ids=lambda world: f"{world[0]}-{world[1]}")
-def outcome(request: pytest.FixtureRequest) -> Outcome:
+def outcome(request):
     ranks, controller = request.param
-    return launch("frontends/torch_training.py", ranks, controller, str(ranks))
+    return launched("frontends/torch_training.py", ranks, controller, "torch", str(ranks))
 
 
-def test_the_launch_ends_well(outcome: Outcome) -> None:
+def test_the_launch_ends_well(outcome):
     outcome.check()
 
 
-def test_settings_hold_every_pair_of_choices() -> None:
+def test_settings_hold_every_pair_of_choices():
     covered = set().union(*(pairs_of(vars(setting)) for setting in SETTINGS.values()))
     assert covered == all_pairs(FACTORS)
     assert len(SETTINGS) <= 20
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_density_one_trains_like_dense(outcome: Outcome, name: str) -> None:
+def test_density_one_trains_like_dense(outcome, name):
     tolerance = TOLERANCE_ULPS * ULP[SETTINGS[name].dtype]
     for result in measured(outcome, name):
         assert result["difference"] <= tolerance
@@ -59,7 +56,7 @@ def test_density_one_trains_like_dense(outcome: Outcome, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_density_one_sends_every_entry_and_nothing_dense(outcome: Outcome, name: str) -> None:
+def test_density_one_sends_every_entry_and_nothing_dense(outcome, name):
     setting = SETTINGS[name]
     for result in measured(outcome, name):
         assert result["dense_steps"] == result["dense_bytes"] == 0
@@ -71,7 +68,7 @@ def test_density_one_sends_every_entry_and_nothing_dense(outcome: Outcome, name:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_programs_train_like_dense(outcome: Outcome, name: str) -> None:
+def test_programs_train_like_dense(outcome, name):
     results = measured(outcome, name)
     for result in results:
         assert result["difference"] <= TOLERANCE_ULPS * ULP["float32"]
@@ -79,25 +76,25 @@ def test_programs_train_like_dense(outcome: Outcome, name: str) -> None:
     assert len({result["digest"] for result in results}) == 1
 
 
-def test_sparse_gradients_pass_untouched(outcome: Outcome) -> None:
+def test_sparse_gradients_pass_untouched(outcome):
     for result in measured(outcome, "sparse_embeddings_untouched"):
         assert set(result["tensors"][0]) == {"head.weight", "head.bias"}
 
 
-def test_densified_gradients_are_compressed(outcome: Outcome) -> None:
+def test_densified_gradients_are_compressed(outcome):
     for result in measured(outcome, "embeddings_as_dense"):
         assert result["tensors"] == [
             dict.fromkeys(("first.weight", "second.weight", "head.weight", "head.bias"), 5)
         ]
 
 
-def test_biases_in_groups_go_dense(outcome: Outcome) -> None:
+def test_biases_in_groups_go_dense(outcome):
     for result in measured(outcome, "groups_of_compressed_and_dense_tensors"):
         assert result["tensors"] == [{"0.weight": 5, "2.weight": 5}]
         assert result["dense_bytes"][0] > 0
 
 
-def test_half_density_goes_dense_where_that_is_cheaper(outcome: Outcome) -> None:
+def test_half_density_goes_dense_where_that_is_cheaper(outcome):
     results = measured(outcome, "half_density")
     for result in results:
         if len(results) == 1:
@@ -108,21 +105,21 @@ def test_half_density_goes_dense_where_that_is_cheaper(outcome: Outcome) -> None
 
 
 @pytest.mark.parametrize("name", CONSERVATION)
-def test_nothing_is_lost(outcome: Outcome, name: str) -> None:
+def test_nothing_is_lost(outcome, name):
     for result in measured(outcome, name):
         assert result["lost"] == [0] * 20
         assert result["dense_steps"] == 0
         assert 0.04 <= result["density"] <= 0.065
 
 
-def test_parameters_added_later_join_and_nothing_of_the_others_is_lost(outcome: Outcome) -> None:
+def test_parameters_added_later_join_and_nothing_of_the_others_is_lost(outcome):
     for result in measured(outcome, "parameters_added_later"):
         assert result["lost"] == [0] * 20
         assert result["taken"] == [["later"], ["removed"]]
         assert result["steps"] == {"first": 20, "later": 10}
 
 
-def test_replicas_stay_identical_over_long_training(outcome: Outcome) -> None:
+def test_replicas_stay_identical_over_long_training(outcome):
     results = measured(outcome, "identical_replicas")
     assert len({result["after"] for result in results}) == 1
     for result in results:
@@ -132,68 +129,41 @@ def test_replicas_stay_identical_over_long_training(outcome: Outcome) -> None:
         assert 0.008 <= result["density_achieved"] <= 0.013
 
 
-def test_no_gradient_is_taken_for_another(outcome: Outcome) -> None:
+def test_no_gradient_is_taken_for_another(outcome):
     for result in measured(outcome, "gradients_of_equal_shapes"):
         assert result["swapped"] == []
 
 
-def test_gradients_zeroed_in_place_make_no_memory_grow(outcome: Outcome) -> None:
+def test_gradients_zeroed_in_place_make_no_memory_grow(outcome):
     for result in measured(outcome, "gradients_zeroed_in_place"):
         assert len(set(result["tensors"])) == 1, result["tensors"]
         assert result["places"] == [3, 3]
 
 
-def test_parameters_that_need_no_gradient_and_are_no_floats_are_left_out(outcome: Outcome) -> None:
+def test_parameters_that_need_no_gradient_and_are_no_floats_are_left_out(outcome):
     for result in measured(outcome, "integers_below_a_correction_of_low_rank"):
         assert result["tensors"] == [{"down": _torch_programs.STEPS, "up": _torch_programs.STEPS}]
 
 
-def test_ways_change_and_nothing_is_lost(outcome: Outcome) -> None:
-    for result in measured(outcome, "ways_change"):
-        assert not any(result["lost"]), result["lost"]
-        assert result["replicas"] == [1]
-        assert [bool(entries) for entries in result["waiting"]] == [
-            way == "sparse" for way in SCRIPT
-        ]
-        assert result["sparse_steps"] == 3 * SCRIPT.count("sparse")
-        assert result["dense_steps"] == 3 * 3, (
-            "one step after each change sends the residual; others are Horovod's own"
-        )
-
-
-def test_a_trial_ends_and_all_ranks_take_the_same_way(outcome: Outcome) -> None:
-    for result in measured(outcome, "a_trial_ends_alike_on_all_ranks"):
-        assert result["alike"]
-        assert result["ways"] == ["dense", "fp16", "sparse"]
-        assert result["verdicts"] >= 2
-        assert result["asked"][0] and len(result["asked"]) >= 4
-
-
-def test_groups_make_no_difference(outcome: Outcome) -> None:
+def test_groups_make_no_difference(outcome):
     for result in measured(outcome, "groups_make_no_difference"):
         assert len(result["digests"]) == 12
         assert len(set(result["digests"])) == 1
 
 
-def test_groups_that_differ_between_ranks_are_refused(outcome: Outcome) -> None:
+def test_groups_that_differ_between_ranks_are_refused(outcome):
     for result in measured(outcome, "other_groups_on_one_rank"):
         alone = result == "nothing was raised" and len(outcome.results) == 1
         assert alone or "ranks were given different groups" in result
 
 
-def test_a_state_that_is_loaded_on_a_dense_way_is_sent(outcome: Outcome) -> None:
-    for result in measured(outcome, "a_state_is_loaded_on_a_dense_way"):
-        assert result["waiting"] > 0
-        assert result["left"] == 0
-
-
-def test_a_plan_makes_no_difference_to_any_bit(outcome: Outcome) -> None:
+def test_a_plan_makes_no_difference_to_any_bit(outcome):
     for result in measured(outcome, "a_plan_makes_no_difference"):
         usual, planned = result["digests"]
         assert planned == usual
 
 
-def test_all_ranks_adopt_one_plan_at_one_step_and_another_in_a_new_world(outcome: Outcome) -> None:
+def test_all_ranks_adopt_one_plan_at_one_step_and_another_in_a_new_world(outcome):
     for result in measured(outcome, "a_plan_makes_no_difference"):
         assert result["alike"]
         assert result["adopted"] == [ADOPTED_AT, REJOINED_AT + ADOPTED_AT]
@@ -207,29 +177,7 @@ def test_all_ranks_adopt_one_plan_at_one_step_and_another_in_a_new_world(outcome
             assert plan["wire"]["start_s"] > 0
 
 
-def test_layers_are_merged_by_a_plan_that_is_made_anew_when_steps_depart(outcome: Outcome) -> None:
-    for result in measured(outcome, "merged_layers_are_planned_and_planned_anew"):
-        assert not any(result["lost"]) and result["alike"]
-        assert [step for step, plan in enumerate(result["plans"]) if plan] == [
-            *range(ADOPTED_AT, DEPARTED_AT),
-            *range(ADOPTED_AGAIN_AT, len(result["plans"])),
-        ]
-        for plan in filter(None, result["plans"]):
-            assert sorted(name for names in plan["groups"] for name in names) == sorted(
-                PLANNED_SHAPES
-            )
-            assert plan["predicted_s"]["planned"] == min(plan["predicted_s"].values())
-
-
-def test_tensors_of_two_optimizers_do_not_travel_together(outcome: Outcome) -> None:
-    for result in measured(outcome, "two_optimizers_share_a_planned_compressor"):
-        assert sorted(name for names in result["groups"] for name in names) == sorted(
-            f"{half}.{key}" for half in "ab" for key in PLANNED_SHAPES
-        )
-        assert all(len({name[0] for name in names}) == 1 for names in result["groups"])
-
-
-def test_groups_that_are_given_end_measuring_until_it_is_asked_for_again(outcome: Outcome) -> None:
+def test_groups_that_are_given_end_measuring_until_it_is_asked_for_again(outcome):
     for result in measured(outcome, "groups_are_given_and_planned_again"):
         assert result["has_plan"] == [
             step >= 2 * ADOPTED_AT for step in range(len(result["has_plan"]))
@@ -238,7 +186,7 @@ def test_groups_that_are_given_end_measuring_until_it_is_asked_for_again(outcome
         assert "groups is 'planned', and auto measures its ways" in result["both"]
 
 
-def test_the_ranks_of_a_process_set_plan_for_themselves(outcome: Outcome) -> None:
+def test_the_ranks_of_a_process_set_plan_for_themselves(outcome):
     results = measured(outcome, "planned_by_members")
     plans = [result["plan"] for result in results if result["is_member"]]
     assert plans
@@ -249,7 +197,7 @@ def test_the_ranks_of_a_process_set_plan_for_themselves(outcome: Outcome) -> Non
             assert 4 * 64 <= result["nbytes"]["wide"] <= 12 * 64
 
 
-def test_watching_changes_no_bit_and_tells_what_was_sent(outcome: Outcome) -> None:
+def test_watching_changes_no_bit_and_tells_what_was_sent(outcome):
     results = measured(outcome, "watched")
     for result in results:
         assert result["gradients"] == result["plain"]
@@ -272,12 +220,12 @@ def test_watching_changes_no_bit_and_tells_what_was_sent(outcome: Outcome) -> No
         assert each["total"]["exchange_s"] > 0
 
 
-def test_a_summary_is_printed_on_one_rank_alone(outcome: Outcome) -> None:
+def test_a_summary_is_printed_on_one_rank_alone(outcome):
     name = measured(outcome, "watched")[0]["stats"]["name"]
     assert outcome.output.count(f"hvd_sparse {name}: {_torch_watching.STEPS} steps") == 1
 
 
-def test_the_rank_that_comes_late_is_named(outcome: Outcome) -> None:
+def test_the_rank_that_comes_late_is_named(outcome):
     first, *others = measured(outcome, "watched")
     found = [each["lagging_ranks"] for each in first["records"] if each["event"] == "step"]
     if not others:
@@ -286,7 +234,19 @@ def test_the_rank_that_comes_late_is_named(outcome: Outcome) -> None:
         assert any(len(others) in each for each in found[1:] if each is not None), found
 
 
-def test_all_ranks_send_what_hides_and_nothing_is_lost(outcome: Outcome) -> None:
+def test_an_early_message_is_under_way_while_later_gradients_are_computed(outcome):
+    for result in measured(outcome, "timeline"):
+        assert result["started_before"] == [True] * _torch_watching.STEPS
+        counted = {
+            f"{what} {whose}"
+            for what in ("select", "encode", "exchange", "decode")
+            for whose in ("first", "last")
+        }
+        assert counted <= set(result["spans"])
+        assert all(result["spans"][what] == _torch_watching.STEPS for what in counted)
+
+
+def test_all_ranks_send_what_hides_and_nothing_is_lost(outcome):
     for result in measured(outcome, "densities_that_hide"):
         assert not any(result["lost"]) and result["alike"]
         least, asked = 1 / C_MAX, result["asked"]
@@ -301,19 +261,19 @@ def test_all_ranks_send_what_hides_and_nothing_is_lost(outcome: Outcome) -> None
         assert result["density"] == [f"hiding:{C_MAX}"] * 2
 
 
-def test_a_state_holds_what_hides_and_a_new_world_measures_anew(outcome: Outcome) -> None:
+def test_a_state_holds_what_hides_and_a_new_world_measures_anew(outcome):
     for result in measured(outcome, "densities_that_hide"):
         assert result["goes_on"] and result["resumed"] == [result["found"]["densities"], True]
         assert not result["is_measured_in_a_new_world"]
 
 
-def test_states_with_other_densities_are_refused_on_all_ranks(outcome: Outcome) -> None:
+def test_states_with_other_densities_are_refused_on_all_ranks(outcome):
     for result in measured(outcome, "other_densities_on_one_rank"):
         alone = result == "nothing was raised" and len(outcome.results) == 1
         assert alone or "the states that ranks have loaded hold other densities" in result
 
 
-def test_densities_that_nothing_hides_are_refused(outcome: Outcome) -> None:
+def test_densities_that_nothing_hides_are_refused(outcome):
     for auto, local in measured(outcome, "where_nothing_hides_it_is_refused"):
         assert "density is 'hiding', and auto measures its ways" in auto
         assert "density is 'hiding', and local steps send between passes" in local

@@ -11,11 +11,9 @@ import _device_laws  # noqa: F401  its laws are cases
 import _device_states  # noqa: F401
 import _device_wires  # noqa: F401
 import torch
-from _device_cases import OPTIONS, STAYING
 from _device_runs import Run, cases, method, on_both, with_gradients
-from _integer_gradients import SHAPES
-from _method_cases import BUILT, METHODS
-from _torch_cases import run_torch_cases
+from _method_cases import BUILT, METHODS, OPTIONS_ON_DEVICES, SHAPES, STAYING
+from _torch_cases import run
 from torch import nn
 
 from hvd_sparse.torch import Compression
@@ -23,7 +21,7 @@ from hvd_sparse.torch import Compression
 for each in (*METHODS, *BUILT, *STAYING):
     cases[each] = on_both(method(each))
 cases["two_buckets"] = on_both(method("ldte_bs", groups=2))
-for option, choice in OPTIONS.items():
+for option, choice in OPTIONS_ON_DEVICES.items():
     cases[f"option {option}"] = on_both(method("topk", **{option: choice}))
 
 
@@ -44,4 +42,4 @@ for kind in (torch.float64, torch.float16, torch.bfloat16):
 
 
 if __name__ == "__main__":
-    run_torch_cases(cases)
+    run(cases)

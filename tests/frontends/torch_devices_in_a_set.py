@@ -10,7 +10,7 @@ import horovod.torch as hvd
 from _common import Cases
 from _device_laws import train
 from _device_runs import on_both
-from _torch_cases import run_torch_cases
+from _torch_cases import run
 
 cases = Cases()
 pair = hvd.add_process_set([0, 2])
@@ -24,4 +24,4 @@ def a_process_set(name: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    run_torch_cases(cases)
+    run(cases)

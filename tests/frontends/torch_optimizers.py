@@ -4,15 +4,14 @@ gradients."""
 from __future__ import annotations
 
 import copy
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import horovod.torch as hvd
 import torch
-from _common import SPARSE_ONLY, Cases, Scripted, caught
-from _torch_cases import digest_of, flat_parameters, run_torch_cases
+from _common import SPARSE_ONLY, Cases, Heard, Scripted, caught
+from _torch_cases import digest_of, flat_parameters, run
 from muon import paired
 from torch import nn
 
@@ -91,59 +90,87 @@ def train(
     return losses
 
 
-def beside_dense(name: str, *, make: Make, **options: Any) -> dict[str, Any]:
-    """How far training with the compressor ends from training with the optimizer itself and dense
-    gradients."""
-    dense, ours = network(), network()
-    plain, handed = make(dense), make(ours)
-    op, method = options.pop("op", hvd.Average), options.pop("method", "topk")
-    compressor = getattr(Compression, method)(
-        ours.named_parameters(), density=1.0, name=name, optimizer=handed, **options
-    )
-    ends = []
-    for model, optimizer, compression in (
-        (dense, plain, hvd.Compression.none),
-        (ours, handed, compressor),
-    ):
-        suffix = "dense" if model is dense else "ours"
-        wrapped = distributed(f"{name}.{suffix}", model, optimizer, compression, op=op)
-        if (
-            model is ours
-        ):  # Horovod takes a step with zero gradients, in which weight decay moves parameters
-            hvd.broadcast_optimizer_state(wrapped, root_rank=0)
-        schedule = torch.optim.lr_scheduler.LambdaLR(wrapped, rate_at)
-        train(model, wrapped, schedule=schedule)
-        ends.append(flat_parameters(model))
-    stats = compressor.stats()
-    compressor.close()
-    moved = float((ends[0] - flat_parameters(network())).abs().max())
+def compare(
+    name: str,
+    program: Callable[[Callable[..., Any]], Any],
+    *,
+    make: Make = sgd,
+    method: str = "topk",
+    how: Any = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """A training program with the compressor, everything being sent, beside the same with dense
+    gradients: how far apart they end, in units of the way.
+
+    program : is given what wraps a model's optimizer, and returns the model
+    how : options of Horovod's optimizer
+    """
+    ends, starts, stats = [], [], []
+    for hands_over in (False, True):
+        compressors: list[Any] = []
+
+        def wrap(model: nn.Module, label: str = "model", **more: Any) -> Any:
+            optimizer, compression = make(model), hvd.Compression.none
+            if hands_over:  # noqa: B023
+                compression = getattr(Compression, method)(
+                    model.named_parameters(), density=1.0, name=f"{name}.{label}",
+                    optimizer=optimizer, **options,
+                )  # fmt: skip
+                compressors.append(compression)  # noqa: B023
+            else:
+                starts.append((model, flat_parameters(model)))
+            place = f"{name}.{label}.{hands_over}"  # noqa: B023
+            return distributed(place, model, optimizer, compression, **{**(how or {}), **more})
+
+        torch.manual_seed(11)
+        with Heard() as said:
+            ours = program(wrap)
+        ends.append(flat_parameters(ours))
+        stats = [compressor.stats() for compressor in compressors]
+        for compressor in compressors:
+            compressor.close()
+    moved = max(float((flat_parameters(model) - start).abs().max()) for model, start in starts)
     return {
         "difference": float((ends[0] - ends[1]).abs().max()) / moved,
         "digest": digest_of(ours.parameters()),
-        "sparse_steps": stats["sparse_steps"],
-        "groups": [group["weight_decay"] for group in handed.param_groups],
+        "sparse_steps": sum(each["sparse_steps"] for each in stats),
+        "steps": [each["steps"] for each in stats],
+        "said": said,
     }
 
 
-cases["sgd"] = partial(beside_dense, make=sgd, **SPARSE_ONLY)
-cases["sgd_summed"] = partial(beside_dense, make=sgd, op=hvd.Sum, **SPARSE_ONLY)
-cases["sgd_corrected"] = partial(beside_dense, make=sgd, memory=WITHOUT_MASK, **SPARSE_ONLY)
-cases["nesterov"] = partial(beside_dense, make=partial(sgd, nesterov=True), **SPARSE_ONLY)
-cases["sgd_on_a_dense_way"] = partial(
-    beside_dense, make=sgd, method="auto", ways=("dense",), **SPARSE_ONLY
-)
-cases["sgd_never_compressed"] = partial(beside_dense, make=sgd, min_numel=10**6)
-cases["adam_never_compressed"] = partial(beside_dense, make=adam, min_numel=10**6)
-cases["adamw_never_compressed"] = partial(beside_dense, make=adamw, min_numel=10**6)
-cases["dampened"] = partial(
-    beside_dense, make=partial(sgd, dampening=0.4, maximize=True), **SPARSE_ONLY
-)
+def scheduled(wrap: Callable[..., Any]) -> nn.Module:
+    """Train along a schedule; Horovod spreads a state by a step of zero gradients."""
+    model = network()
+    wrapped = wrap(model)
+    if hasattr(wrapped._compression, "stats"):
+        hvd.broadcast_optimizer_state(wrapped, root_rank=0)
+    train(model, wrapped, schedule=torch.optim.lr_scheduler.LambdaLR(wrapped, rate_at))
+    decays = [group["weight_decay"] for group in wrapped.param_groups]
+    assert len(decays) != 2 or decays == [0.1, 0.0], "the groups are no longer the user's"
+    return model
+
+
+beside_dense = partial(partial, compare, program=scheduled)
+DENSE = {"min_numel": 10**6}
+for label, chosen in {
+    "sgd": {},
+    "sgd_summed": {"how": {"op": hvd.Sum}},
+    "sgd_corrected": {"memory": WITHOUT_MASK},
+    "nesterov": {"make": partial(sgd, nesterov=True)},
+    "sgd_on_a_dense_way": {"method": "auto", "ways": ("dense",)},
+    "dampened": {"make": partial(sgd, dampening=0.4, maximize=True)},
+}.items():
+    cases[f"beside_dense_{label}"] = beside_dense(**chosen, **SPARSE_ONLY)
 for label, make in {
+    "sgd": sgd,
+    "adam": adam,
+    "adamw": adamw,
     "amsgrad": lambda model: torch.optim.Adam(groups_of(model), amsgrad=True, maximize=True),
     "nadam": lambda model: torch.optim.NAdam(groups_of(model)),
     "muon": muon,
 }.items():
-    cases[f"{label}_never_compressed"] = partial(beside_dense, make=make, min_numel=10**6)
+    cases[f"beside_dense_{label}_never_compressed"] = beside_dense(make=make, **DENSE)
 
 
 def trained(
@@ -187,8 +214,7 @@ def trained(
 
 
 def resumed(name: str, *, make: Make, **options: Any) -> dict[str, Any]:
-    """Training in one go, and with a stop in the middle; under one name, which is part of the
-    state."""
+    """Training in one go, and with a stop in the middle, under one name."""
     whole, losses = trained(name, make, range(40), **options)
     half, _ = trained(name, make, range(20), **options)
     rest, _ = trained(name, make, range(20, 40), half, **options)
@@ -238,8 +264,7 @@ def ways_change(name: str) -> dict[str, Any]:
 
 
 def along_the_rate(name: str) -> dict[str, Any]:
-    """What a run sends of which only the steps are told; and what is said where one rank's
-    scheduler is ahead."""
+    """What a run sends that is told its steps; and with one rank's scheduler ahead."""
     model = network()
     optimizer = sgd(model)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, RUN)
@@ -333,82 +358,42 @@ cases["adamw_moved_over"] = partial(moved_over, make=adamw, min_numel=10**6)
 cases["muon_moved_over"] = partial(moved_over, make=muon, min_numel=10**6)
 
 
-@cases
-def scaled_and_clipped(name: str) -> dict[str, Any]:
-    """A scaler that skips a step, and a closure, beside the same training without a scaler."""
-    digests, skipped = [], []
-    for with_scaler in (True, False):
-        model = network()
-        optimizer = adamw(model)
-        scaler = torch.amp.GradScaler(
-            "cpu", init_scale=2.0**8, growth_interval=3, enabled=with_scaler
-        )
-        compressor = Compression.dgc(
-            model.named_parameters(), density=0.1, name=name, min_numel=20, optimizer=optimizer,
-            grad_scaler=scaler if with_scaler else None, clip_norm=0.5,
-        )  # fmt: skip
-        wrapped = distributed(name, model, optimizer, compressor)
-        for step in range(STEPS):
-            if step == 4 and not with_scaler:
-                continue
-            wrapped.zero_grad()
-            draw = torch.Generator().manual_seed(100 * step + hvd.rank())
-            loss = model(torch.randn(16, 12, generator=draw)).square().mean()
-            scaler.scale(loss * (torch.inf if step == 4 and hvd.rank() == 0 else 1.0)).backward()
-            wrapped.synchronize()
-            scaler.unscale_(wrapped)
-            before = digest_of(model.parameters())
-            with wrapped.skip_synchronize():
-                scaler.step(wrapped)
-            scaler.update()
-            skipped.append(digest_of(model.parameters()) == before)
-        digests.append(digest_of(model.parameters()))
-        memory = type(compressor.configuration.memory).__name__
-        compressor.close()
-    return {"digests": digests, "skipped": skipped[:STEPS], "memory": memory}
-
-
-def clipped(name: str, *, make: Make, is_scaled: bool = False, **options: Any) -> dict[str, Any]:
-    """Training with ``clip_grad_norm``, everything being sent, beside dense gradients that are
-    clipped when they have come back: of equal ranks both norms are the same."""
-    ends, tops = [], []
-    for hands_over in (False, True):
-        model = network()
-        optimizer, compressor = make(model), hvd.Compression.none
-        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8, enabled=is_scaled and hands_over)
-        if hands_over:
-            compressor = Compression.topk(
-                model.named_parameters(), density=1.0, name=name, optimizer=optimizer,
-                clip_grad_norm=BOUND, grad_scaler=scaler if is_scaled else None, **options,
-            )  # fmt: skip
-        wrapped = distributed(f"{name}.{hands_over}", model, optimizer, compressor)
-        for step in range(STEPS):
-            wrapped.zero_grad()
-            draw = torch.Generator().manual_seed(step)
-            scaler.scale(model(torch.randn(16, 12, generator=draw)).square().mean()).backward()
-            wrapped.synchronize()
-            scaler.unscale_(wrapped)
-            if not hands_over:
-                tops.append(float(nn.utils.clip_grad_norm_(model.parameters(), BOUND)))
-            with wrapped.skip_synchronize():
-                scaler.step(wrapped)
-            scaler.update()
-        ends.append(flat_parameters(model))
-        if hands_over:
-            compressor.close()
-    moved = float((ends[0] - flat_parameters(network())).abs().max())
-    difference = float((ends[0] - ends[1]).abs().max()) / moved
-    return {"difference": difference, "norms": [min(tops), max(tops)]}
-
-
 BOUND = 0.25
-cases["clipped_sgd"] = partial(clipped, make=sgd, **SPARSE_ONLY)
-cases["clipped_sgd_scaled"] = partial(clipped, make=sgd, is_scaled=True, **SPARSE_ONLY)
-cases["clipped_adamw"] = partial(clipped, make=adamw, min_numel=10**6)
+
+
+def clipped(wrap: Callable[..., Any], scaler: Any = None) -> nn.Module:
+    """Clipped together by the compressor, or behind the reduction, of equal ranks."""
+    model, norms = network(), []
+    wrapped = wrap(model)
+    is_ours = hasattr(wrapped._compression, "stats")
+    scaler = torch.amp.GradScaler("cpu", enabled=False) if scaler is None or not is_ours else scaler
+    for step in range(STEPS):
+        wrapped.zero_grad()
+        draw = torch.Generator().manual_seed(step)
+        scaler.scale(model(torch.randn(16, 12, generator=draw)).square().mean()).backward()
+        wrapped.synchronize()
+        scaler.unscale_(wrapped)
+        if not is_ours:
+            norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), BOUND)))
+        with wrapped.skip_synchronize():
+            scaler.step(wrapped)
+        scaler.update()
+    # Every step, or none, is clipped: the comparison would prove less.
+    assert is_ours or min(norms) < BOUND < max(norms)
+    return model
+
+
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
+for label, program, chosen in (
+    ("sgd", clipped, SPARSE_ONLY),
+    ("sgd_scaled", partial(clipped, scaler=scaler), {"grad_scaler": scaler, **SPARSE_ONLY}),
+    ("adamw", clipped, {"make": adamw, **DENSE}),
+):
+    cases[f"clipped_{label}"] = partial(compare, program=program, clip_grad_norm=BOUND, **chosen)
 
 
 @cases
-def clipped_by_no_optimizer(name: str) -> list[str]:
+def what_clipping_together_wants(name: str) -> list[str]:
     """What is said where nothing holds Horovod's gradients back, or its groups do not wait."""
     said = []
     for hands_over in (False, True):
@@ -428,7 +413,8 @@ def clipped_by_no_optimizer(name: str) -> list[str]:
 def skip_batches(wrap: Callable[..., Any]) -> nn.Module:
     """Look at every third gradient once it is reduced, and let it go."""
     model = network()
-    optimizer, compressor = wrap("model", model)
+    optimizer = wrap(model)
+    compressor = optimizer._compression
     for step in range(STEPS):
         optimizer.zero_grad()
         backward(model, step, hvd.rank())
@@ -436,7 +422,7 @@ def skip_batches(wrap: Callable[..., Any]) -> nn.Module:
         if step % 3 != 1:
             with optimizer.skip_synchronize():
                 optimizer.step()
-        if compressor is not None and step % 3 == 2:
+        if step % 3 == 2 and hasattr(compressor, "stats"):
             compressor.load_state_dict(compressor.state_dict())
     return model
 
@@ -444,7 +430,7 @@ def skip_batches(wrap: Callable[..., Any]) -> nn.Module:
 def climb_first(wrap: Callable[..., Any]) -> nn.Module:
     """Move the weights after a first gradient, as SAM does, and back after the second."""
     model = network()
-    optimizer, _ = wrap("model", model)
+    optimizer = wrap(model)
     for group in optimizer.param_groups:
         group["weight_decay"] = 0.0  # of the weights that the second gradient was taken at
     for step in range(STEPS):
@@ -464,8 +450,7 @@ def contest(wrap: Callable[..., Any]) -> nn.Module:
     """Train a generator through a discriminator, whose gradient of that pass is thrown away."""
     critic = network()
     maker = nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 12))
-    critics, _ = wrap("critic", critic)
-    makers, _ = wrap("maker", maker)
+    critics, makers = wrap(critic, "critic"), wrap(maker, "maker")
     for step in range(STEPS):
         draw = torch.Generator().manual_seed(100 * step + hvd.rank())
         real, noise = (torch.randn(16, 12, generator=draw) for _ in range(2))
@@ -480,67 +465,26 @@ def contest(wrap: Callable[..., Any]) -> nn.Module:
     return nn.ModuleList([critic, maker])
 
 
-@cases
-def gradients_that_are_thrown_away(name: str) -> dict[str, Any]:
-    """Programs that throw reduced gradients away, beside the same on dense gradients."""
-    found = {}
-    for program in (skip_batches, climb_first, contest):
-        compressors: list[Any] = []
-
-        def wrap(label: str, model: nn.Module, kind: str, named: str) -> Any:
-            optimizer, compressor = sgd(model), None
-            if kind == "ours":
-                compressor = Compression.topk(
-                    model.named_parameters(), density=1.0, name=f"{named}.{label}",
-                    optimizer=optimizer, memory=WITHOUT_MASK, **SPARSE_ONLY,
-                )  # fmt: skip
-                compressors.append(compressor)  # noqa: B023
-            chosen = compressor or hvd.Compression.none
-            return distributed(f"{named}.{kind}.{label}", model, optimizer, chosen), compressor
-
-        named = f"{name}.{program.__name__}"
-        torch.manual_seed(11)
-        dense = program(partial(wrap, kind="dense", named=named))
-        torch.manual_seed(11)
-        ours = program(partial(wrap, kind="ours", named=named))
-        found[program.__name__] = {
-            "difference": float((flat_parameters(dense) - flat_parameters(ours)).abs().max()),
-            "steps": [each.stats()["steps"] for each in compressors],
-            "digest": digest_of(ours.parameters()),
-        }
-        for compressor in compressors:
-            compressor.close()
-    return found
-
-
-class Heard(logging.Handler):
-    """Keeps what is logged."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.said: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.said.append(record.getMessage())
+for program in (skip_batches, climb_first, contest):
+    cases[f"thrown_away_{program.__name__}"] = partial(
+        compare, program=program, memory=WITHOUT_MASK, **SPARSE_ONLY
+    )
 
 
 def said_of(
     name: str, make: Callable[[Any], torch.optim.Optimizer], *, hands_over: bool, density: float
 ) -> list[str]:
-    """What is logged of accuracy while an optimizer is handed over, or not, and trains for two
-    steps."""
-    heard = Heard()
-    logging.getLogger("hvd_sparse").addHandler(heard)
+    """What is logged of accuracy in two steps of an optimizer."""
     model = network()
     optimizer = make(model.parameters())
     options = {"optimizer": optimizer} if hands_over else {}
-    compressor = Compression.ldte_bs(
-        model.named_parameters(), density=density, name=name, min_numel=20, **options
-    )
-    train(model, distributed(name, model, optimizer, compressor), range(2))
-    logging.getLogger("hvd_sparse").removeHandler(heard)
+    with Heard() as said:
+        compressor = Compression.ldte_bs(
+            model.named_parameters(), density=density, name=name, min_numel=20, **options
+        )
+        train(model, distributed(name, model, optimizer, compressor), range(2))
     compressor.close()
-    return [text for text in heard.said if "accuracy" in text]
+    return [text for text in said if "accuracy" in text]
 
 
 @cases
@@ -599,91 +543,35 @@ cases["gradients_come_through_no_compressor"] = partial(
 )
 
 
-@cases
-def compiled_steps(name: str) -> dict[str, float]:
-    """How far a compiled step of Horovod's optimizer goes from the step, handed over or not."""
-    differences = {}
-    for kind in ("handed over", "kept"):
-        ends = []
-        for is_compiled in (True, False):
-            model = network()
-            optimizer = adamw(model)
-            options = {"optimizer": optimizer} if kind == "handed over" else {}
-            compressor = Compression.topk(
-                model.named_parameters(), density=0.1, name=name, min_numel=20, **options
-            )
-            wrapped = distributed(name, model, optimizer, compressor)
-            step = torch.compile(wrapped.step, backend="eager") if is_compiled else wrapped.step
-            for number in range(3):
-                wrapped.zero_grad()
-                backward(model, number, hvd.rank())
-                step()
-            ends.append(flat_parameters(model))
-            compressor.close()
-        differences[kind] = float((ends[0] - ends[1]).abs().max())
-    return differences
-
-
 class Looking(nn.Module):
     """A table with sparse gradients, and what is behind it."""
 
-    def __init__(self, rest: Callable[[], nn.Module], *, is_sparse: bool = True) -> None:
+    def __init__(self, rest: Callable[[], nn.Module]) -> None:
         super().__init__()
-        torch.manual_seed(5)
-        self.table = nn.Embedding(6, 4, sparse=is_sparse)
+        self.table = nn.Embedding(6, 4, sparse=True)
         self.rest = rest()
 
     def forward(self, step: int) -> torch.Tensor:
         return self.rest(self.table(torch.tensor([hvd.rank(), 2 + step % 3])))
 
 
-def ends_of(
-    name: str, train: Callable[..., nn.Module], make: Make, **options: Any
-) -> dict[str, Any]:
-    """How far a training ends from dense Horovod's, everything being sent, and how far it went."""
-    ends, said, origin = [], [], None
-    for hands_over in (False, True):
-        heard = Heard()
-        logging.getLogger("hvd_sparse").addHandler(heard)
-        model, of_model = train(f"{name}.{hands_over}", make, hands_over, **options)
-        logging.getLogger("hvd_sparse").removeHandler(heard)
-        ends.append(flat_parameters(model))
-        origin, said = of_model, heard.said
-    moved = float((ends[0] - origin).abs().max())
-    return {"difference": float((ends[0] - ends[1]).abs().max()) / moved, "said": said}
+linear = partial(nn.Linear, 4, 3)
 
 
-def handed_over(model: nn.Module, make: Make, name: str, hands_over: bool) -> tuple[Any, Any]:
-    """The optimizer, and the compressor that does its work, or Horovod's that does nothing."""
-    optimizer = make(model)
-    if not hands_over:
-        return optimizer, hvd.Compression.none
-    options = {"density": 1.0, "name": name, "optimizer": optimizer, "memory": None, **SPARSE_ONLY}
-    if "betas" not in optimizer.param_groups[0]:
-        options["memory"] = WITHOUT_MASK
-    else:  # Adam before the selection is Adam only where nothing is selected
-        options["min_numel"] = 10**6
-    return optimizer, Compression.topk(model.named_parameters(), **options)
-
-
-def looks_up(
-    name: str, make: Make, hands_over: bool, rest: Callable[[], nn.Module], **options: Any
-) -> tuple[nn.Module, torch.Tensor]:
+def looks_up(wrap: Callable[..., Any], rest: Callable[[], nn.Module] = linear) -> nn.Module:
     """Train with sparse gradients, which Horovod exchanges by itself."""
-    # torch's own Adam takes no sparse gradients
-    model = Looking(rest, is_sparse=hands_over or make is plain_sgd)
-    origin = flat_parameters(model)
-    optimizer, compression = handed_over(model, make, name, hands_over)
-    wrapped = distributed(name, model, optimizer, compression, **options)
-    if hands_over:  # sparse gradients behind the zeros with which Horovod fills a state
+    model = Looking(rest)
+    wrapped = wrap(model)
+    is_ours = hasattr(wrapped._compression, "stats")
+    if "betas" in wrapped.param_groups[0] and not is_ours:
+        model.table.sparse = False  # torch's own Adam takes no sparse gradients
+    if is_ours:  # sparse gradients behind the zeros with which Horovod fills a state
         hvd.broadcast_optimizer_state(wrapped, root_rank=0)
     for step in range(STEPS):
         wrapped.zero_grad()
         model(step).square().sum().backward()
         wrapped.step()
-    if hands_over:
-        compression.close()
-    return model, origin
+    return model
 
 
 def plain_sgd(model: nn.Module) -> torch.optim.Optimizer:
@@ -694,30 +582,32 @@ def plain_adamw(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=0.02)
 
 
-linear = partial(nn.Linear, 4, 3)
-looking = partial(partial, ends_of, train=looks_up, make=plain_sgd)
-cases["sparse_gradients"] = looking(rest=linear)
-cases["sparse_gradients_alone"] = looking(rest=nn.Identity)
-cases["sparse_as_dense"] = looking(rest=linear, sparse_as_dense=True)
-cases["sparse_as_dense_adamw"] = looking(rest=linear, make=plain_adamw, sparse_as_dense=True)
+# Adam before the selection is Adam only where nothing is selected.
+PLAIN: dict[str, dict[str, Any]] = {
+    "sgd": {"make": plain_sgd, "memory": WITHOUT_MASK, **SPARSE_ONLY},
+    "adamw": {"make": plain_adamw, **DENSE},
+}
+as_dense = {"sparse_as_dense": True}
+looking = partial(partial, compare, program=looks_up)
+cases["sparse_gradients"] = looking(**PLAIN["sgd"])
+cases["sparse_gradients_alone"] = partial(
+    compare, program=partial(looks_up, rest=nn.Identity), **PLAIN["sgd"]
+)
+for kind, chosen in PLAIN.items():
+    cases[f"sparse_gradients_as_dense_{kind}"] = looking(how=as_dense, **chosen)
 
 
 @cases
-def sparse_gradients_of_adam(name: str) -> str:
-    return caught(looks_up, name, plain_adamw, True, linear)
+def refused_sparse_gradients_of_adam(name: str) -> str:
+    return caught(partial(compare, name, looks_up, **PLAIN["adamw"]))
 
 
-def unfreezes(
-    name: str, make: Make, hands_over: bool, adds_group: bool = False
-) -> tuple[nn.Module, torch.Tensor]:
+def unfreezes(wrap: Callable[..., Any], adds_group: bool = False) -> nn.Module:
     """Train with a layer that Horovod was not told of, from the fourth step on."""
     model = network()
-    origin = flat_parameters(model)
     late = model[0]
     late.requires_grad_(False)
-    trained = nn.ModuleList([model[2]]) if adds_group else model
-    optimizer, compression = handed_over(trained, make, name, hands_over)
-    wrapped = distributed(name, trained, optimizer, compression)
+    wrapped = wrap(nn.ModuleList([model[2]]) if adds_group else model)
     for step in range(STEPS):
         if step == 3:
             late.requires_grad_(True)
@@ -726,16 +616,15 @@ def unfreezes(
         wrapped.zero_grad()
         backward(model, step, hvd.rank())
         wrapped.step()
-    if hands_over:
-        compression.close()
-    return model, origin
+    return model
 
 
-for kind, make in (("sgd", plain_sgd), ("adamw", plain_adamw)):
-    cases[f"unfrozen_{kind}"] = partial(ends_of, train=unfreezes, make=make)
-    cases[f"added_{kind}"] = partial(ends_of, train=unfreezes, make=make, adds_group=True)
+for kind, chosen in PLAIN.items():
+    cases[f"unfrozen_{kind}"] = partial(compare, program=unfreezes, **chosen)
+    adds = partial(unfreezes, adds_group=True)
+    cases[f"added_{kind}"] = partial(compare, program=adds, **chosen)
 
 
 if __name__ == "__main__":
     hvd.init()
-    run_torch_cases(cases)
+    run(cases)

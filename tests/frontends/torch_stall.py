@@ -16,7 +16,7 @@ import torch
 from _device_runs import DEVICE, can_carry, device_wire, is_pretend
 from harness import report
 
-from hvd_sparse.collectives.horovod_device import HorovodDeviceCollective
+from hvd_sparse.collectives.horovod_torch import HorovodDeviceCollective
 
 BUSY_S = 1.0
 TRIED = 10**8

@@ -1,5 +1,4 @@
-"""What a golden payload holds, as the manifest describes it: to bytes by the package, and compared
-with the decoder's."""
+"""The content of a golden payload, by its manifest."""
 
 from __future__ import annotations
 

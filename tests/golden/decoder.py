@@ -1,9 +1,4 @@
-"""A second reader of what travels, written from the documented layout alone: plain Python, nothing
-of the package.
-
-It is what other builds must go on understanding: ``read_frame`` reads one encoded selection,
-``read_messages`` the bytes that an allgather returned.  ``Unreadable`` says why bytes are neither.
-"""
+"""A second reader of frames and messages in plain Python, from the documented layout alone."""
 
 from __future__ import annotations
 

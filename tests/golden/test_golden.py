@@ -1,5 +1,4 @@
-"""Bytes that were written once are read and written alike for ever: by the package, and by a reader
-of its own."""
+"""Committed bytes are read and written alike for ever, also by an independent reader."""
 
 from __future__ import annotations
 
@@ -81,7 +80,8 @@ def test_package_and_decoder_read_messages_right(file):
         split_messages(np.frombuffer(data, np.uint8), range(len(expected))), expected
     ):
         frames = [
-            decoder.read_frame(codec.encode(codec.decode(frame)).tobytes()) for frame in got.frames
+            decoder.read_frame(codec.encode(codec.decode(frame)).tobytes())
+            for frame in got.frames.values()
         ]
         assert (got.rank, got.step, got.configuration, got.error) == (
             wanted.rank,
@@ -99,7 +99,7 @@ def is_read_by_package(data: bytes, entry: dict) -> bool:
             codec.decode(buffer)
         else:
             for message in split_messages(buffer, range(len(entry["content"]))):
-                for frame in message.frames:
+                for frame in message.frames.values():
                     codec.decode(frame)
     except CorruptPayload:
         return False

@@ -9,7 +9,7 @@ from distributions import draw
 
 from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.errors import NonFiniteGradient, RankMismatch
+from hvd_sparse.errors import NonFiniteGradient
 from hvd_sparse.kernels import reference
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.step.session import Session
@@ -111,8 +111,6 @@ def test_a_gradient_whose_square_overflows_is_not_finite_and_leaves_no_trace(rol
 
 @pytest.mark.parametrize("memory", ["momentum_correction", "adam_correction"])
 def test_adacomp_compares_what_was_added_with_what_was_kept(memory):
-    from hvd_sparse.collectives.local import LocalWorld
-
     configuration = Configuration.create(
         selector={"id": "adacomp", "bin_length": 10}, codec="ternary", memory=memory, min_numel=1
     )
@@ -127,21 +125,3 @@ def test_adacomp_compares_what_was_added_with_what_was_kept(memory):
 
     for sent in LocalWorld(2).run(program):
         assert 4 * 6 <= sent < 4 * NUMEL
-
-
-def test_ranks_whose_epsilon_is_added_at_another_place_are_refused():
-    configuration = Configuration.create(
-        selector={"id": "topk", "density": 0.05}, memory="adam_correction", min_numel=1
-    )
-    spec = TensorSpec("t", (20, 30), "float32")
-
-    def program(collective):
-        told = {"rate": 1.0, "weight_decay": 0.0, "is_epsilon_hat": True, **OPTIONS}
-        session = Session(configuration, [spec], collective)
-        session.step.settings_of = lambda position: told
-        session.reduce({"t": draw("normal", 600).reshape(20, 30)})
-        told["is_epsilon_hat"] = collective.rank == 0
-        with pytest.raises(RankMismatch, match="an optimizer with the same settings"):
-            session.reduce({"t": draw("normal", 600).reshape(20, 30)})
-
-    LocalWorld(2).run(program)

@@ -236,28 +236,6 @@ def test_the_leader_changes_with_every_step():
     ]
 
 
-@pytest.mark.parametrize("beta", [0.25, 1.0])
-def test_scalecoms_residual_follows_its_recursion(beta):
-    """Invariant 4: m' = (1 - beta) m where an entry was sent, m + beta g elsewhere; exact for these
-    numbers."""
-    gradients = [4.0 * g for g in whole_numbers(2)]
-    configuration = configured("shared_index", memory={"id": "low_pass", "beta": beta})
-    first, before = reduce_once(configuration, gradients, steps=1)
-    second, after = reduce_once(configuration, gradients, steps=2)
-    for gradient, old, new in zip(gradients, before, after):
-        sent = np.isin(np.arange(SPEC.numel), np.flatnonzero(second))
-        assert np.where(sent, (1 - beta) * old, old + beta * gradient).tolist() == new.tolist()
-        assert np.where(first != 0, 0.0, beta * gradient).tolist() == old.tolist()
-
-
-def test_shared_draws_leave_every_global_generator_alone():
-    """Invariant 27."""
-    before = np.random.get_state()[1].tolist()
-    configuration = replace(worlds.configure(exchange="shared_index"), **_selector(SHARED[2][0]))
-    reduce_once(configuration, whole_numbers(2))
-    assert np.random.get_state()[1].tolist() == before
-
-
 EVERY = [
     "allgather",
     "shared_index",

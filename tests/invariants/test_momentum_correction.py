@@ -110,15 +110,6 @@ def test_without_momentum_it_is_error_feedback_bit_for_bit():
             state.commit()
 
 
-def test_masking_forgets_the_velocity_of_what_was_sent_and_of_nothing_else():
-    state = MEMORIES.create("momentum_correction").create(SPEC, rollback=True)
-    given = draw("normal", NUMEL, "float64")
-    state.update(every_nth(state.compensate(given, reference).vector, 3), True, reference)
-    state.commit()
-    expected = np.where(np.arange(NUMEL) % 3 == 0, 0.0, given)
-    assert state.arrays()["momentum"].tolist() == expected.tolist()
-
-
 @pytest.mark.parametrize("average", [True, False], ids=["average", "sum"])
 @pytest.mark.parametrize("world_size", [1, 2, 4, 8])
 def test_what_arrives_of_long_gradients_at_right_angles_has_the_norm_that_was_asked_for(

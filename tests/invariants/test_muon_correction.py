@@ -10,7 +10,7 @@ from installed import is_installed
 
 from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.errors import InvalidOption, RankMismatch
+from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels import reference
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.step.session import Session
@@ -133,24 +133,6 @@ def test_what_is_applied_and_what_waits_are_all_updates(codec):
     assert waiting.any()
     for _, applied, _ in results:
         np.testing.assert_allclose(applied + waiting, np.sum(updates, axis=0) / 3, atol=1e-6)
-
-
-def test_ranks_of_which_one_orthogonalises_what_is_adams_on_others_are_refused():
-    configuration = Configuration.create(
-        selector={"id": "topk", "density": 0.1}, memory="muon_correction", min_numel=1
-    )
-    settings = [
-        {"rate": 1.0, "momentum": 0.9, "scale": 1.0},
-        {"rate": 1.0, "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8},
-    ]
-
-    def program(collective):
-        session = Session(configuration, [SPEC], collective)
-        session.step.settings_of = lambda position: settings[collective.rank]
-        with pytest.raises(RankMismatch, match="an optimizer with the same settings"):
-            session.reduce({"t": draw("normal", 60, "float64").reshape(SHAPE)})
-
-    LocalWorld(2).run(program)
 
 
 def test_a_vector_in_a_group_of_muons_is_refused():

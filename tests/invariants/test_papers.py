@@ -1,5 +1,4 @@
-"""Worked examples and identities of the papers: AdaComp, signs, TernGrad, RedSync's reuse, shared
-seeds, DGC's bytes."""
+"""Worked examples and identities of the papers."""
 
 from __future__ import annotations
 

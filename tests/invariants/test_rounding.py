@@ -1,5 +1,4 @@
-"""What codecs round, invariants 2, 3 and 22: within its bound, never to infinity, and kept in the
-residual."""
+"""Invariants 2, 3 and 22: rounding is bounded, finite, and kept in the residual."""
 
 from __future__ import annotations
 
@@ -10,8 +9,9 @@ from distributions import ALL, draw
 
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.kernels import reference
-from hvd_sparse.registry import CODECS, MEMORIES
+from hvd_sparse.registry import CODECS, MEMORIES, SELECTORS
 from hvd_sparse.step.pipeline import Pipeline
+from hvd_sparse.step.receiver import Sum, write_sum
 from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.types import Selection, TensorSpec
 
@@ -104,14 +104,21 @@ CONSERVING = [case for case in cases.MEMORIES if case.create(MEMORIES).conserves
 @pytest.mark.parametrize("codec", MADE, ids=repr)
 @pytest.mark.parametrize("memory", CONSERVING, ids=str)
 def test_what_codecs_round_stays_in_the_residual(memory, codec, rollback):
+    check_rounding_stays({"id": "topk", "density": 0.02}, memory.create(MEMORIES), codec, rollback)
+
+
+@pytest.mark.parametrize("case", cases.SELECTORS, ids=str)
+def test_what_a_mean_of_magnitudes_rounds_stays_behind_every_selector(case):
+    selector = case.create(SELECTORS, density=0.25)
+    check_rounding_stays(selector, "error_feedback", CODECS.create("sign_mean"), True)
+
+
+def check_rounding_stays(selector, memory, codec, rollback):
     """Sent + kept == accumulated bit for bit for exact codecs; kept == accumulated - decoded else;
     overflow included."""
     spec = TensorSpec("t", (40, 50), "float32")
     configuration = Configuration.create(
-        selector={"id": "topk", "density": 0.02},
-        memory=memory.create(MEMORIES),
-        codec=codec,
-        rollback=rollback,
+        selector=selector, memory=memory, codec=codec, rollback=rollback
     )
     pipeline = Pipeline(configuration, reference)
     state, twin = TensorState(spec, configuration), configuration.memory.create(spec, rollback=True)
@@ -123,7 +130,9 @@ def test_what_codecs_round_stays_in_the_residual(memory, codec, rollback):
         accumulated = twin.compensate(gradient.copy(), reference).vector.copy()
         outgoing = pipeline.send(state, gradient, 0, 1, dense=False)
         decoded = np.zeros(spec.numel, np.float32)
-        pipeline.receive(spec, [(slice(0, spec.numel), outgoing.frame)], 1.0, decoded, state.steps)
+        parts = [(slice(0, spec.numel), outgoing.frame)]
+        codec = configuration.at_step(state.steps, spec).codec
+        write_sum(Sum(spec, codec, parts, decoded, 1.0), reference)
         state.commit()
         residual = state.memory.arrays()["residual"]
         is_sent = decoded != 0

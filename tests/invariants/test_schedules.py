@@ -1,5 +1,4 @@
-"""Invariant 32: densities are pure functions of the step, and a switch to dense steps and back
-loses nothing."""
+"""Invariant 32: densities depend on the step alone; dense steps in between lose nothing."""
 
 from __future__ import annotations
 

@@ -108,13 +108,6 @@ def test_exact_selectors_take_the_same_indices_ties_included(case, name, dtype):
             )
 
 
-def test_a_sort_takes_the_same_set():
-    x = draw("normal", 5_000)
-    by_sort = np.sort(np.argsort(-np.abs(x), kind="stable")[:500])
-    for id in ("topk", "radix_select", "redsync_trimmed"):
-        assert SELECTORS.create(id, density=0.1).select(x).indices.tolist() == by_sort.tolist()
-
-
 @pytest.mark.parametrize("density", [0.001, 0.01, 0.1])
 def test_on_laplace_data_the_uncorrected_estimate_is_right(density):
     x = draw("laplace", 1_000_000)

@@ -1,5 +1,4 @@
-"""Inside a cluster of three namespaces: launches by Gloo and MPI, one that fails among them; what
-came of them in JSON."""
+"""Launches by Gloo and MPI on a cluster of three namespaces; their outcomes as JSON."""
 
 from __future__ import annotations
 

@@ -13,25 +13,23 @@ pytest.importorskip(
 )
 
 
-from benchmarks.network.methods import Dgc, Gathered, TopK
+from benchmarks.network.methods import Dgc, TopK
 from benchmarks.network.spans import Spans
 from benchmarks.network.summary import ratio
 
 DENSITY = 0.01
 
 
-def named(*shapes: tuple[int, ...]) -> list[tuple[str, torch.nn.Parameter]]:
+def named(*shapes):
     return [(f"p{i}", torch.nn.Parameter(torch.zeros(shape))) for i, shape in enumerate(shapes)]
 
 
-def laplace(numel: int, seed: int) -> torch.Tensor:
+def laplace(numel, seed):
     torch.manual_seed(seed)
     return torch.distributions.Laplace(0.0, 1.0).sample((numel,))
 
 
-def after(
-    method: Gathered, position: int, *gradients: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+def after(method, position, *gradients):
     """Values and indices of the last of these steps."""
     for gradient in gradients:
         chosen = method.select(position, gradient)

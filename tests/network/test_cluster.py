@@ -80,7 +80,7 @@ def test_nothing_is_left_when_the_outer_process_is_ended(number):
     assert "switch" not in links and "host1" not in links
 
 
-def _is_seen() -> bool:
+def _is_seen():
     """Whether a sleeper is there; one look can miss it, as other processes come and go."""
     deadline = time.monotonic() + LIMIT_S
     while not (found := _sleepers()) and time.monotonic() < deadline:
@@ -88,7 +88,7 @@ def _is_seen() -> bool:
     return bool(found)
 
 
-def _sleepers() -> list[str]:
+def _sleepers():
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:

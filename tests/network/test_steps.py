@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,7 +19,7 @@ from benchmarks.network.steps import _kept, goals_table, table, write_page
 from benchmarks.network.summary import summarize
 
 
-def setting(rate: str, ours_s: float, controller: str = "gloo") -> dict[str, Any]:
+def setting(rate, ours_s, controller="gloo"):
     """A setting of one round, in which dense takes ten seconds."""
     row = {**dict.fromkeys(PHASES, 0.0), **{f"{name}_processor": 0.0 for name in PHASES}}
     row |= {"round": 0, "mean_total": 0.1, "all_threads": 0.1, "received": 1e6}
@@ -63,7 +61,7 @@ def test_ratios_are_taken_within_rounds():
     assert lines[3].split("|")[4].strip() == "3.00 (2.00 to 4.00)"
 
 
-def measured(tmp_path: Path, *arguments: str) -> dict[str, Any]:
+def measured(tmp_path, *arguments):
     """The only setting of a small run on two hosts."""
     usual = ["--hosts", "2", "--models", "transformer", "--rounds", "1", "--steps", "1"]
     command = [sys.executable, "-m", "benchmarks.network", *usual, *arguments]

@@ -6,7 +6,6 @@ import json
 import math
 import re
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -163,7 +162,7 @@ def test_what_is_not_measured_is_refused(arguments, words, capsys):
 
 @needs_spaces
 @pytest.mark.skipif(not FASHION.is_dir(), reason="apt-get install dataset-fashion-mnist")
-def test_trainings_are_timed_over_the_wire(tmp_path: Path):
+def test_trainings_are_timed_over_the_wire(tmp_path):
     pytest.importorskip("horovod.torch", reason="they run under Horovod", exc_type=ImportError)
     methods = ["dense", "powersgd2", "topk", "dgc", "ldte_bs"]
     arguments = ["--train", "perceptron", "--quick", "--steps", "4", "--rates", "1gbit"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hvd_sparse.plan.lines import Line
-from hvd_sparse.plan.planner import Instance
+from hvd_sparse.plan.costs import Line
+from hvd_sparse.plan.group_plan import Instance
 
 DENSITY = 0.001
 

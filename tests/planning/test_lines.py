@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_sparse.plan.lines import Line, fit_line, one_after_another
+from hvd_sparse.plan.costs import Line, fit_line, one_after_another
 
 SIZES = tuple(float(2**power) for power in range(8, 27, 2))
 

@@ -1,4 +1,4 @@
-"""The planner against brute force and simple plans, and a step worked out by hand."""
+"""The planner against brute force and equal groups, and a step worked out by hand."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from instances import every_end_s, instance_of
 
-from hvd_sparse.plan.lines import Line
-from hvd_sparse.plan.planner import Instance, best_plan, end_s, simple_plans, simplified
+from hvd_sparse.plan.costs import Line
+from hvd_sparse.plan.group_plan import Instance, best_plan, end_s, simplified
 
 MODES = [(per_tensor, is_late) for per_tensor in (False, True) for is_late in (False, True)]
 SEEDS = st.integers(0, 2**32 - 1)
@@ -27,26 +27,14 @@ def test_the_plan_is_that_of_brute_force(per_tensor, is_late):
         )
 
 
-@given(SEEDS, st.integers(1, 60), st.sampled_from(MODES), st.sampled_from([None, 1, 3]))
-def test_no_simple_plan_is_quicker_however_short_the_fronts(seed, layers, mode, front_limit):
+@given(SEEDS, st.integers(1, 60), st.sampled_from(MODES))
+def test_no_plan_of_equal_groups_is_quicker(seed, layers, mode):
     rng = np.random.default_rng(seed)
     instance = instance_of(rng, layers, per_tensor=mode[0], is_late=mode[1])
-    found = best_plan(instance, front_limit=front_limit)
-    simple = [end_s(instance, plan) for plan in simple_plans(instance)]
-    assert end_s(instance, found) <= min(simple) * (1 + 1e-9)
-
-
-def test_a_front_that_is_thinned_out_may_lose_the_best_plan_and_never_gains():
-    lost = 0
-    for seed in range(40):
-        rng = np.random.default_rng(seed)
-        instance = instance_of(rng, 40, per_tensor=False, is_late=False)
-        whole, thinned = (
-            end_s(instance, best_plan(instance, front_limit=limit)) for limit in (10_000, 1)
-        )
-        assert thinned >= whole * (1 - 1e-9)
-        lost += thinned > whole * (1 + 1e-9)
-    assert lost > 0
+    found_s = end_s(instance, best_plan(instance))
+    for each in range(1, layers + 1):
+        equal = [*range(each, layers, each), layers]
+        assert found_s <= end_s(instance, equal) * (1 + 1e-9)
 
 
 def test_a_thousand_layers_are_planned():
@@ -87,11 +75,6 @@ def test_tensors_selected_from_one_by_one_cost_the_same_however_they_are_merged(
     for plan in ((8,), (3, 8), tuple(range(1, 9))):
         starts = np.array((0, *plan[:-1]))
         assert instance.compute_s(starts, np.array(plan)).sum() == pytest.approx(whole)
-
-
-def test_simple_plans_are_apart_together_and_by_size():
-    plans = simple_plans(HAND)
-    assert plans[:3] == [(1, 2, 3), (3,), (2, 3)]
 
 
 def test_groups_that_need_not_be_apart_are_joined():

@@ -20,8 +20,6 @@ SPECS = [TensorSpec(key, shape, "float32") for key, shape in SHAPES.items()]
 
 
 class NumpyCompressor(Compressor):
-    """A compressor around a numpy session."""
-
     def __init__(self, collective: Any, configuration: Any, average: bool) -> None:
         super().__init__(configuration, f"soak.{id(collective)}", collective.world_size)
         self.collective = collective
@@ -83,7 +81,6 @@ def soak(
     average: bool,
     over: str = "tensor",
 ) -> int:
-    """How many steps had a fault."""
     plan, saved, start = Plan(seed), [], 0
     schedule = plan.schedule(segments * steps_a_segment)
     configuration = worlds.configure(

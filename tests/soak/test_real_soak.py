@@ -10,7 +10,6 @@ from soak_plan import Plan
 
 
 def soak(folder: Path, sizes: list[int], steps: int, between: int) -> tuple[int, int]:
-    """How many steps were checked, and how many had a fault."""
     checks = faults = 0
     for segment, size in enumerate(sizes):
         arguments = (

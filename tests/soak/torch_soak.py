@@ -1,5 +1,4 @@
-"""Worker: a segment of the soak.  Arguments: folder of checkpoints, first step, steps, between
-checks, total steps."""
+"""Worker of the soak: FOLDER FIRST_STEP STEPS STEPS_BETWEEN_CHECKS TOTAL_STEPS."""
 
 from __future__ import annotations
 

@@ -14,8 +14,6 @@ SPECS = tensors((30, 4), (9,))
 
 
 class NumpyCompressor(Compressor):
-    """A compressor around a numpy session, in a world of one."""
-
     def __init__(self, collective, configuration, specs=SPECS):
         super().__init__(configuration, "numpy", collective.world_size)
         self._take_name(specs)

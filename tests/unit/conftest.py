@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from compressors import making
 
 
 @pytest.fixture(scope="module")
@@ -15,3 +17,10 @@ def world_of_one() -> Iterator[None]:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
+
+
+@pytest.fixture
+def make() -> Iterator[Any]:
+    """Makes compressors in a world of one, and closes them."""
+    with making() as make_one:
+        yield make_one

@@ -25,34 +25,21 @@ SILENT_S = 0.2
 HERE = ("127.0.0.1",)
 
 OTHER_PROCESS = """
-import ctypes, json, os, resource, sys, time
+import ctypes, json, sys, time
 from dataclasses import astuple
-from hvd_sparse.watch.peers import ask_all
 from hvd_sparse.watch.watchdog import Watchdog
 endpoint = Watchdog("other", 5, None).endpoint(5)
 print(json.dumps(astuple(endpoint)), flush=True)
 
-def lacks_descriptors():
-    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-    try:
-        while True:
-            os.dup(0)
-    except OSError:
-        print(ask_all([endpoint], {}, 600.0), flush=True)
-        time.sleep(3600)
-
 doing = {
     "sleeps": lambda: time.sleep(3600),
     "holds the lock": lambda: ctypes.PyDLL(None).sleep(3600),
-    "lacks descriptors": lacks_descriptors,
 }
 doing[sys.stdin.readline().strip()]()
 """
 
 
 class Other:
-    """A watched process of its own."""
-
     def __init__(self) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-c", OTHER_PROCESS],
@@ -80,7 +67,6 @@ class Other:
 
 @pytest.fixture
 def other():
-    """A process of its own, which is ended."""
     made = Other()
     yield made
     made.end()
@@ -229,10 +215,3 @@ def test_a_process_that_has_ended_or_a_port_that_is_closed_is_silent(other):
     watchdog.close()
     while ask_all([endpoint], {}, SILENT_S):  # until its thread has seen it
         pass
-
-
-def test_a_process_without_file_descriptors_answers_and_outlives_asking(other):
-    other.do("lacks descriptors")
-    assert other.read() == "{}\n"
-    (answer,) = ask_all([other.endpoint], {"a": 1}, HANG_S).values()
-    assert answer == Answer(5, 0, ["a"], "it is at no frame of its main thread")

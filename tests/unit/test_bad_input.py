@@ -73,85 +73,61 @@ def test_unknown_parts_are_refused_by_kind(part, id):
         Configuration.create(**options)
 
 
-WRONG_OPTIONS = [
-    ("ldte", {"cap": 0.5}),
-    ("ldte", {"cap": math.nan}),
-    ("ldte", {"cap": math.inf}),
-    ("ldte", {"cap": "much"}),
-    ("ldte_bs", {"search": "newton"}),
-    ("ldte_bs", {"search": []}),
-    ("ldte_bs", {"tolerance": (0.0, 1.3)}),
-    ("ldte_bs", {"tolerance": (1.1, 1.3)}),
-    ("ldte_bs", {"tolerance": (0.8, 0.9)}),
-    ("ldte_bs", {"tolerance": (0.8,)}),
-    ("ldte_bs", {"tolerance": (0.8, 1.0, 1.3)}),
-    ("ldte_bs", {"tolerance": (0.8, math.nan)}),
-    ("ldte_bs", {"tolerance": (0.8, math.inf)}),
-    ("ldte_bs", {"tolerance": ("low", "high")}),
-    ("ldte_bs", {"tolerance": 0.2}),
-    ("ldte_bs", {"max_passes": 0}),
-    ("ldte_bs", {"max_passes": 2.5}),
-    ("ldte_bs", {"max_passes": True}),
-    ("ldte_bs", {"warm_start": "no"}),
-    ("gaussian_k", {"variant": "mine"}),
-    ("gaussian_k", {"variant": []}),
-    ("gaussian_k", {"cap": 0.5}),
-    ("dgc_sampled", {"sample_density": 0}),
-    ("dgc_sampled", {"bounds": (0.8,)}),
-    ("dgc_sampled", {"bounds": (1.0, 1.3)}),
-    ("dgc_sampled", {"bounds": 1.3}),
-    ("dgc_sampled", {"max_rounds": -1}),
-    ("dgc_sampled", {"seed": 0.5}),
-    ("redsync_trimmed", {"step": 1}),
-    ("redsync_trimmed", {"step": "small"}),
-    ("redsync_search", {"reuse_steps": -1}),
-    ("redsync_search", {"max_passes": True}),
-    ("sidco", {"distribution": "normal"}),
-    ("sidco", {"stages": 0}),
-    ("sidco", {"stages": 1.5}),
-    ("sidco", {"first_ratio": 1.0}),
-    ("sidco", {"adapt_every": -1}),
-    ("sidco", {"cap": math.inf}),
-    ("random_k", {"seed": -1}),
-    ("random_k", {"shared_seed": 1}),
-    ("chunked", {"chunk_length": 0}),
-    ("chunked", {"chunk_length": "long"}),
-    ("adacomp", {"bin_length": 0}),
-    ("adacomp", {"bin_length": 2.5}),
-    ("terngrad", {"clip": 0}),
-    ("terngrad", {"clip": "some"}),
-    ("fixed_threshold", {"threshold": 0}),
-    ("fixed_threshold", {"threshold": math.nan}),
-    ("fixed_threshold", {"threshold": 1.0, "max_density": 0}),
-    ("fixed_threshold", {"threshold": 1.0, "signs_only": "yes"}),
-]
+WRONG_OPTIONS = {
+    ("ldte", "cap"): [0.5, math.nan, math.inf, "much"],
+    ("ldte_bs", "search"): ["newton", []],
+    ("ldte_bs", "tolerance"): [
+        *[(0.0, 1.3), (1.1, 1.3), (0.8, 0.9), (0.8,), (0.8, 1.0, 1.3), (0.8, math.nan)],
+        *[(0.8, math.inf), ("low", "high"), 0.2],
+    ],
+    ("ldte_bs", "max_passes"): [0, 2.5, True],
+    ("ldte_bs", "warm_start"): ["no"],
+    ("gaussian_k", "variant"): ["mine", []],
+    ("gaussian_k", "cap"): [0.5],
+    ("dgc_sampled", "sample_density"): [0],
+    ("dgc_sampled", "bounds"): [(0.8,), (1.0, 1.3), 1.3],
+    ("dgc_sampled", "max_rounds"): [-1],
+    ("dgc_sampled", "seed"): [0.5],
+    ("redsync_trimmed", "step"): [1, "small"],
+    ("redsync_search", "reuse_steps"): [-1],
+    ("redsync_search", "max_passes"): [True],
+    ("sidco", "distribution"): ["normal"],
+    ("sidco", "stages"): [0, 1.5],
+    ("sidco", "first_ratio"): [1.0],
+    ("sidco", "adapt_every"): [-1],
+    ("sidco", "cap"): [math.inf],
+    ("random_k", "seed"): [-1],
+    ("random_k", "shared_seed"): [1],
+    ("chunked", "chunk_length"): [0, "long"],
+    ("adacomp", "bin_length"): [0, 2.5],
+    ("terngrad", "clip"): [0, "some"],
+    ("fixed_threshold", "threshold"): [0, math.nan],
+    ("fixed_threshold", "max_density"): [0],
+    ("fixed_threshold", "signs_only"): ["yes"],
+}
+WRONG_MEMORIES = {
+    ("momentum_correction", "momentum"): [1.0, "much"],
+    ("momentum_correction", "weight_decay"): [-0.1],
+    ("momentum_correction", "clip_norm"): [0],
+    ("momentum_correction", "nesterov"): [1],
+    ("momentum_correction", "masking"): [None],
+    ("low_pass", "beta"): [0, 1.5, "low"],
+}
 
 
-@pytest.mark.parametrize(("id", "options"), WRONG_OPTIONS, ids=str)
-def test_options_that_no_selector_could_keep_are_refused_by_name(id, options):
-    name = list(options)[-1]
-    with pytest.raises(InvalidOption, match=f"{name} of {SELECTORS.get(id).__name__} is"):
-        cases.Case(id, options).create(SELECTORS, density=0.1)
-
-
-WRONG_MEMORIES = [
-    ("momentum_correction", {"momentum": 1.0}),
-    ("momentum_correction", {"momentum": "much"}),
-    ("momentum_correction", {"weight_decay": -0.1}),
-    ("momentum_correction", {"clip_norm": 0}),
-    ("momentum_correction", {"nesterov": 1}),
-    ("momentum_correction", {"masking": None}),
-    ("low_pass", {"beta": 0}),
-    ("low_pass", {"beta": 1.5}),
-    ("low_pass", {"beta": "low"}),
-]
-
-
-@pytest.mark.parametrize(("id", "options"), WRONG_MEMORIES, ids=str)
-def test_options_that_no_memory_could_keep_are_refused_by_name(id, options):
-    (name,) = options
-    with pytest.raises(InvalidOption, match=f"{name} of {MEMORIES.get(id).__name__} is"):
-        MEMORIES.create(id, **options)
+@pytest.mark.parametrize(
+    ("registry", "id", "name", "values"),
+    [
+        (registry, *place, values)
+        for registry, wrong in ((SELECTORS, WRONG_OPTIONS), (MEMORIES, WRONG_MEMORIES))
+        for place, values in wrong.items()
+    ],
+)
+def test_options_that_no_part_could_keep_are_refused_by_name(registry, id, name, values):
+    given = {"threshold": 1.0} if id == "fixed_threshold" else {}
+    for value in values:
+        with pytest.raises(InvalidOption, match=f"{name} of {registry.get(id).__name__} is"):
+            cases.Case(id, {**given, name: value}).create(registry, density=0.1)
 
 
 @pytest.mark.parametrize("keys", [[], ["a"], ["a", "b"], ["module.a", "module.b", "a"]])

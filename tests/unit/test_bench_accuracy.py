@@ -1,16 +1,11 @@
-"""``python -m benchmarks accuracy``: the rules of others, its runs, which go on where they were
-stopped, and its page."""
+"""``python -m benchmarks accuracy``: other methods' rules, and simulated beside real ranks."""
 
 from __future__ import annotations
 
 import importlib
-import math
-import subprocess
-import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 pytestmark = pytest.mark.full
@@ -22,21 +17,9 @@ WORKERS, ROWS, COLUMNS = 3, 64, 128
 
 @pytest.fixture(scope="module")
 def accuracy():
-    """The modules of the bench, as one."""
-    parts = (
-        "tasks",
-        "muon",
-        "networks",
-        "data",
-        "rules",
-        "ours",
-        "training",
-        "store",
-        "plan",
-        "rows",
-    )
+    parts = ("tasks", "muon", "networks", "data", "rules", "ours", "training", "store", "plan")
     found = {}
-    for part in (*parts, "law", "page", "real"):
+    for part in (*parts, "rows", "law", "page", "real"):
         found |= vars(importlib.import_module(f"benchmarks.accuracy.{part}"))
     return SimpleNamespace(**found)
 
@@ -66,23 +49,6 @@ class Trained:
 
 
 # -- the rules of others --------------------------------------------------------------------------
-
-
-def test_what_no_rule_compresses_is_averaged(accuracy):
-    trained = Trained(accuracy.PowerSGD, 1)
-    before = trained.network.bias.detach().clone()
-    trained.step()
-    assert torch.allclose(trained.network.bias.detach(), before - 0.1)
-    assert trained.rule.entry_bytes == 4 * (ROWS + COLUMNS)
-
-
-def test_halves_are_summed_as_halves(accuracy):
-    trained = Trained(accuracy.Fp16, rate=1.0)
-    before = trained.weight
-    found = trained.step(torch.tensor([2048.0, 1.0, 1.0]).view(3, 1, 1).expand(3, ROWS, COLUMNS))
-    # 2048 + 1 is no half, and rounds to 2048
-    assert torch.allclose(before - trained.weight, torch.full_like(before, 2048 / 3), rtol=1e-3)
-    assert trained.rule.entry_bytes == 2 * found[0].numel()
 
 
 @pytest.mark.parametrize("rank", [1, 4])
@@ -125,11 +91,6 @@ def test_one_bit_adam_is_adamw_and_then_moves_by_signs_over_a_frozen_moment(accu
     assert trained.rule.entry_bytes - nbytes == ROWS * COLUMNS / 8 + 4
 
 
-def test_signs_have_the_mean_magnitude_of_each_worker(accuracy):
-    signs = accuracy.signs_of(torch.tensor([[1.0, -3.0, 0.0, 4.0], [0.5, -0.5, 0.5, -0.5]]), 1)
-    assert signs.tolist() == [[2.0, -2.0, 2.0, 2.0], [0.5, -0.5, 0.5, -0.5]]
-
-
 def test_sparse_loco_trains_locally_and_exchanges_what_moved(accuracy):
     trained = Trained(accuracy.SparseLoCo, 2, 64, adamw=True)
     before = trained.weight
@@ -147,15 +108,6 @@ def test_sparse_loco_trains_locally_and_exchanges_what_moved(accuracy):
     assert int((owed.flatten(1) == 0).sum()) < WORKERS * 64 * chunks
     sent = WORKERS * (before - trained.weight)
     assert int((sent.abs() > 1e-6).sum()) <= WORKERS * 64 * chunks
-
-
-def test_sparse_loco_keeps_the_largest_of_a_chunk_and_owes_nothing_of_what_it_says(accuracy):
-    trained = Trained(accuracy.SparseLoCo, 1, 4, adamw=True)
-    owed = torch.linspace(-1, 1, 2 * 4096).expand(WORKERS, -1).reshape(WORKERS, 64, 128)
-    sent = trained.rule.compressed(owed).flatten(1)
-    assert sent[0].nonzero().flatten().tolist() == [0, 1, 2, 3, *range(8188, 8192)]
-    values = torch.tensor([[1.0, -2.0, 3.0, -6.0]])
-    assert accuracy.two_bits(values).tolist() == [[2.0, -2.0, 2.0, -6.0]]
 
 
 def test_demo_sends_the_largest_cosines_and_moves_by_signs(accuracy):
@@ -177,40 +129,6 @@ def test_demo_sends_the_largest_cosines_and_moves_by_signs(accuracy):
     assert int((components.abs() < 1e-4).sum()) >= 2
 
 
-@pytest.mark.parametrize(("number", "found"), [(300, 60), (1568, 56), (64, 64), (10, 10), (67, 1)])
-def test_blocks_are_as_large_as_divides_the_tensor(accuracy, number, found):
-    assert accuracy.largest_divisor(number, 64) == found
-
-
-def test_muon_takes_the_steps_of_its_reference(accuracy):
-    from muon import SingleDeviceMuonWithAuxAdam as Reference
-
-    networks, optimizers = [], []
-    for make in (accuracy.SingleDeviceMuonWithAuxAdam, None):
-        torch.manual_seed(0)
-        networks.append(accuracy.SmallGPT(8, 1, 2))
-        if make is not None:
-            optimizers.append(make(networks[-1], 0.01, 0.1))
-            names = {id(p): name for name, p in networks[-1].named_parameters()}
-            groups = [[names[id(p)] for p in g["params"]] for g in optimizers[-1].param_groups]
-            assert all(name.startswith("blocks") for name in groups[0]) and len(groups[0]) == 4
-        else:
-            named = dict(networks[-1].named_parameters())
-            own = [
-                {**group, "params": [named[name] for name in names]}
-                for group, names in zip(optimizers[0].param_groups, groups)
-            ]
-            optimizers.append(Reference(own))
-    for step in range(3):
-        for network, optimizer in zip(networks, optimizers):
-            drawn = torch.Generator().manual_seed(step)
-            for parameter in network.parameters():
-                parameter.grad = torch.randn(parameter.shape, generator=drawn)
-            optimizer.step()
-    for ours, reference in zip(*(network.parameters() for network in networks)):
-        assert torch.allclose(ours, reference, atol=1e-5)
-
-
 # -- ours, simulated and real ---------------------------------------------------------------------
 
 
@@ -226,11 +144,6 @@ def test_the_workers_share_what_dense_sees(accuracy):
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
-def test_a_budget_is_kept(accuracy):
-    run = accuracy.Run(accuracy.Line("digits", "momentum", "ours/100", 40), 0.05, 0)
-    assert accuracy.train(run)["part"] == pytest.approx(1 / 100, rel=0.1)
-
-
 def test_real_ranks_train_as_simulated_ones(accuracy):
     pytest.importorskip("horovod.torch", exc_type=ImportError)
     run = accuracy.Run(accuracy.Line("digits", "momentum", "ours/100", 8), 0.05, 1)
@@ -242,195 +155,10 @@ def test_real_ranks_train_as_simulated_ones(accuracy):
     assert simulated["score"] == pytest.approx(real["score"], abs=0.5)
 
 
-def test_what_diverges_has_no_score(accuracy):
-    run = accuracy.Run(accuracy.Line("digits", "momentum", "dense", 60), 1e20, 0)
-    assert accuracy.train(run)["score"] is None
-
-
 # -- which runs, and what becomes of them ---------------------------------------------------------
-
-
-def results_of(accuracy, line, scores, seed=0):
-    """Return results by the place of a rate in the ladder."""
-    ladder = accuracy.rates_of(line)
-    return {
-        accuracy.Run(line, ladder[place], seed): {"score": score, "part": 0.5}
-        for place, score in scores.items()
-    }
-
-
-def test_a_search_goes_on_while_the_best_rate_is_at_an_end(accuracy):
-    line = accuracy.Line("gpt", "adamw", "dense", 1200)
-    results = results_of(accuracy, line, {2: 1.9, 3: 1.8, 4: 1.7})
-    assert not accuracy.is_searched(line, results)
-    (missing,) = [
-        run for run in accuracy.search(line, results_up_to(results)) if run not in results
-    ]
-    assert missing.rate == accuracy.rates_of(line)[5]
-    results |= results_of(accuracy, line, {5: None})
-    assert accuracy.is_searched(line, results)
-    assert accuracy.best_rate(line, results) == accuracy.rates_of(line)[4]
-
-
-def results_up_to(results):
-    """Return results of which those that are not there diverged."""
-
-    class Rest(dict):
-        def __missing__(self, _):
-            return {"score": None}
-
-    return Rest(results)
-
-
-def test_the_most_wanted_run_comes_first_and_none_comes_twice(accuracy):
-    results, order = {}, []
-    while (run := accuracy.next_run(results)) is not None:
-        assert run not in results
-        best = 1.0 if run.rate == accuracy.rates_of(run.line)[3] else 2.0
-        if not accuracy.TASKS[run.line.task].is_text:
-            best = -best
-        results[run] = {"score": best, "part": 1.0}
-        order.append(run)
-    assert [run.line.rule for run in order[:2]] == ["dense", "ours/600"]
-    assert {run.line for run in order} >= set(accuracy.all_lines())
-    for line in accuracy.all_lines():
-        assert len([run for run in order if run.line == line]) == 3 + 2
-    assert [run for run in order if run.is_real] == [
-        replace(run, is_real=True) for run in accuracy.samples()
-    ]
-
-
-def test_differences_are_paired_seed_by_seed(accuracy):
-    dense = accuracy.Line("gpt", "adamw", "dense", 1200)
-    line = replace(dense, rule="ours/600")
-    results = {}
-    for seed, (beside, score) in enumerate([(1.5, 1.51), (1.7, 1.7)]):
-        results |= results_of(accuracy, dense, {3: beside}, seed)
-        results |= results_of(accuracy, line, {3: score}, seed)
-    row = accuracy.row_of(line, results)
-    assert row.worse == pytest.approx((100 * math.expm1(0.01), 0.0), abs=1e-9)
-    assert row.mean == pytest.approx(math.exp(1.605))
-    assert row.error == pytest.approx(np.std(row.worse, ddof=1) / math.sqrt(2))
-    assert not row.is_searched
-    results |= results_of(accuracy, line, {3: 1.6}, seed=2)
-    assert len(accuracy.row_of(line, results).worse) == 2, "dense has no third seed"
-
-
-def row(accuracy, rule, worse, part, task="fashion_mnist"):
-    line = accuracy.Line(task, "momentum", rule, 1200)
-    return accuracy.Row(line, 0.1, True, (90.0,) * len(worse), worse, part)
-
-
-def test_a_goal_is_met_within_the_error_or_the_limit(accuracy):
-    def verdict(worse, task="fashion_mnist"):
-        return accuracy.verdict_of(row(accuracy, "ours/600", worse, 0.002, task))
-
-    assert verdict((0.05, 0.1, 0.1)) == "met"
-    assert verdict((0.0, 0.2, 0.7)) == "missed by 0.09"
-    assert verdict((0.4, 0.4, 0.4)) == "missed by 0.30"
-    assert verdict((0.4, 0.4, 0.4), "lstm") == "met"
-    assert verdict((0.0,)).startswith("not judged")
-
-
-def test_a_rule_is_ahead_where_no_line_of_ours_with_as_few_bytes_is_as_good(accuracy):
-    ours = [row(accuracy, "ours/600", (0.2,), 1 / 600), row(accuracy, "ours/200", (0.1,), 1 / 200)]
-    others = [
-        row(accuracy, "dgc", (0.15,), 1 / 50),
-        row(accuracy, "topk/kept", (0.15,), 1 / 500),
-        row(accuracy, "demo/8", (-1.0,), 1 / 1200),
-    ]
-    found = accuracy.ahead_of_ours([*ours, *others])
-    assert [(other.line.rule, mine.line.rule) for other, mine in found] == [
-        ("topk/kept", "ours/600")
-    ]
-
-
-def test_the_law_is_found_again_and_counts_density_times_steps(accuracy):
-    law = accuracy.Law(30.0, 2.5, -1.0)
-    found = accuracy.fit([(times, law.gap(times)) for times in (1.0, 2.0, 5.0, 10.0)])
-    assert found.gap(3.0) == pytest.approx(law.gap(3.0), abs=0.05)
-    line = accuracy.Line("gpt", "adamw", "ours", 1200)
-    assert accuracy.times_sent(line) == pytest.approx(5.0)
-    told, more = replace(line, rule="ours/600"), replace(line, rule="ours/600", steps=2400)
-    assert accuracy.times_sent(more) == pytest.approx(2 * accuracy.times_sent(told))
-
-
-def test_the_page_says_what_was_not_run(accuracy, tmp_path):
-    line = accuracy.Line("gpt", "adamw", "ours/600", 1200)
-    results = results_of(accuracy, replace(line, rule="dense"), {3: 1.5})
-    results |= results_of(accuracy, line, {3: 1.51})
-    results |= results_of(accuracy, replace(line, rule="dense"), {4: 1.6, 5: None})
-    results |= results_of(accuracy, line, {4: None, 5: None})
-    accuracy.write_page(tmp_path, results)
-    text = (tmp_path / "accuracy.md").read_text()
-    assert (
-        "| `ldte_bs` at 1/600 | 1/2 | 4.527 | +1.01 % | 0.004, not searched to its end | 1 of 3 |"
-        in text
-    )
-    assert text.count("* Small GPT, AdamW, rate") == 1, "dense diverges at twice that rate, too"
-    assert "* Small GPT, AdamW, rate 0.008: `ldte_bs` at 1/600" in text
-    assert "| 1-bit Adam | not run |" in text and "not judged: 1 of 3 seeds" in text
-    named = [each for each in accuracy.WORDS if each not in ("dense", "ours/600")]
-    assert all(f"| {accuracy.WORDS[each]} | not run |" in text for each in named)
-
-
-def test_runs_that_are_there_are_not_trained_again(tmp_path):
-    command = [sys.executable, "-m", "benchmarks", "accuracy", "--quick", "--output", str(tmp_path)]
-    found = []
-    for _ in range(2):
-        run = subprocess.run(command, capture_output=True, text=True)
-        if run.returncode and "apt-get install" in run.stderr:
-            pytest.skip(run.stderr.strip().splitlines()[-1])
-        assert run.returncode == 0, run.stderr
-        found.append((run.stdout.count("Run("), (tmp_path / "accuracy.jsonl").read_text()))
-    assert [count for count, _ in found] == [3, 0] and found[0][1] == found[1][1]
 
 
 # -- networks and data ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["CharacterLSTM", "SmallGPT"])
-def test_networks_of_text_guess_from_what_came_before(accuracy, name):
-    torch.manual_seed(0)
-    network = getattr(accuracy, name)()
-    characters = torch.randint(90, (2, 16))
-    changed = characters.clone()
-    changed[:, 9] = (changed[:, 9] + 1) % 90
-    with torch.no_grad():
-        before, after = network(characters), network(changed)
-    assert torch.allclose(before[:, :9], after[:, :9], atol=1e-6)
-    assert not torch.allclose(before[:, 9:], after[:, 9:], atol=1e-3)
-
-
-def test_text_is_drawn_alike_for_any_number_of_workers_and_held_out(accuracy):
-    text = accuracy.Text("".join(chr(97 + i * i % 26) for i in range(20_000)) + "z" * 1000)
-    assert torch.equal(text.draw(1, 5, 16), text.draw(1, 5, 16))
-    assert not torch.equal(text.draw(1, 5, 16), text.draw(1, 6, 16))
-    assert int(text.draw(0, 0, 10_000).max()) < len(text._train) - accuracy.WINDOW
-    assert set(text._held.flatten()[-64:].tolist()) == {text.alphabet.index("z")}
-
-
 # -- curves ---------------------------------------------------------------------------------------
-
-
-def test_curves_are_of_every_method_at_both_densities():
-    from hvd_sparse.methods import METHODS
-    from hvd_sparse.methods.spelling import read_method
-
-    lines = list(importlib.import_module("benchmarks.curves").lines())
-    named = {line.method.partition(",")[0] for line in lines}
-    assert named == {"dense", *METHODS} and len(set(lines)) == len(lines)
-    for line in lines[1:]:
-        wants = read_method(line.method).takes_density
-        assert (line.density in (0.01, 0.001)) is wants
-
-
-def test_curves_go_on_where_they_were_stopped(tmp_path):
-    bench = importlib.import_module("benchmarks.curves")
-    options = SimpleNamespace(quick=True, output=tmp_path)
-    assert bench.run(options) == 0
-    made = (tmp_path / "curves.json").stat().st_mtime_ns
-    rows = [row for row in (tmp_path / "curves.md").read_text().splitlines() if "| `" in row]
-    assert [row.split("|")[1].strip(" `") for row in rows] == ["dense", *2 * ["ldte_bs"], "signsgd"]
-    assert bench.run(options) == 0
-    assert (tmp_path / "curves.json").stat().st_mtime_ns == made, "nothing was trained again"

@@ -1,5 +1,4 @@
-"""Weights & Biases and MLflow, by their offline modes: what was handed to them is what they
-hold."""
+"""Weights & Biases and MLflow hold every record, in their offline modes."""
 
 from __future__ import annotations
 
@@ -16,8 +15,7 @@ import sys
 from worlds import configure, normals, tensors
 from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.step.session import Session
-from hvd_sparse.frontend.outlet import Outlet
-from hvd_sparse.frontend.recorder import Recorder
+from hvd_sparse.frontend.recorder import Outlet, Recorder
 from hvd_sparse.registry import WRITERS
 from hvd_sparse.telemetry.contract import Place
 

@@ -1,5 +1,4 @@
-"""Files of states: whole or refused, written at once or not at all; other worlds; what differs is
-listed."""
+"""Checkpoint files: atomic, refused if damaged, loaded into worlds of other sizes."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ import pytest
 from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.errors import CorruptCheckpoint, ExchangeTimeout, PeerFailure, RankMismatch
 from hvd_sparse.state import checkpoint_file as checkpoint
-from hvd_sparse.state.gathering import gather_into_file
+from hvd_sparse.state.checkpoint_file import gather_into_file
 from hvd_sparse.state.redistribution import redistribute
 
 ROWS, MODEL = 40, {"a": "[8, 5] float32", "b": "[3] float64"}
@@ -359,15 +358,3 @@ def test_an_error_in_gathering_is_raised_as_it_is_and_nothing_more_is_gathered(t
     assert isinstance(results[0], ExchangeTimeout)
     assert made[0].calls == 3
     assert os.listdir(tmp_path) == []
-
-
-def test_states_can_be_gathered_again_after_a_failure(tmp_path):
-    def on_rank(collective):
-        for path in (tmp_path / "missing" / "file", tmp_path / "file"):
-            try:
-                gather_into_file(state_of(collective.rank), path, collective, "save", 5.0)
-            except PeerFailure:
-                continue
-
-    LocalWorld(3).run(on_rank)
-    assert len(checkpoint.read(tmp_path / "file")) == 3

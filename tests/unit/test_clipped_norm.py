@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hvd_sparse.ddp import register
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.frontend.torch.clipping import clip_alone
+from hvd_sparse.torch.gradients import clip_alone
 
 BOUND, STEPS = 0.5, 6
 MAKERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {

@@ -1,5 +1,4 @@
-"""Workers die while states are brought together, or in training: all go on from one point, with all
-that is owed."""
+"""Elastic runs: whenever workers die, all others resume from one point with all residuals."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ import pytest
 import worlds
 
 from hvd_sparse.errors import RankMismatch
-from hvd_sparse.state.commits import Commits
+from hvd_sparse.state.redistribution import Commits
 
 EXCHANGES = 4
 """Of a rejoining with two tensors: the roll call, a sum of each, and that all have joined."""
@@ -107,7 +106,6 @@ def rejoin(workers, exchange=99, failing=frozenset()):
 
 
 def old_world():
-    """Three workers that have trained together."""
     workers = [Worker(number) for number in range(3)]
     assert rejoin(workers) == [None] * 3
     for _ in range(2):
@@ -240,3 +238,21 @@ def test_two_states_are_kept_while_training_goes_on():
     for worker in old_world():
         assert len(worker.commits._commits) == 2
         assert worker.commits._base is worker.commits._loose is None
+
+
+def test_where_ranks_only_changed_places_residuals_stay_with_their_workers():
+    workers = old_world()
+    before = [worker.owes().tobytes() for worker in workers]
+    assert rejoin([workers[2], workers[0], workers[1]]) == [None] * 3
+    assert [worker.owes().tobytes() for worker in workers] == before
+    assert [worker.state["rank"] for worker in workers] == [1, 2, 0]
+
+
+def test_survivors_at_different_steps_are_refused_on_all_ranks():
+    states = [worker.state for worker in old_world()]
+    states[1]["tensors"]["a"]["steps"] += 1
+    with pytest.raises(
+        RankMismatch,
+        match=r"'a' has made \[2, 3\] steps .* give the compressor to the elastic state",
+    ):
+        worlds.run(3, lambda c: Commits().rejoin(states[c.rank], c, "share", 5.0))

@@ -15,7 +15,6 @@ pytest.importorskip("numba", reason="these are tests of the engine numba")
 
 from hvd_sparse.kernels.numba import (
     CompiledKernels,
-    directions,
     fused,
     lists,
     packing_loops,
@@ -25,7 +24,7 @@ from hvd_sparse.kernels.numba import (
 
 COMPILED = {
     name: value
-    for module in (directions, fused, lists, packing_loops, rows, scans)
+    for module in (fused, lists, packing_loops, rows, scans)
     for name, value in vars(module).items()
     if hasattr(value, "py_func")
     and value.py_func.__module__ == module.__name__

@@ -8,18 +8,11 @@ import pickle
 
 import pytest
 import worlds
-from compressors import SPECS, NumpyCompressor, making
+from compressors import SPECS, NumpyCompressor
 from worlds import configure, tensors
 
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.compressor import Compressor, say_alone
-
-
-@pytest.fixture
-def make():
-    """Makes compressors in a world of one, and closes them."""
-    with making() as make_one:
-        yield make_one
 
 
 def test_two_live_compressors_of_one_name_are_refused_with_the_remedies(make):

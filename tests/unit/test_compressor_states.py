@@ -11,18 +11,11 @@ import re
 import numpy as np
 import pytest
 import worlds
-from compressors import SPECS, making
+from compressors import SPECS
 from worlds import configure
 
 from hvd_sparse.errors import CorruptCheckpoint, RankMismatch
 from hvd_sparse.types import TensorSpec
-
-
-@pytest.fixture
-def make():
-    """Makes compressors in a world of one, and closes them."""
-    with making() as make_one:
-        yield make_one
 
 
 @pytest.mark.parametrize("over", ["tensor", "group"])

@@ -1,5 +1,4 @@
-"""Configurations: made from ids, mappings or objects, told apart by what ranks must share, and back
-from JSON."""
+"""Configurations: made from ids, mappings or objects, compared by what ranks share, in JSON."""
 
 from __future__ import annotations
 
@@ -108,46 +107,30 @@ def test_unknown_options_are_refused_with_those_there_are():
         create(min_size=3, dense=True)
 
 
-WRONG = [
-    ("min_numel", -1),
-    ("min_numel", 1.5),
-    ("min_numel", True),
-    ("timeout_s", 0),
-    ("timeout_s", float("inf")),
-    ("timeout_s", float("nan")),
-    ("timeout_s", "soon"),
-    ("timeout_s", True),
-    ("wire", "gpu"),
-    ("wire", None),
-    ("name", ""),
-    ("name", 3),
-    ("compress_1d", 1),
-    ("rollback", "no"),
-    ("allow_dense", None),
-    ("telemetry", "yes"),
-    ("telemetry_every", 0),
-    ("on_nonfinite", "ignore"),
-    ("groups", 0),
-    ("groups", "all"),
-    ("groups", "plan"),
-    ("groups", [["a"], ["a"]]),
-    ("groups", [[1]]),
-    ("select_over", "bucket"),
-    ("select_over", True),
-    ("max_gathered_bytes", 0),
-    ("max_gathered_bytes", 1e6),
-    ("clip_grad_norm", 0.0),
-    ("clip_grad_norm", "1"),
-    ("check_replicas_every", -1),
-    ("check_replicas_every", 1.5),
-    ("check_replicas_every", True),
-]
+WRONG = {
+    "min_numel": [-1, 1.5, True],
+    "timeout_s": [0, float("inf"), float("nan"), "soon", True],
+    "wire": ["gpu", None],
+    "name": ["", 3],
+    "compress_1d": [1],
+    "rollback": ["no"],
+    "allow_dense": [None],
+    "telemetry": ["yes"],
+    "telemetry_every": [0],
+    "on_nonfinite": ["ignore"],
+    "groups": [0, "all", "plan", [["a"], ["a"]], [[1]]],
+    "select_over": ["bucket", True],
+    "max_gathered_bytes": [0, 1e6],
+    "clip_grad_norm": [0.0, "1"],
+    "check_replicas_every": [-1, 1.5, True],
+}
 
 
-@pytest.mark.parametrize(("option", "value"), WRONG, ids=str)
-def test_options_of_the_wrong_kind_are_refused_by_name_and_value(option, value):
-    with pytest.raises(InvalidOption, match=re.escape(f"{option} is {value!r}")):
-        create(**{option: value})
+@pytest.mark.parametrize("option", WRONG)
+def test_options_of_the_wrong_kind_are_refused_by_name_and_value(option):
+    for value in WRONG[option]:
+        with pytest.raises(InvalidOption, match=re.escape(f"{option} is {value!r}")):
+            create(**{option: value})
 
 
 def test_an_unknown_engine_is_refused_when_it_is_named_not_when_it_is_used():
@@ -210,8 +193,6 @@ def test_str_names_every_part_and_option():
 
 
 class Recorder(Methods):
-    """What a frontend is given by a named method."""
-
     @classmethod
     def _create(cls, params, configuration, process_set, grad_scaler):
         return params, configuration, process_set
@@ -243,7 +224,6 @@ SPECIAL = {
 
 
 def required(method):
-    """The options without a default."""
     parameters = inspect.signature(getattr(Recorder, method)).parameters.values()
     return {p.name: 0.1 for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty}
 

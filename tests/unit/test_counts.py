@@ -38,12 +38,6 @@ def test_count_is_at_least_one_and_at_most_all(numel, density, count):
     assert count_from_density(numel, density) == count
 
 
-@pytest.mark.parametrize("hundredths", [29, 57, 58])
-def test_count_is_not_lost_to_the_rounding_of_a_product(hundredths):
-    assert hundredths / 100 * 100 != hundredths
-    assert count_from_density(100, hundredths / 100) == hundredths
-
-
 @given(
     world_size=st.integers(2, 512),
     entries=st.integers(1, 10_000),

@@ -164,8 +164,6 @@ def test_states_go_between_compiled_and_plain_models() -> None:
 
 
 class Rooted(nn.Module):
-    """A model with a parameter of the root module's own."""
-
     def __init__(self) -> None:
         super().__init__()
         self.scale, self.layer = nn.Parameter(torch.ones(6)), nn.Linear(8, 6)

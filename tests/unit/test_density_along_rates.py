@@ -1,5 +1,4 @@
-"""Densities that follow the learning rate: their mean over a run is the one that was asked for, and
-what cannot be followed is an error with its remedy."""
+"""Densities that follow the learning rate have the mean that was asked for."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from torch.optim import lr_scheduler
 
 from hvd_sparse.ddp import register
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.frontend.torch.rates import foresee
+from hvd_sparse.frontend.torch.optimizer import foresee
 from hvd_sparse.methods.builder import density_for
 
 STEPS = 30

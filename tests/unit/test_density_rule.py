@@ -30,8 +30,6 @@ def by_shape(name, shape):
 
 
 def sent(configuration, steps=1):
-    """Entries that both ranks together sent of every tensor."""
-
     def script(collective):
         session = Session(configuration, SPECS, collective)
         for step in range(steps):

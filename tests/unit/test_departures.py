@@ -4,24 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import worlds
-from worlds import configure, normals, tensors
 
-from hvd_sparse.frontend.outlet import Outlet
-from hvd_sparse.frontend.recorder import Recorder
-from hvd_sparse.step.departures import (
-    BLOCK,
-    EVERY,
-    INDEX_BYTES,
-    MOST_STEPS,
-    ROOM,
-    STEP,
-    Departures,
-)
-from hvd_sparse.step.session import Session
-from hvd_sparse.telemetry.contract import Place
-
-SPECS = tensors((20, 50), (7,))
+from hvd_sparse.step.tensor_state import BLOCK, EVERY, MOST_STEPS, ROOM, STEP, Departures
 
 
 @pytest.mark.parametrize("first", [-1, 10**9])
@@ -52,11 +36,11 @@ def test_what_waits_to_be_entered_is_bounded():
     tenth = np.arange(0, 10_000, 10, dtype=np.uint32)
     for step in range(100):
         departures.note(step, tenth)
-        waiting = len(departures._indices) // INDEX_BYTES
+        waiting = sum(indices.size for _, indices in departures._buffer)
         assert waiting <= 10_000 // ROOM + MOST_STEPS * STEP + tenth.size
     for step in range(100, 100 + 2 * MOST_STEPS):
         departures.note(step, tenth[:0])
-        assert len(departures._steps) <= 2 * MOST_STEPS
+        assert len(departures._buffer) <= 2 * MOST_STEPS
 
 
 def test_a_part_of_a_large_tensor_stands_for_all_of_it():
@@ -78,39 +62,3 @@ def test_a_part_of_a_large_tensor_stands_for_all_of_it():
     unwatched = np.array([BLOCK], np.uint32)
     last = departures.waited(indices, 400) / indices.size
     assert departures.waited(unwatched, 400) == round(last)
-
-
-def told(every: int, parts: dict[str, str], *, spoils: int | None = None) -> dict[int, list[float]]:
-    """The staleness of 24 steps' records; step ``spoils`` has NaN, and is done again."""
-    heard: list[dict] = []
-
-    def train(collective) -> None:
-        session = Session(configure(density=0.05, **parts), SPECS, collective)
-        recorder = Recorder(session.step, every, Outlet([heard.append], Place()))
-        for step in range(24):
-            gradients = normals(SPECS, 0, step)
-            if step == spoils:
-                session.reduce({**gradients, "t1": np.full(7, np.nan, np.float32)})
-            session.reduce(gradients)
-        recorder.close()
-
-    worlds.run(1, train)
-    return {
-        each["step"]: [each["tensors"][key]["staleness"] for key in ("t0", "t1")] for each in heard
-    }
-
-
-@pytest.mark.parametrize("parts", [{}, {"codec": "ternary"}, {"codec": "golomb"}])
-def test_staleness_is_the_same_however_rarely_it_is_asked_for(parts):
-    always, seldom = told(1, parts), told(8, parts)
-    assert list(seldom) == [1, 8, 16, 24]
-    assert seldom == {step: always[step] for step in seldom}
-    assert always[24][0] > 2, "entries wait"
-
-
-def test_a_step_that_was_taken_back_has_sent_nothing():
-    without, with_it = told(1, {}), told(8, {}, spoils=5)
-    assert {step: with_it[step] for step in with_it if step > 8} == {
-        step: without[step] for step in with_it if step > 8
-    }
-    assert len(with_it) == 4

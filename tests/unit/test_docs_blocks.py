@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from blocks import ROOT, blocks_for, blocks_of, commands_of
+from blocks import ROOT, blocks_for, commands_of
 from installed import is_installed
 from programs import run_documented
 
@@ -82,11 +82,3 @@ def write_a_run(path: Path) -> None:
 def run_block(block, command: str, folder: Path) -> None:
     done = run_documented(command, folder)
     assert done.returncode == 0, f"{block.name}\n{done.stdout}\n{done.stderr}"
-
-
-def test_marks_are_read():
-    page = "<!-- runs: torch, on -->\n\n```python\na = 1\n```\n\ntext\n\n```sh\nls\n```\n"
-    first, second = blocks_of(page, "page")
-    assert (first.action, first.where, first.goes_on) == ("runs", "torch", True)
-    assert (first.name, first.text) == ("page:3", "a = 1\n")
-    assert (second.action, second.language) == ("", "sh")

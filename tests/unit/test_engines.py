@@ -9,61 +9,40 @@ from programs import run_python
 WITHOUT_NUMBA = (
     "import sys, logging; logging.basicConfig(format='%(message)s'); sys.modules['numba'] = None\n"
 )
+RESOLVE = "from hvd_sparse.kernels.engines import resolve_engine\nkernels = resolve_engine('{}')\n"
 
 
 def test_without_numba_it_is_numpy_which_says_so_once():
     script = (
         "from hvd_sparse.kernels import reference\n"
         "from hvd_sparse.kernels.engines import resolve_engine\n"
+        "assert resolve_engine(None) is resolve_engine(None) is reference"
     )
-    done = run_python(
-        "-c",
-        WITHOUT_NUMBA + script + "assert resolve_engine(None) is resolve_engine(None) is reference",
-    )
+    done = run_python("-c", WITHOUT_NUMBA + script)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("pip install 'hvd-sparse[fast]'") == 1
 
 
 def test_numpy_that_was_asked_for_says_nothing():
-    done = run_python(
-        "-c",
-        WITHOUT_NUMBA
-        + "from hvd_sparse.kernels.engines import resolve_engine\nresolve_engine('numpy')",
-    )
+    done = run_python("-c", WITHOUT_NUMBA + RESOLVE.format("numpy"))
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_numba_that_is_asked_for_and_not_there_is_an_error_with_the_remedy():
-    done = run_python(
-        "-c",
-        WITHOUT_NUMBA
-        + "from hvd_sparse.kernels.engines import resolve_engine\nresolve_engine('numba')",
-    )
+@pytest.mark.parametrize(("engine", "extra"), [("numba", "fast"), ("torch", "torch")])
+def test_an_engine_that_is_asked_for_and_not_there_is_an_error_with_the_remedy(engine, extra):
+    done = run_python("-c", f"import sys; sys.modules['{engine}'] = None\n{RESOLVE.format(engine)}")
     assert done.returncode == 1
     assert "InvalidOption" in done.stderr
-    assert "pip install 'hvd-sparse[fast]'" in done.stderr
-
-
-def test_torch_that_is_asked_for_and_not_there_is_an_error_with_the_remedy():
-    done = run_python(
-        "-c",
-        "import sys; sys.modules['torch'] = None\n"
-        "from hvd_sparse.kernels.engines import resolve_engine\nresolve_engine('torch')",
-    )
-    assert done.returncode == 1
-    assert "InvalidOption" in done.stderr
-    assert "pip install 'hvd-sparse[torch]'" in done.stderr
+    assert f"pip install 'hvd-sparse[{extra}]'" in done.stderr
 
 
 @pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
 def test_the_engine_torch_needs_no_numba():
-    done = run_python(
-        "-c",
-        WITHOUT_NUMBA
-        + "import numpy as np\nfrom hvd_sparse.kernels.engines import resolve_engine\n"
-        "kernels = resolve_engine('torch')\n"
-        "assert kernels.take_largest(np.arange(9.0), 2).indices.tolist() == [7, 8]",
+    script = (
+        "import numpy as np\n"
+        "assert kernels.take_largest(np.arange(9.0), 2).indices.tolist() == [7, 8]"
     )
+    done = run_python("-c", WITHOUT_NUMBA + RESOLVE.format("torch") + script)
     assert (done.returncode, done.stderr) == (0, "")
 
 

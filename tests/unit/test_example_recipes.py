@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
-from example_data import make_cifar10, make_image_folder, make_penn_treebank
+from example_data import make_cifar10
 
 pytestmark = pytest.mark.full
 
@@ -35,23 +32,6 @@ def options(*arguments: str, recipe: str = "CIFAR10", monkeypatch=None):
     return module.read_arguments(module.make_parser("", chosen), chosen)
 
 
-def test_cifar10_is_read_with_its_channels_last(tmp_path):
-    from recipes import cifar10
-
-    make_cifar10(tmp_path, images=4)
-    (images, labels), (tested, _) = cifar10.load(tmp_path)
-    assert images.shape == (20, 32, 32, 3) and images.dtype == np.uint8 and len(tested) == 4
-    import pickle
-
-    folder = tmp_path / "cifar-10-batches-py"
-    second = pickle.loads((folder / "data_batch_2").read_bytes())
-    red, green = second[b"data"][0][:1024], second[b"data"][0][1024:2048]
-    assert images[4, :, :, 0].ravel().tolist() == red.tolist()
-    assert images[4, :, :, 1].ravel().tolist() == green.tolist()
-    assert labels[4:8].tolist() == second[b"labels"]
-    assert np.array_equal(cifar10.load(folder)[0][0], images)
-
-
 def test_cifar10_says_what_it_lacks(tmp_path):
     from recipes import cifar10
 
@@ -59,92 +39,6 @@ def test_cifar10_says_what_it_lacks(tmp_path):
     (tmp_path / "cifar-10-batches-py" / "data_batch_3").unlink()
     with pytest.raises(SystemExit, match=r"lacks data_batch_3: --data wants the unpacked CIFAR-10"):
         cifar10.load(tmp_path)
-
-
-def test_batches_of_images_are_an_epoch_in_a_new_order_shifted_and_mirrored():
-    from recipes import cifar10
-
-    images = np.zeros((10, 32, 32, 3), np.uint8)
-    images[:, 16, 16] = (np.arange(10)[:, None] + 1) * 20
-    batches = cifar10.Batches(images, np.arange(10), 3, None, seed=0)
-    assert len(batches) == 3
-    orders, places = [], set()
-    for _ in range(20):
-        epoch = list(batches)
-        orders.append(tuple(np.concatenate([labels for _, labels in epoch])))
-        for pixels, labels in epoch:
-            assert pixels.shape == (3, 32, 32, 3) and pixels.dtype == np.float32
-            raw = np.round((pixels * cifar10.STD + cifar10.MEAN) * 255)
-            for image, label in zip(raw, labels):
-                (row,), (column,) = np.nonzero(image[:, :, 0])
-                assert image[row, column].tolist() == [(label + 1) * 20] * 3
-                places.add((row, column))
-    assert len(set(orders)) > 1 and all(len(set(order)) == 9 for order in orders)
-    rows, columns = zip(*places)
-    assert (min(rows), max(rows)) == (12, 20)
-    assert (min(columns), max(columns)) == (11, 20), "15 mirrors to 16; shifts are up to 4"
-    assert len(list(cifar10.Batches(images, np.arange(10), 3, 2, seed=0))) == 2
-    with pytest.raises(SystemExit, match="10 images a worker are less than a batch of 11"):
-        cifar10.Batches(images, np.arange(10), 11, None, seed=0)
-
-
-def test_penn_treebank_is_read_line_by_line_with_an_end(tmp_path):
-    from recipes import penn_treebank
-
-    make_penn_treebank(tmp_path, lines=3)
-    ids, vocabulary = penn_treebank.load(tmp_path)
-    assert vocabulary == 15 and len(ids["train"]) == 3 * 13 and len(ids["valid"]) == 13
-    train = ids["train"].tolist()
-    assert train[12] == train[25] == train[38] and train[1] == train[13]
-    (tmp_path / "ptb.test.txt").write_text("word0 nobody knows")
-    with pytest.raises(SystemExit, match=r"words that ptb\.train\.txt lacks, such as 'knows'"):
-        penn_treebank.load(tmp_path)
-    (tmp_path / "ptb.valid.txt").unlink()
-    with pytest.raises(SystemExit, match=r"lacks ptb\.valid\.txt"):
-        penn_treebank.load(tmp_path)
-
-
-def test_windows_go_on_where_the_last_ended_and_ranks_have_columns_of_their_own():
-    from recipes.penn_treebank import Windows
-
-    ids = np.arange(100)  # 2 ranks x 2 columns of 25
-    first, second = (list(Windows(ids, 2, 7, rank, 2)) for rank in range(2))
-    assert len(first) == len(second) == 3
-    assert [inputs[:, 0].tolist() for inputs, _ in first] == [[0, 25], [7, 32], [14, 39]]
-    assert [inputs[:, 0].tolist() for inputs, _ in second] == [[50, 75], [57, 82], [64, 89]]
-    for inputs, following in first + second:
-        assert (following == inputs + 1).all() and inputs.shape == (2, 7)
-    assert len(list(Windows(ids, 2, 7, 0, 2, steps=1))) == 1
-    with pytest.raises(SystemExit, match="100 words are too few for 2 workers"):
-        Windows(ids, 2, 25, 0, 2)
-
-
-def test_a_folder_of_images_is_read_by_class(tmp_path):
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("PIL")
-    from PIL import Image
-    from recipes.image_folder import MEAN, STD, ImageFolder
-
-    make_image_folder(tmp_path, images=3)
-    tested = ImageFolder(tmp_path / "val", 21, augments=False)
-    assert tested.classes == ["n01", "n02"] and len(tested) == 6
-    assert [label for _, label in tested.files] == [0, 0, 0, 1, 1, 1]
-    even = np.full((48, 60, 3), (10, 130, 250), np.uint8)
-    even[:, :6] = even[:, -6:] = 99  # beyond the middle square of 42
-    Image.fromarray(even).save(tmp_path / "val" / "n02" / "0.png")
-    pixels, label = tested[3]
-    assert label == 1 and pixels.shape == (3, 21, 21) and pixels.dtype == torch.float32
-    expected = (np.array([10, 130, 250], np.float32) / 255 - MEAN) / STD
-    assert np.allclose(pixels.numpy(), expected[:, None, None], atol=1e-6)
-
-    torch.manual_seed(0)
-    trained = ImageFolder(tmp_path / "train", 21, augments=True)
-    once, again = trained[0][0], trained[0][0]
-    assert once.shape == (3, 21, 21) and not torch.equal(once, again)
-    with pytest.raises(SystemExit, match="is not there: --data wants train/CLASS/ and val/CLASS/"):
-        ImageFolder(tmp_path / "nothing", 21, augments=False)
-    with pytest.raises(SystemExit, match="holds no images"):
-        ImageFolder(tmp_path, 21, augments=False)
 
 
 @pytest.mark.parametrize(
@@ -158,21 +52,6 @@ def test_networks_of_pytorch_have_the_published_sizes(name, parameters):
     assert sum(p.numel() for p in network.parameters()) == parameters
     side, classes = (64, 1000) if name == "resnet50" else (32, 10)
     assert network(torch.zeros(2, 3, side, side)).shape == (2, classes)
-
-
-def test_the_lstm_of_pytorch_has_the_published_size_and_carries_its_state():
-    torch = pytest.importorskip("torch")
-    from recipes.torch_networks import Language
-
-    with torch.device("meta"):
-        large = Language(10_000)
-    assert sum(p.numel() for p in large.parameters()) == 66_034_000
-    torch.manual_seed(0)
-    small, words = Language(50, width=8, dropout=0.0), torch.arange(12).reshape(2, 6)
-    whole = small(words).reshape(2, 6, 50)
-    small.forget()
-    parts = [small(part).reshape(2, 3, 50) for part in (words[:, :3], words[:, 3:])]
-    assert torch.allclose(torch.cat(parts, dim=1), whole, atol=1e-6)
 
 
 def test_rates_warm_up_and_fall(monkeypatch):
@@ -193,8 +72,6 @@ def test_rates_warm_up_and_fall(monkeypatch):
 
 
 class Recorded:
-    """What a method is called with."""
-
     @classmethod
     def __getattr__(cls, name):
         return lambda params, **options: (name, options)
@@ -256,31 +133,7 @@ def test_terngrad_leaves_the_optimizer_its_work(monkeypatch):
     assert not is_handed_over(args)
 
 
-def test_horovods_own_compressors_are_counted(monkeypatch):
-    from common import Counter
-    from recipes.options import build_compression
-
-    args = options("--method", "fp16", monkeypatch=monkeypatch)
-    half = SimpleNamespace(compress=lambda x: (x.astype(np.float16), None))
-    stock = SimpleNamespace(fp16=half)
-    metered = build_compression(args, 7, None, "p", "o", stock, Counter())
-    metered.compress(np.zeros(5, np.float32))
-    assert metered.stats()["bytes_sent"] == 10
-
-
 def test_an_unknown_method_is_refused_on_the_command_line(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         options("--method", "ldtebs", monkeypatch=monkeypatch)
     assert "did you mean 'ldte_bs'?" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", ["resnet20", "vgg16"])
-def test_networks_of_keras_have_the_sizes_of_those_of_pytorch(name):
-    pytest.importorskip("tensorflow")
-    if os.environ.get("TF_USE_LEGACY_KERAS") != "1":
-        pytest.skip("Keras 2 is chosen before TensorFlow is imported")
-    from recipes import keras_networks
-
-    network = getattr(keras_networks, name)()
-    trained = sum(int(np.prod(w.shape)) for w in network.trainable_weights)
-    assert trained == {"resnet20": 269_722, "vgg16": 14_724_042}[name]

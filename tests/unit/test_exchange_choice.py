@@ -1,5 +1,4 @@
-"""Where ranks are, which exchange ``auto`` takes, and what an exchange refuses to be joined
-with."""
+"""The placement of ranks, the choice of ``auto``, and parts that an exchange refuses."""
 
 from __future__ import annotations
 

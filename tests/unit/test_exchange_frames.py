@@ -1,4 +1,4 @@
-"""Frames of indices or values alone are refused where they are not what a tensor waits for."""
+"""Frames that are not what a tensor waits for are refused."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import struct
 
 import numpy as np
 import pytest
+import worlds
+from conformance.codec_checks import selection_of
 from conformance.forgeries import forged
 
 from hvd_sparse.errors import CorruptPayload
@@ -17,6 +19,9 @@ from hvd_sparse.exchanges._entries import (
     write_indices,
     write_values,
 )
+from hvd_sparse.kernels import reference
+from hvd_sparse.registry import CODECS
+from hvd_sparse.step.receiver import Sum, write_sum
 from hvd_sparse.types import Selection
 
 TEN = np.arange(10, dtype=np.float32)
@@ -77,3 +82,18 @@ def test_values_that_are_not_the_whole_of_a_tensor_are_refused(what):
 def test_indices_that_no_rank_writes_are_refused(what):
     with pytest.raises(CorruptPayload):
         read_indices(REFUSED_INDICES[what], 10)
+
+
+@pytest.mark.parametrize(
+    ("numel", "dtype"), [(999, "float32"), (1_001, "float32"), (1_000, "float64")]
+)
+def test_a_payload_of_another_tensor_is_refused_by_name(numel, dtype):
+    (spec,) = worlds.tensors((50, 20))
+    codec = CODECS.create("index_value")
+    frame = codec.encode(selection_of((1, 2), numel, dtype))
+    words = f"'t0' has 1000 entries of float32; a payload for it is for {numel} of {dtype}"
+    with pytest.raises(CorruptPayload, match=words):
+        write_sum(
+            Sum(spec, codec, [(slice(0, 1_000), frame)], np.zeros(1_000, np.float32), 1.0),
+            reference,
+        )

@@ -1,13 +1,9 @@
-"""TensorFlow's threads take subnormal numbers for zero, others do not: frames are read alike on
-both, to the bit."""
+"""Frames are read alike, to the bit, by threads that flush subnormal numbers to zero."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from programs import run_python
 
 pytest.importorskip("torch", reason="it sets how a thread treats subnormal numbers")
 
@@ -46,9 +42,7 @@ for codec, those, meant in zip(codecs, frames, values):
 
 
 def test_codecs_do_not_depend_on_how_a_thread_treats_subnormal_numbers():
-    tests = Path(__file__).resolve().parents[1]
-    script = f"import sys; sys.path[:0] = {[str(tests.parent), str(tests)]!r}\n{SCRIPT}"
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    run = run_python("-c", SCRIPT)
     assert run.returncode == 0, run.stderr
 
 
@@ -80,7 +74,5 @@ for error in LocalWorld(3, worlds.TIMEOUT_S).run_all(script, (1,)):
 
 def test_a_rank_that_alone_takes_subnormal_numbers_for_zero_is_named_before_the_first_step():
     """Its sums of the same messages would be others, and the replicas with them."""
-    tests = Path(__file__).resolve().parents[1]
-    script = f"import sys; sys.path[:0] = {[str(tests.parent), str(tests)]!r}\n{HANDSHAKE}"
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    run = run_python("-c", HANDSHAKE)
     assert run.returncode == 0, run.stderr

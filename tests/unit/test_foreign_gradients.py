@@ -1,10 +1,8 @@
-"""Optimizers that are handed over, under DDP in a world of one: what came through no compressor is
-updated as the optimizer itself does it, and what torch offers around a step goes on working."""
+"""Optimizers that are handed over, under DDP: gradients outside the compressor, scalers, hooks."""
 
 from __future__ import annotations
 
 import copy
-import pickle
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +17,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from hvd_sparse.ddp import DdpCompressor, register
+from hvd_sparse.ddp import register
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.torch.optimizer import read_optimizer, unhooked
 from hvd_sparse.memories.adam_correction import AdamCorrection
@@ -128,7 +126,6 @@ def test_a_gradient_that_passes_the_compressor_by_is_refused_where_others_came_t
 
 
 def scaled(name: str, *, hands_over: bool) -> tuple[list[torch.Tensor], list[float]]:
-    """Train with a scaler; the third step has infinite gradients."""
     model, optimizer = made(name)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
     handle = handed(model, optimizer, grad_scaler=scaler) if hands_over else None
@@ -167,18 +164,6 @@ def test_step_hooks_are_called_once_a_step() -> None:
     assert called == ["pre", "post", "global"] * 2
 
 
-def test_two_models_with_optimizers_of_their_own_take_their_steps() -> None:
-    pairs = [made("sgd") for _ in range(2)]
-    handles: list[DdpCompressor] = [register(model, density=0.1) for model, _ in pairs]
-    for model, optimizer in pairs:
-        before = model.module.weight.detach().clone()
-        loss_of(model, 0).backward()
-        optimizer.step()
-        assert not torch.equal(model.module.weight, before)
-    for handle in handles:
-        handle.close()
-
-
 @pytest.mark.parametrize(
     ("base", "memory"),
     [
@@ -211,25 +196,6 @@ def test_a_derived_optimizer_that_only_adds_options_is_known(
         base(parameters, lr=0.1)
     assert memory in read_optimizer(Named(parameters, "mine")).memories
     assert not read_optimizer(Other(parameters, lr=0.1)).memories
-
-
-def test_a_copy_and_a_pickle_are_optimizers_of_torch() -> None:
-    temperature = nn.Parameter(torch.ones(3))
-    model, optimizer = made("adamw", temperature)
-    handle = handed(model, optimizer)
-    (loss_of(model, 0) + (temperature**2).sum()).backward()
-    optimizer.step()
-    mine = optimizer.state[temperature]
-    for other in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
-        assert type(other) is torch.optim.AdamW
-        assert other.param_groups[0]["lr"] == 0.02
-        copied = other.param_groups[0]["params"][-1]
-        assert torch.equal(other.state[copied]["exp_avg"], mine["exp_avg"])
-        for parameter in other.param_groups[0]["params"]:
-            parameter.grad = torch.ones_like(parameter)
-        other.step()
-        assert other.state[copied]["step"] == 2
-    handle.close()
 
 
 def test_a_compiled_step_is_the_step() -> None:
@@ -354,3 +320,40 @@ def test_torchs_own_muon_is_taken_over_and_goes_on_from_its_state() -> None:
     ours, plain = (state["state"][0]["momentum_buffer"] for state in states)
     assert (ours - plain).abs().max() < 0.02 * plain.abs().max()
     assert (ends[0] - ends[1]).abs().max() < 0.02 * (ends[1] - start).abs().max()
+
+
+def scheduled(name: str, *, first: str) -> list[torch.Tensor]:
+    """Train with a schedule, which is made before the compressor, behind it, or without one.
+
+    A schedule puts a ``step`` of the optimizer's class on the object.
+    """
+    model, optimizer = made(name)
+    handle = handed(model, optimizer) if first == "compressor" else None
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+    if first == "schedule":
+        handle = handed(model, optimizer)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss_of(model, step).backward()
+        optimizer.step()
+        schedule.step()
+    if handle is not None:
+        handle.close()
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_a_schedule_may_be_made_before_the_compressor_or_behind_it(name: str) -> None:
+    before, behind, plain = (
+        scheduled(name, first=first) for first in ("schedule", "compressor", "neither")
+    )
+    for one, other in zip(before, behind, strict=True):
+        assert torch.equal(one, other)
+    same(before, plain)
+
+
+def test_a_step_that_somebody_put_on_the_object_is_refused() -> None:
+    model, optimizer = made("sgd")
+    optimizer.step = optimizer.step  # type: ignore[method-assign]
+    with pytest.raises(InvalidOption, match="was replaced on the object"):
+        handed(model, optimizer)

@@ -1,8 +1,8 @@
-"""Which tensors travel together, and that it makes no difference to anything but the number of
-messages."""
+"""Groups of tensors change nothing but the number of messages."""
 
 from __future__ import annotations
 
+import math
 import tracemalloc
 
 import numpy as np
@@ -12,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.step.buckets import grouped, one_per_tensor
+from hvd_sparse.step.buckets import grouped, merge_small, one_per_tensor
 from hvd_sparse.step.session import Session
 
 SPECS = worlds.tensors((40, 3), (7, 9), (300, 2), (5, 5), (64, 8), (9, 9))
 KEYS = [spec.key for spec in SPECS]
 STEPS = 6
+SHAPES = st.lists(st.lists(st.integers(0, 40), max_size=3).map(tuple), max_size=12)
 
 
 def buckets(groups):
@@ -110,3 +111,35 @@ def test_groups_do_not_change_in_the_middle_of_a_step():
         session.step.regroup(buckets(1))
 
     worlds.run(2, script)
+
+
+@given(
+    shapes=SHAPES,
+    min_numel=st.integers(0, 100),
+    compress_1d=st.booleans(),
+    bucket_bytes=st.integers(1, 4_000),
+)
+def test_small_neighbours_share_a_bucket_and_every_compressed_tensor_is_in_exactly_one(
+    shapes, min_numel, compress_1d, bucket_bytes
+):
+    specs = worlds.tensors(*shapes)
+    configuration = worlds.configure(min_numel=min_numel, compress_1d=compress_1d)
+    wanted = [
+        i
+        for i, shape in enumerate(shapes)
+        if 0 < math.prod(shape) >= min_numel and (compress_1d or len(shape) > 1)
+    ]
+    assert one_per_tensor(specs, configuration) == [(i,) for i in wanted]
+    plan = merge_small(specs, configuration, bucket_bytes)
+    assert [i for bucket in reversed(plan) for i in bucket] == wanted
+
+
+@given(shapes=SHAPES, bucket_bytes=st.integers(1, 2_000))
+def test_a_bucket_is_closed_by_the_tensor_that_fills_it(shapes, bucket_bytes):
+    """Expected bytes: 8 an entry, a quarter of the entries, at least one of each tensor."""
+    plan = merge_small(worlds.tensors(*shapes), worlds.configure(density=0.25), bucket_bytes)
+    cost = {i: 8 * max(1, math.prod(shape) // 4) for i, shape in enumerate(shapes)}
+    for number, bucket in enumerate(plan):
+        filled = sum(cost[i] for i in bucket)
+        assert filled >= bucket_bytes or number == len(plan) - 1
+        assert filled - cost[min(bucket)] < bucket_bytes

@@ -10,8 +10,8 @@ pytest.importorskip("horovod.torch", reason="it is there for Horovod's wait", ex
 import itertools
 import time
 
-from hvd_sparse.torch import last_gradient_wait
-from hvd_sparse.torch.last_gradient_wait import MOST_SKIPPED, LastGradientWait
+from hvd_sparse.torch import wire
+from hvd_sparse.torch.wire import MOST_SKIPPED, LastGradientWait
 
 
 def answering(answers: list[bool]) -> tuple[Callable[[], bool], list[bool]]:
@@ -32,7 +32,7 @@ def asked(wait: LastGradientWait, answer: bool) -> int:
 
 
 def test_a_rest_ends_when_the_others_have_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(last_gradient_wait, "LONGEST_S", 600.0)
+    monkeypatch.setattr(wire, "LONGEST_S", 600.0)
     wait = LastGradientWait()
     is_done, said = answering([False, False, True])
     wait.take(is_done, time.monotonic() - 600.0)  # the gradients took long to come

@@ -15,7 +15,6 @@ worlds_of = pytest.mark.parametrize("world_size", [1, 2, 3, 5, 8])
 
 
 def own(rank):
-    """What a rank brings: of a length and values of its own."""
     return np.arange(rank + 1, dtype=np.float32) + 10 * rank
 
 
@@ -38,15 +37,6 @@ def test_allreduce_adds_in_rank_order_in_the_dtype_given(world_size):
         lambda c: c.allreduce(values[c.rank : c.rank + 1], "x").wait(TIMEOUT_S)
     ):
         assert result.dtype == np.float32 and result.tolist() == [expected]
-
-
-@worlds_of
-def test_broadcast_gives_the_roots_array_to_all(world_size):
-    root = world_size - 1
-    results = LocalWorld(world_size, TIMEOUT_S).run(
-        lambda c: c.broadcast(np.full(3, c.rank), root, "x").wait(TIMEOUT_S).tolist()
-    )
-    assert results == [[root] * 3] * world_size
 
 
 @worlds_of
@@ -75,7 +65,8 @@ def test_what_was_submitted_may_be_overwritten_afterwards():
 def test_bytes_are_counted_by_rank():
     world = LocalWorld(3, TIMEOUT_S)
     world.run(lambda c: c.allgather(own(c.rank), "x").wait(TIMEOUT_S))
-    assert (world.sent, world.received) == ([4, 8, 12], [24, 24, 24])
+    assert world.sent == [4, 8, 12]
+    assert [counts["allgather.x"] for counts in world.wire_received] == [20, 16, 12]
 
 
 def test_a_rank_that_does_not_come_is_named():

@@ -21,7 +21,6 @@ WORDS = "come to .* bytes in one collective, which moves at most .*: send fewer 
 
 
 def context_of(keys):
-    """A context that can write."""
     members = dict.fromkeys(range(len(keys)), SimpleNamespace())
     return ExchangeContext(
         rank=0,

@@ -1,5 +1,4 @@
-"""``select_over="group"``: one selection from all tensors that travel together; everything else
-stays a tensor's own."""
+"""``select_over="group"``: one selection from all tensors of a group."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ import pytest
 import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from merged import KEYS, MERGED, NUMEL, bits, configure, lost, train
+from merged import KEYS, MERGED, NUMEL, SPECS, bits, configure, lost, train
 
 from hvd_sparse.checks import count_from_density
 from hvd_sparse.registry import CODECS, MEMORIES, SELECTORS
@@ -172,8 +171,6 @@ def test_a_share_is_bounded_and_the_rest_stays():
 
 
 class Watched(TopK):
-    """Top-k that notes how large the vectors are that it searches."""
-
     id = "watched"
     searched: ClassVar[list[int]] = []
 
@@ -193,3 +190,49 @@ def test_a_steady_group_is_chosen_from_what_the_passes_took_along(rollback):
     assert set(Watched.searched) == {NUMEL}
     searched = replace(configure(rollback=False), selector=TopK(0.05))
     assert watched[0] == bits(train(searched, **steady))[0]
+
+
+class Told(TopK):
+    """Top-k that notes how large a vector was, and whether it was given a threshold to start at."""
+
+    id = "told"
+    log: ClassVar[list[tuple[int, bool]]] = []
+
+    def find(self, accumulated, context):
+        assert context.moments == context.kernels.moments(accumulated)  # exact, of whole numbers
+        self.log.append((accumulated.size, context.warm is not None))
+        return super().find(accumulated, context)
+
+    def aim(self, numel, warm, memo):
+        return None
+
+
+COLD, WARM = False, True
+PAIR = SPECS[0].numel + SPECS[3].numel
+
+
+@pytest.mark.parametrize(
+    ("plans", "absent", "expected"),
+    [
+        (
+            [1, 1, [["t0", "t3"], ["t1", "t2", "t4"]], 1, 1],
+            {},
+            [(NUMEL, COLD), (NUMEL, WARM), (PAIR, COLD), (NUMEL - PAIR, COLD), (NUMEL, COLD),
+             (NUMEL, WARM)],
+        ),
+        (
+            [1] * 4,
+            {2: ("t1",)},
+            [(NUMEL, COLD), (NUMEL, WARM), (NUMEL - SPECS[1].numel, COLD), (NUMEL, COLD)],
+        ),
+        ([1, 50, 1], dict.fromkeys(range(3), KEYS[:4]), [(512, COLD), (512, WARM), (512, WARM)]),
+    ],
+    ids=["other groups", "a gradient is missing", "one gradient alone"],
+)  # fmt: skip
+def test_a_search_starts_where_just_its_tensors_ended_and_any_other_starts_cold(
+    plans, absent, expected
+):
+    Told.log.clear()
+    configuration = replace(configure(), selector=Told(0.05))
+    train(configuration, ranks=1, plans=plans, steps=len(plans), absent=absent)
+    assert Told.log == expected

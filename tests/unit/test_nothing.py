@@ -1,5 +1,4 @@
-"""``Compression.nothing`` gives Horovod one number a tensor, and the rank its own gradient; on real
-ranks ``frontends/test_docs_on_ranks.py`` trains with it."""
+"""``Compression.nothing`` gives Horovod one number a tensor, and the rank its own gradient."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from hvd_sparse.memories.momentum_correction import MomentumCorrection
 from hvd_sparse.memories.momentum_feedback import MomentumFeedback
 from hvd_sparse.methods import METHODS, Methods
 from hvd_sparse.optimizer_memory import OF_ADAM, OF_MUON, OF_SGD, Handover, warn_of_rare_entries
-from hvd_sparse.plan.trial import WAYS
+from hvd_sparse.plan.policy import WAYS
 
 SGD = Handover("SGD", OF_SGD)
 ADAM = Handover("Adam", OF_ADAM)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import worlds
 from hypothesis import given, settings
@@ -11,9 +10,8 @@ from hypothesis import strategies as st
 from hvd_sparse.collectives.topology import in_nodes_of
 from hvd_sparse.errors import PeerFailure
 from hvd_sparse.kernels import reference
-from hvd_sparse.plan.costs import REPETITIONS, SIZES, Costs, Route, sizes_of
+from hvd_sparse.plan.costs import REPETITIONS, Costs, Route
 from hvd_sparse.plan.group_plan import GroupPlan
-from hvd_sparse.plan.lines import Line
 from hvd_sparse.plan.measurements import (
     REVIEW_EVERY,
     SETTLING,
@@ -24,8 +22,7 @@ from hvd_sparse.plan.measurements import (
     Measurements,
     StepStarts,
 )
-from hvd_sparse.plan.measuring import FirstSteps
-from hvd_sparse.plan.planner import Instance, end_s, groups, partition_end_s
+from hvd_sparse.plan.measuring import PlannedGroups
 from hvd_sparse.step.buckets import grouped, one_per_tensor
 from hvd_sparse.step.group_selection import name_of
 from hvd_sparse.step.step import Step
@@ -128,20 +125,6 @@ def test_our_own_work_is_no_part_of_the_backward_pass_and_failed_steps_do_not_co
     )
 
 
-def test_lengths_reach_from_the_smallest_tensor_to_all_together():
-    sizes = sizes_of(
-        [{"nbytes": {"a": 500.0, "b": 90_000.0}}, {"nbytes": {"a": 600.0, "b": 100_000.0}}]
-    )
-    assert (
-        sizes[0] == 500
-        and sizes[-1] == 100_600
-        and sizes == sorted(set(sizes))
-        and len(sizes) == SIZES
-    )
-    for nothing in ({}, {"a": 0.0}, {"a": 3.0}):
-        assert len(set(sizes_of([{"nbytes": nothing}]))) == SIZES
-
-
 def test_dear_starts_merge_and_dear_bytes_do_not():
     assert len(planned_with([(10.0, 0.0)]).groups) == 1
     dear_bytes = planned_with([(0.0, 1e-5)], gap_s=0.5)
@@ -149,18 +132,6 @@ def test_dear_starts_merge_and_dear_bytes_do_not():
         "whoever waits for the last gradient makes the step longer"
     )
     assert dear_bytes.predicted_s["planned"] < dear_bytes.predicted_s["all"]
-
-
-def test_what_the_model_does_not_know_of_is_added_to_every_prediction():
-    wires = [(1e-3, 1e-8)]
-    plain, longer = planned_with(wires).predicted_s, planned_with(wires, whole_s=7.0).predicted_s
-    assert longer["default"] == pytest.approx(7.0), (
-        "so long the measured steps took, with these groups"
-    )
-    assert {way: longer[way] - longer["default"] for way in longer} == pytest.approx(
-        {way: plain[way] - plain["default"] for way in plain}
-    )
-    assert planned_with(wires, whole_s=1e-6).predicted_s == plain, "the model is never made quicker"
 
 
 def test_the_slowest_rank_and_the_typical_message_count():
@@ -199,15 +170,6 @@ def test_collectives_behind_the_first_are_measured_and_cannot_overlap(exchange, 
     assert len(planned_with([(10.0, 0.0)] * ranks, on=on).groups) == 1
 
 
-def test_an_exchange_that_sums_first_is_timed_inside_the_nodes():
-    exchange = {"id": "hierarchical", "ranks_per_node": 2}
-    on = route(worlds.configure(groups="planned", compress_1d=False, exchange=exchange), 4, 2)
-    assert on.kinds[0] == "local" and len(on.kinds) > 1
-    inside, between = on.received(1000, 0.0)
-    assert inside == 1000 * on.exchange.inside(on.placement) and between > 0
-    assert planned_with([(1e-3, 1e-8)] * 4, on=on).late.start_s > 0
-
-
 steps_of = st.lists(st.sampled_from([(), (3, 5), (4, 6)]), min_size=len(SPECS), max_size=len(SPECS))
 
 
@@ -225,46 +187,7 @@ def test_every_compressed_tensor_is_in_one_group_no_optimizers_are_mixed_and_no_
     assert GroupPlan.from_dict(plan.to_dict()) == plan
 
 
-def as_ready(instance):
-    """The plan that sends whatever is ready when the wire is free."""
-    layers, ends, start, free_s = np.arange(instance.size), [], 0, 0.0
-    ready_s = np.cumsum(instance.compute_s(layers, layers + 1))
-    while start < instance.size:
-        now_s = max(free_s, float(ready_s[start]))
-        stop = max(start + 1, int(np.searchsorted(ready_s, now_s, "right")))
-        free_s = now_s + float(instance.wire_s(start, stop))
-        ends.append(stop)
-        start = stop
-    return tuple(ends)
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1e5), st.booleans()), min_size=1, max_size=8),
-    st.floats(0, 1),
-)
-def test_groups_of_neighbours_end_as_the_plan_does(layers, start_s):
-    instance = Instance(
-        np.array([backward_s for backward_s, _, _ in layers]),
-        np.ones(len(layers)),
-        np.array([nbytes for _, nbytes, _ in layers]),
-        Line(start_s, 1e-5),
-    )
-    plan = tuple(i for i, (_, _, ends) in enumerate(layers, 1) if ends or i == len(layers))
-    parts = [list(range(start, stop)) for start, stop in groups(plan)]
-    assert partition_end_s(instance, parts[::-1]) <= end_s(instance, plan) * (1 + 1e-9)
-    alone = [(layer,) for layer in range(instance.size)]
-    fused = as_ready(instance)
-    assert partition_end_s(instance, alone) == pytest.approx(end_s(instance, fused)), (
-        "as Horovod fuses"
-    )
-    assert partition_end_s(instance, [range(instance.size)]) == pytest.approx(
-        end_s(instance, (instance.size,))
-    )
-
-
 def measured(planning, rank, good):
-    """A step of one rank."""
     for number, spec in enumerate(reversed(SPECS)):
         planning.measurements.arrive(spec.key, float(rank + number))
         planning.measurements.send(spec.key, 4.0 * spec.numel)
@@ -275,7 +198,7 @@ def run_steps(world_size, outcomes):
     """For every rank, the number of the step that adopted a plan, and the plan."""
 
     def script(collective):
-        planning = FirstSteps(Step(CONFIGURATION, SPECS, DEFAULT, reference), "test", GroupPlan)
+        planning = PlannedGroups(Step(CONFIGURATION, SPECS, DEFAULT, reference), "test")
         good, adopted = False, []
         for step, is_good in enumerate(outcomes):
             plan = planning.next(collective, worlds.TIMEOUT_S, was_good=good)
@@ -305,7 +228,7 @@ def test_where_steps_fail_ranks_measure_on():
 def test_what_goes_wrong_on_rank_0_is_told_to_all_ranks():
     def script(collective):
         planning, good = (
-            FirstSteps(Step(CONFIGURATION, SPECS, DEFAULT, reference), "test", GroupPlan),
+            PlannedGroups(Step(CONFIGURATION, SPECS, DEFAULT, reference), "test"),
             False,
         )
         while not planning.is_due:
@@ -359,14 +282,6 @@ def test_dear_selections_merge_where_a_group_is_selected_from_at_once():
     assert apart.predicted_s["none"] < 0.02, "tensor by tensor, no group saves a start"
 
 
-def test_of_the_groups_own_time_only_the_choice_depends_on_them():
-    found = merged_told(0.0, 1e-6, encode_s=1e-3)
-    plan = merged_plan(found)
-    assert plan.work.byte_s == pytest.approx(1e-6, rel=1e-3)
-    assert plan.predicted_s["planned"] == min(plan.predicted_s.values())
-    assert sorted(position for bucket in plan.buckets(SPECS) for position in bucket) == COMPRESSED
-
-
 def test_tensors_that_no_vector_holds_together_are_planned_apart():
     mixed = [
         TensorSpec(spec.key, spec.shape, "float64" if number % 2 else "float32")
@@ -396,13 +311,3 @@ def test_steps_depart_when_they_take_much_longer_or_shorter_than_at_first():
             (first + REVIEW_EVERY, has_departed),
             (first + 2 * REVIEW_EVERY, has_departed),
         ]
-
-
-def test_steps_that_failed_are_no_reason_to_plan_anew():
-    departure = Departure()
-    for _ in range(SETTLING + WINDOW):
-        departure.begin(None)
-    assert departure.is_due and not departure.judge(departure.median_s)
-    for _ in range(REVIEW_EVERY):
-        departure.begin(0.1)
-    assert departure.is_due and not departure.judge(departure.median_s), "this is the first"

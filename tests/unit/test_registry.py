@@ -102,6 +102,13 @@ def test_a_paper_is_found_under_the_key_of_its_entry(key):
     assert entry.count("{") == entry.count("}")
 
 
+@pytest.mark.parametrize("parts", ALL, ids=lambda r: r.kind)
+def test_a_part_names_a_paper_that_is_listed_or_none(parts):
+    for part in map(parts.get, parts):
+        paper = getattr(part, "paper", None)
+        assert paper is None or (paper in papers() and f"Paper: {paper}" in part.__doc__), part
+
+
 def test_every_error_is_a_sparse_error_and_one_that_python_knows():
     import hvd_sparse.errors as errors
 

@@ -1,5 +1,4 @@
-"""Replicas that drift apart are noticed by the carrier of the next step, and the tensor is
-named."""
+"""Replicas that drift apart are noticed in the next step, and the tensor is named."""
 
 from __future__ import annotations
 

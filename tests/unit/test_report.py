@@ -1,25 +1,21 @@
-"""A report holds every run beside the others, in one file that fetches nothing, and can be read on
-a telephone and on a wide screen."""
+"""A report compares runs in one file that fetches nothing."""
 
 from __future__ import annotations
 
 import html
 import json
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import worlds
-from installed import browser
 from worlds import configure, normals, tensors
 
 from hvd_sparse.cli import main
-from hvd_sparse.cli._runs import read_run, read_runs
+from hvd_sparse.cli.report import read_run, read_runs
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.frontend.outlet import Outlet
-from hvd_sparse.frontend.recorder import Recorder
+from hvd_sparse.frontend.recorder import Outlet, Recorder
 from hvd_sparse.step.session import Session
 from hvd_sparse.telemetry.contract import Place
 from hvd_sparse.telemetry.jsonl import JsonLines
@@ -30,8 +26,6 @@ NAMES = ("sparse <b>", "topk $x_1$", "dense")
 
 
 def train(path: Path, method: str, **options: Any) -> None:
-    """Twelve steps of two ranks, with a loss."""
-
     def run(collective: Any) -> None:
         session = Session(configure(method, 0.1, **options), SPECS, collective)
         outlet = Outlet([JsonLines(str(path))], Place(collective.rank, 2))
@@ -96,54 +90,6 @@ def test_the_page_names_nothing_that_is_elsewhere(page):
     assert len(text) < 2_000_000
 
 
-def test_no_two_things_on_the_page_have_one_id(page):
-    ids = re.findall(r' id="([^"]+)"', page.read_text(encoding="utf-8"))
-    shared = {each for each in ids if ids.count(each) > 1}
-    used = set(re.findall(r'(?:href="|url\()#([^")]+)', page.read_text(encoding="utf-8")))
-    assert not shared & used, "a picture would take another's"
-
-
-LOOK = """<script>
-addEventListener("load", () => {
-  const box = each => each.getBoundingClientRect(), all = q => [...document.querySelectorAll(q)];
-  document.title = JSON.stringify({
-    fetched: performance.getEntriesByType("resource").length,
-    overflow: document.documentElement.scrollWidth - innerWidth,
-    widths: all("figure svg").map(each => box(each).width),
-    lowest: Math.min(...all("figure svg text").map(each => box(each).height)),
-    outside: all("figure svg text").filter(each => box(each).width > 0 && (box(each).left < 0 ||
-      box(each).right > innerWidth)).length,
-    columns: new Set(all("figure").map(each => box(each).left)).size,
-  });
-});</script>"""
-
-
-def look(page: Path, width: int) -> dict[str, Any]:
-    """Open the page in a browser of that width, and return what it measures there."""
-    program = browser()
-    if program is None:
-        pytest.skip("no Chromium is installed: apt-get install chromium-headless-shell")
-    copy = page.with_name(f"look-{width}.html")
-    copy.write_text(page.read_text(encoding="utf-8") + LOOK, encoding="utf-8")
-    command = [program, "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},900"]
-    command += ["--virtual-time-budget=3000", "--dump-dom", copy.as_uri()]
-    run = subprocess.run(command, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    (title,) = re.findall(r"<title>(\{.*?\})</title>", run.stdout)
-    found: dict[str, Any] = json.loads(html.unescape(title))
-    return found
-
-
-@pytest.mark.parametrize(("width", "columns"), [(400, 1), (1400, 2)])
-def test_a_browser_shows_it_at_two_widths_and_fetches_nothing(page, width, columns):
-    seen = look(page, width)
-    assert seen["fetched"] == 0
-    assert seen["overflow"] <= 0 and seen["outside"] == 0
-    assert len(seen["widths"]) == 11 and min(seen["widths"]) > 320
-    assert seen["lowest"] >= 8, "letters are too small to read"
-    assert seen["columns"] == columns
-
-
 def test_what_an_exchange_does_not_know_is_said_in_its_place(tmp_path):
     pytest.importorskip("matplotlib", reason="draws the pictures")
     train(tmp_path / "x.jsonl", "topk", exchange="gtopk")
@@ -181,7 +127,6 @@ def test_bytes_add_up_over_intervals(files):
 
 
 def step_with(**fields: Any) -> str:
-    """A line of a step, with other fields."""
     whole = {"step": 1, "seconds": 1, "step_s": 1, "total": {"bytes_sent": 1}, "tensors": {}}
     return json.dumps({"event": "step", **whole, **fields}) + "\n"
 

@@ -71,7 +71,6 @@ CONFIGURATIONS = {
 
 
 def made_of(options):
-    """A configuration that compresses everything."""
     everything = {"min_numel": 1, "compress_1d": True, "allow_dense": False}
     return Configuration.create(**everything, timeout_s=worlds.TIMEOUT_S, **options)
 

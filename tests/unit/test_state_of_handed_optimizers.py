@@ -1,5 +1,4 @@
-"""The state of an optimizer that is handed over, beside the same optimizer by itself: moments go
-over and come back, may be cleared, and settings may change at any step."""
+"""The state of an optimizer that is handed over, beside the same optimizer by itself."""
 
 from __future__ import annotations
 
@@ -55,8 +54,6 @@ every_optimizer = pytest.mark.parametrize("name", sorted(MAKERS))
 
 
 class Program:
-    """A model and an optimizer, handed over or not."""
-
     def __init__(
         self,
         name: str,

@@ -1,5 +1,4 @@
-"""A step in good health: order of results, dense steps, steps that are begun again, and what
-Horovod does to them."""
+"""A step in good health: order of results, dense steps, steps that are begun again."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -29,6 +28,7 @@ from hvd_sparse.errors import (
     UnsupportedReduction,
 )
 from hvd_sparse.kernels import reference
+from hvd_sparse.kernels.contract import Kernels
 from hvd_sparse.step.session import Session
 
 SPARSE = configure(on_nonfinite="raise")
@@ -43,15 +43,14 @@ def spoil_last_gradient(session, given):
 def break_kernel(session, given):
     """A fault of this machine's own, once, in the middle of a later tensor's step."""
 
-    def accumulate_and_take(gradient, residual, out, aim):
-        if gradient.size == SPECS[1].numel:
-            session.step.pipeline.kernels = reference
-            raise MemoryError("out of memory")
-        return reference.accumulate_and_take(gradient, residual, out, aim)
+    class Broken(Kernels):
+        def accumulate_and_take(self, gradient, *others):
+            if gradient.size == SPECS[1].numel:
+                session.step.pipeline.kernels = reference
+                raise MemoryError("out of memory")
+            return super().accumulate_and_take(gradient, *others)
 
-    session.step.pipeline.kernels = SimpleNamespace(
-        **{**vars(reference), "accumulate_and_take": accumulate_and_take}
-    )
+    session.step.pipeline.kernels = Broken()
 
 
 NOT_FINITE = (

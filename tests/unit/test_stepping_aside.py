@@ -1,5 +1,4 @@
-"""What both frontends' ``Compression.auto`` share: which residuals must still be sent, and what a
-step took."""
+"""``Compression.auto`` in both frontends: residuals that must still be sent, and step times."""
 
 from __future__ import annotations
 
@@ -54,7 +53,6 @@ def test_what_was_under_way_in_another_world_is_owed_again():
 
 @pytest.fixture
 def now(monkeypatch):
-    """The time that is read, in seconds."""
     now = SimpleNamespace(s=100.0)
     monkeypatch.setattr(measurements, "time", SimpleNamespace(perf_counter=lambda: now.s))
     return now

@@ -1,5 +1,4 @@
-"""Processes that are suspended, or whose one thread holds Python's lock: what passes then is
-nobody's fault."""
+"""Processes that are suspended, or one of whose threads holds Python's lock."""
 
 from __future__ import annotations
 
@@ -13,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 from harness import slow
 
-from hvd_sparse.watch import clock as clocks
-from hvd_sparse.watch.ending import EXIT_CODE
+from hvd_sparse.watch import ledger as clocks
+from hvd_sparse.watch.watchdog import EXIT_CODE
 
 LIMIT_S = slow(3.0)
 

@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 import tiers
-from tiers import TESTS, Slice, is_short, select, unit_of
+from tiers import TESTS, Slice, select
 
 
 class Item:
-    """A test that was collected, as far as the tiers look at it."""
-
     def __init__(self, file: str, name: str, world: object = None, *marks: str) -> None:
         self.path = TESTS / file
         self.nodeid = f"tests/{file}::{name}"
@@ -46,14 +44,6 @@ def test_ten_slices_take_every_test_that_is_left_out_once():
     assert sorted(taken, key=id) == sorted(LEFT_OUT, key=id)
 
 
-def test_tests_of_one_launch_are_in_one_slice():
-    launch = [Item("frontends/test_x.py", f"test_{each}[4]", (4, "mpi")) for each in "abc"]
-    assert len({unit_of(item) for item in launch}) == 1
-    assert unit_of(launch[0]) != unit_of(Item("frontends/test_x.py", "test_a[3]", (3, "mpi")))
-    others = [Item("frontends/test_x.py", f"test_{each}") for each in "abc"]
-    assert len({unit_of(item) for item in others}) == 1
-
-
 @pytest.mark.parametrize("text", ["", "3", "3/0", "a/b", "-1/10"])
 def test_what_is_no_slice_is_refused(text):
     with pytest.raises(pytest.UsageError, match="3/10"):
@@ -63,7 +53,3 @@ def test_what_is_no_slice_is_refused(text):
 def test_every_file_of_the_short_run_is_there():
     files = {path.name for folder in tiers.RANKS for path in Path(TESTS / folder).glob("test_*.py")}
     assert files >= tiers.SHORT_ON_RANKS
-
-
-def test_a_file_outside_the_folders_of_ranks_needs_no_entry():
-    assert is_short(Item("planning/test_new.py", "test_a"))

@@ -1,5 +1,4 @@
-"""Gradients that a program changes while Horovod has them, and what is kept of those of the past;
-without ranks."""
+"""Gradients that a program changes while Horovod has them."""
 
 from __future__ import annotations
 
@@ -12,8 +11,7 @@ pytest.importorskip("horovod.torch", reason="the package imports it", exc_type=I
 import torch
 from torch import nn
 
-from hvd_sparse.torch.changes import Changes
-from hvd_sparse.torch.identity import ParameterIndex
+from hvd_sparse.torch.gradients import Changes
 
 ONE_STEP = object()
 
@@ -158,26 +156,3 @@ def test_a_gradient_that_was_let_go_is_not_overwritten() -> None:
     changes = given(it=parameter)
     parameter.grad = None
     assert changes.take()[0] == []
-
-
-def test_an_index_remembers_one_place_of_each_gradient() -> None:
-    named = [(f"p{i}", nn.Parameter(torch.ones(5))) for i in range(3)]
-    index, kept = ParameterIndex(named), []
-    for _ in range(10):
-        for _, parameter in named:
-            parameter.grad = None
-            parameter.exp().sum().backward()
-            kept.append(parameter.grad)  # so that every gradient lies elsewhere
-    assert len({gradient.data_ptr() for gradient in kept}) == 30
-    assert sorted(index._position_at.values()) == [0, 1, 2]
-    assert [index.find(parameter.grad) for _, parameter in named] == [0, 1, 2]
-
-
-def test_an_index_keeps_a_place_that_another_gradient_has_taken() -> None:
-    named = [(f"p{i}", nn.Parameter(torch.ones(5))) for i in range(2)]
-    index, (one, other) = ParameterIndex(named), [torch.ones(5) for _ in range(2)]
-    for position, gradient in ((0, one), (1, one), (0, other)):
-        parameter = named[position][1]
-        parameter.grad = gradient
-        index.record(position, parameter)
-    assert index._position_at == {one.data_ptr(): 1, other.data_ptr(): 0}

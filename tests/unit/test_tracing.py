@@ -30,23 +30,6 @@ HOROVOD = """[
 """As Horovod 0.28.1 writes it; its end lacks."""
 
 
-def test_nobody_asks_the_clock_while_nobody_listens_and_whoever_does_is_told():
-    spans, told = Spans(), []
-
-    def listener(*span):
-        told.append(span)
-
-    assert spans.now() == 0.0
-    spans.add(listener)
-    spans.tell("select", "a", 0.0)
-    began_s = spans.now()
-    spans.tell("encode", "a", began_s)
-    spans.remove(listener)
-    spans.tell("decode", "a", began_s)
-    assert [span[:3] for span in told] == [("encode", "a", began_s)] and told[0][3] >= began_s
-    assert spans.now() == 0.0
-
-
 @pytest.mark.parametrize(
     ("exchange", "parts"), [("allgather", ["select", "encode", "decode"]), ("gtopk", ["select"])]
 )
@@ -190,14 +173,6 @@ def test_what_is_no_file_is_refused_by_name_and_left_as_it_is(tmp_path, monkeypa
     }
 
 
-def test_a_pipe_that_is_read_is_refused_too(tmp_path, monkeypatch):
-    os.mkfifo(tmp_path / "a.json")
-    reader = os.open(tmp_path / "a.json", os.O_RDONLY | os.O_NONBLOCK)
-    with pytest.raises(InvalidOption, match="no regular file"):
-        TraceFile(tmp_path / "a.json", 0)
-    os.close(reader)
-
-
 @pytest.mark.parametrize("setting", [".", "..", "/", "./", "folder/", "a/..", "nul\0"])
 def test_a_folder_or_no_path_at_all_is_refused_by_name(tmp_path, monkeypatch, setting):
     monkeypatch.chdir(tmp_path)
@@ -205,12 +180,6 @@ def test_a_folder_or_no_path_at_all_is_refused_by_name(tmp_path, monkeypatch, se
     with pytest.raises(InvalidOption, match=r"HVD_SPARSE_TIMELINE is .* cannot be written"):
         follow(Spans(), lambda: 0)
     assert os.listdir(tmp_path) == []
-
-
-def test_an_older_timeline_is_replaced(tmp_path):
-    (tmp_path / "a.json").write_text("x" * 10_000)
-    TraceFile(tmp_path / "a.json", 0).close()
-    assert len(json.loads((tmp_path / "a.json").read_text())) == 2
 
 
 def ends_of_events(text):

@@ -1,5 +1,4 @@
-"""Reduced gradients that a program throws away leave no trace; those that it applies, or keeps, do;
-without ranks."""
+"""Reduced gradients that are thrown away leave no trace; applied ones do."""
 
 from __future__ import annotations
 
@@ -88,7 +87,6 @@ def played(*acts: Callable[[Trainee], object], **options: Any) -> tuple[Any, int
 
 
 def first(trainee: Trainee) -> None:
-    """A step as usual, by which the program shows that an optimizer applies what it gets."""
     trainee.reduce(0)
     trainee.take_step()
     trainee.forget()
@@ -328,7 +326,7 @@ def test_every_memory_goes_back(case: Any) -> None:
             (given,) = worlds.normals(session.step.specs, seed).values()
             session.driver.decompress(*session.driver.compress(0, given), weight)
             if seed == 2:
-                assert session.step.give_up(0)
+                assert session.step.transactions.give_up(0)
             (state,) = session.step.transactions.settle_all().values()
             assert state.steps == 1
             found.append({key: a.tobytes() for key, a in state.memory.arrays().items()})

@@ -15,19 +15,23 @@ from harness import slow
 from programs import run_python
 
 from hvd_sparse.watch import watchdog as watchdogs
-from hvd_sparse.watch.clock import clock
-from hvd_sparse.watch.ending import EXIT_CODE
-from hvd_sparse.watch.ledger import Ledger
+from hvd_sparse.watch.ledger import Ledger, clock
 from hvd_sparse.watch.peers import Answer, Endpoint, Port
-from hvd_sparse.watch.stack import Line, is_in_join, lines_of_main_thread, place_of
-from hvd_sparse.watch.watchdog import Watchdog
+from hvd_sparse.watch.watchdog import (
+    EXIT_CODE,
+    Line,
+    Watchdog,
+    is_in_join,
+    lines_of_main_thread,
+    place_of,
+)
 
 STUCK = """
 import atexit, os, sys, time
 from hvd_sparse.errors import ExchangeTimeout
-from hvd_sparse.watch import ending, watchdog
+from hvd_sparse.watch import watchdog
 atexit.register(time.sleep, 3600)  # as Horovod's own end, which waits for the other ranks
-watchdog.GRACE_S = ending.END_S = 1
+watchdog.GRACE_S = watchdog.END_S = 1
 stuck = watchdog.Watchdog("stuck", 0, 1.0)
 stuck.ledger.begin("a")
 try:
@@ -219,7 +223,7 @@ def test_the_place_is_the_programs_own_innermost_line():
 
 
 def test_reading_the_stack_while_garbage_is_collected_does_not_end_the_process():
-    check_stack_reading("hvd_sparse.watch.stack")
+    check_stack_reading("hvd_sparse.watch.watchdog")
 
 
 def test_the_main_thread_is_seen_in_the_join_of_horovods_package_alone(monkeypatch):

@@ -10,22 +10,42 @@ import torch
 from numpy.typing import DTypeLike
 
 from hvd_sparse.errors import UnsupportedInput
-from hvd_sparse.frontend.torch.staging import (
-    accelerator,
-    is_on_device,
-    to_device,
-    to_host,
-    write_back,
-)
 from hvd_sparse.kernels.contract import Zeros
 from hvd_sparse.kernels.torch.coming import Coming
 from hvd_sparse.kernels.torch.coming import Delivery as TorchDelivery
-from hvd_sparse.kernels.torch.together import run_together
-from hvd_sparse.kernels.torch.vector import Copy, DeviceVector, fetch_all
-from hvd_sparse.step.devices.contract import Answer, Delivery, Late
+from hvd_sparse.kernels.torch.vector import (
+    Copy,
+    DeviceVector,
+    fetch,
+    fetch_all,
+    run_together,
+    upload,
+)
+from hvd_sparse.step.records import Answer, Delivery, Late
 from hvd_sparse.types import TensorSpec
 
 TORCH = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
+
+
+def accelerator() -> str | None:
+    """Return the type of torch's accelerator here, or None without one or before torch 2.6."""
+    if not hasattr(torch, "accelerator"):
+        return None
+    device = torch.accelerator.current_accelerator(check_available=True)
+    return None if device is None else str(device.type)
+
+
+def is_on_device(tensor: torch.Tensor) -> bool:
+    return not tensor.is_cpu and tensor.device.type != "meta"
+
+
+def check_device(name: str, tensor: torch.Tensor) -> None:
+    """Raise UnsupportedInput for a device that nothing can be copied from."""
+    if is_on_device(tensor) and tensor.device.type != accelerator():
+        raise UnsupportedInput(
+            f"tensor {name!r} is on {tensor.device}, which torch does not support here: put the "
+            "model on the CPU or on the device that torch.accelerator (torch 2.6 or later) reports"
+        )
 
 
 def spec_of(name: str, parameter: torch.Tensor) -> TensorSpec:
@@ -40,13 +60,9 @@ def dtype_of(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def check_device(name: str, tensor: torch.Tensor) -> None:
-    """Raise UnsupportedInput for a device that nothing can be copied from."""
-    if is_on_device(tensor) and tensor.device.type != accelerator():
-        raise UnsupportedInput(
-            f"tensor {name!r} is on {tensor.device}, which torch does not support here: put the "
-            "model on the CPU or on the device that torch.accelerator (torch 2.6 or later) reports"
-        )
+def to_host(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with the same entries on the CPU; itself where it is there."""
+    return torch.from_numpy(fetch(tensor.detach())) if is_on_device(tensor) else tensor
 
 
 def own_memory(gradient: torch.Tensor) -> np.ndarray | None:
@@ -67,9 +83,12 @@ def flatten(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray:
     memory = own_memory(gradient)
     if memory is not None:
         return memory
-    copied = to_host(gradient.detach().to(TORCH[spec.accumulator]).contiguous())
-    flat: np.ndarray = copied.numpy().reshape(-1)
+    flat: np.ndarray = to_host(_wide(gradient, spec)).numpy()
     return flat
+
+
+def _wide(gradient: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
+    return gradient.detach().to(TORCH[spec.accumulator]).contiguous().view(-1)
 
 
 def unflatten(flat: np.ndarray, gradient: torch.Tensor) -> torch.Tensor:
@@ -81,17 +100,50 @@ def unflatten(flat: np.ndarray, gradient: torch.Tensor) -> torch.Tensor:
     return like(torch.from_numpy(flat).view(gradient.shape), gradient)
 
 
+def write_back(flat: np.ndarray, gradient: torch.Tensor) -> bool:
+    """Write the result into a device gradient's own memory if it fits, to save an allocation."""
+    kind = torch.float64 if flat.dtype == np.float64 else torch.float32
+    if not is_on_device(gradient) or gradient.dtype != kind or not gradient.is_contiguous():
+        return False
+    gradient.detach().view(-1).copy_(upload(flat, gradient.device))
+    return True
+
+
 def like(dense: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
     """Return the same entries in the gradient's dtype, memory layout and device; the tensor itself
     where it has them."""
-    there = to_device(dense, gradient)
+    there = dense
+    if gradient.device != dense.device:
+        there = upload(dense.numpy(), gradient.device)
     if gradient.is_sparse or gradient.is_contiguous():
         return there.to(gradient.dtype)
     return torch.empty_like(gradient).copy_(there)
 
 
+def vector_of(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray:
+    """Return the gradient as a vector of its device, of the accumulator's dtype, in logical order
+    and in its own memory if possible, without a wait."""
+    return as_vector(_wide(gradient, spec))
+
+
+def late_gradient(gradient: torch.Tensor, spec: TensorSpec) -> Late:
+    """Begin a copy of a device's gradient to the host, flat, in the accumulator's dtype."""
+    return Copy(_wide(gradient, spec))
+
+
+def as_vector(tensor: torch.Tensor) -> np.ndarray:
+    """Return a 1-D, contiguous float32 or float64 tensor as the step's vectors are typed."""
+    return cast(np.ndarray, DeviceVector(tensor))
+
+
+def lies_in(vector: object, gradient: torch.Tensor) -> bool:
+    assert isinstance(vector, DeviceVector)
+    there = vector.tensor
+    return bool(there.dtype == gradient.dtype and there.data_ptr() == gradient.data_ptr())
+
+
 class TorchDevices:
-    """A ``step.devices.contract.Devices``, by position; None for vectors of the host."""
+    """A ``step.records.Devices``, by position; None for vectors of the host."""
 
     def __init__(self, devices: Sequence[torch.device | None]) -> None:
         self._devices = devices
@@ -115,26 +167,3 @@ class TorchDevices:
 
     def together(self, walks: Sequence[Callable[[], None]]) -> None:
         run_together(walks, fetch_all)
-
-
-def vector_of(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray:
-    """Return the gradient as a vector of its device, of the accumulator's dtype, in logical order
-    and in its own memory if possible, without a wait."""
-    wide = gradient.detach().to(TORCH[spec.accumulator])
-    return as_vector(wide.contiguous().view(-1))
-
-
-def late_gradient(gradient: torch.Tensor, spec: TensorSpec) -> Late:
-    """Begin a copy of a device's gradient to the host, flat, in the accumulator's dtype."""
-    return Copy(gradient.detach().to(TORCH[spec.accumulator]).contiguous().view(-1))
-
-
-def as_vector(tensor: torch.Tensor) -> np.ndarray:
-    """Return a 1-D, contiguous float32 or float64 tensor as the step's vectors are typed."""
-    return cast(np.ndarray, DeviceVector(tensor))
-
-
-def lies_in(vector: object, gradient: torch.Tensor) -> bool:
-    assert isinstance(vector, DeviceVector)
-    there = vector.tensor
-    return bool(there.dtype == gradient.dtype and there.data_ptr() == gradient.data_ptr())

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.errors import ExchangeTimeout, InvalidOption
+from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.compressor import Compressor
-from hvd_sparse.frontend.torch.arrays import TorchDevices, flatten, like, spec_of, vector_of
-from hvd_sparse.frontend.torch.clipping import clip
-from hvd_sparse.frontend.torch.optimizer import MOMENTS, Follower, habits_of, refuse_momentum
+from hvd_sparse.frontend.torch.applying import MOMENTS, Follower
+from hvd_sparse.frontend.torch.arrays import (
+    TorchDevices,
+    flatten,
+    is_on_device,
+    like,
+    spec_of,
+    vector_of,
+)
+from hvd_sparse.frontend.torch.optimizer import habits_of, refuse_momentum
 from hvd_sparse.frontend.torch.results import Results
-from hvd_sparse.frontend.torch.staging import is_on_device, say_experimental, say_ways
-from hvd_sparse.frontend.torch.ways import DEVICE, HOST, ways_of
+from hvd_sparse.frontend.torch.ways import DEVICE, HOST, say_experimental, say_ways, ways_of
 from hvd_sparse.kernels.engines import resolve_engine, resolve_engine_by_place
 from hvd_sparse.memories._directions import DirectionState, Moments
 from hvd_sparse.optimizer_memory import Rates, warn_of_rare_entries
-from hvd_sparse.plan.policy import Policy
+from hvd_sparse.plan.measuring import HidingPolicy
+from hvd_sparse.plan.policy import Policy, waiting
 from hvd_sparse.state.checkpoint_file import with_arrays
 from hvd_sparse.state.state_check import IncompatibleKeys
 from hvd_sparse.step.buckets import grouped
@@ -29,16 +37,13 @@ from hvd_sparse.types import Pace
 from hvd_sparse.untyped import GradScaler, Optimizer, Report, State
 
 NORM = "the norm of all gradients, for clip_grad_norm"
+SMALLEST = 1e-6
+"""Added to the norm, as by torch's ``clip_grad_norm_``."""
 
 
 class ParameterCompressor(Compressor):
     """A compressor of the gradients of PyTorch's parameters.
 
-    Parameters
-    ----------
-    named : pairs of name and parameter
-    configuration, place, world_size, policy : as for ``Compressor``
-    grad_scaler : the loss scaler
     carrier_dtype : of single carriers; None takes the accumulator's
     """
 
@@ -75,6 +80,9 @@ class ParameterCompressor(Compressor):
         resolve = resolve_engine_by_place if any(self._stays) else resolve_engine
         kernels, buckets = resolve(configuration.engine), grouped(specs, configuration)
         self.step = Step(configuration, specs, buckets, kernels, carrier_dtype)
+        if configuration.hides:
+            self._policy = HidingPolicy(self.step, self.name)
+        self._finishes = configuration.memory.finishes
         self._is_sparse = [configuration.is_sparse(spec.shape, spec.numel) for spec in specs]
         self._follower: Follower | None = None
         self.results = Results(self.step, self._parameters)
@@ -93,7 +101,6 @@ class ParameterCompressor(Compressor):
         return vector_of(parameter, spec) if self._stays[position] else flatten(parameter, spec)
 
     def _hand_out(self, ticket: Ticket | None, result: torch.Tensor) -> None:
-        """Watch a tensor's result, which takes its gradient's place."""
         if ticket is None or ticket.position is None:
             return
         is_kept = ticket.state is not None and ticket.position in ticket.run.completed
@@ -101,24 +108,34 @@ class ParameterCompressor(Compressor):
         self.results.hand_out(ticket.position, run, result, ticket.scale)
 
     def _clip(self, gradients: list[torch.Tensor], *, is_sum: bool = False) -> None:
-        """Scale all gradients of a step to a norm of at most ``clip_grad_norm``.  Collective."""
-        bound, ledger = self.configuration.clip_grad_norm, self.watchdog.ledger
+        """Scale all gradients of a step to a norm of at most ``clip_grad_norm``, by the same factor
+        on all ranks: one number of each is summed.  Collective.
+
+        The root mean square of the ranks' norms stands for the norm of their average, which it
+        never falls below.  Gradients that are not finite stay as they are, and are seen tensor by
+        tensor.
+
+        is_sum : the ranks' gradients are summed, not averaged
+        """
+        bound, ranks = self.configuration.clip_grad_norm, self.collective.world_size
         assert bound is not None
-        name, scale = f"hvd_sparse.{self.name}.norm", self._scale()
-        ledger.begin(NORM)
-        try:
-            with ledger.waiting():
-                clip(gradients, bound, self.collective, name, self.limit_s, scale, is_sum)
-        except ExchangeTimeout as error:
-            raise self.explain(error) from error
-        finally:
-            ledger.end(NORM)
+        parts = [g.coalesce().values() if g.is_sparse else g for g in gradients]
+        squares = sum(float(torch.linalg.vector_norm(p, dtype=torch.float64)) ** 2 for p in parts)
+        mine = np.array([squares / self._scale() ** 2])
+        with waiting(self, NORM):
+            sum_of = self.collective.allreduce(mine, f"hvd_sparse.{self.name}.norm")
+            (total,) = sum_of.wait(self.limit_s)
+        norm = math.sqrt(total / ranks) if total >= 0 else math.nan
+        if is_sum:
+            norm *= ranks
+        if norm > bound and math.isfinite(norm):
+            for gradient in gradients:
+                gradient.mul_(bound / (norm + SMALLEST))
 
     # -- the optimizer ----------------------------------------------------------------------------
 
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:
-        """Do an optimizer's work from now on; the optimizer applies the result.  ``Compression``
-        calls it once."""
+        """Do an optimizer's work from now on; the optimizer applies the result."""
         self._follower = Follower(optimizer, self)
         self.results.hand_over(self.way_of_gradients, self.clipping_remedy)
         self.step.settings_of = self._settings_of
@@ -127,7 +144,7 @@ class ParameterCompressor(Compressor):
         """Called with each class that is derived from the handed-over optimizer's."""
 
     def follow(self, rates: Rates) -> None:
-        """Let densities follow the learning rate of the optimizer that was handed over."""
+        """Let densities follow the learning rate of the handed-over optimizer."""
         follower = self._follower
         if follower is None:  # nothing is compressed here
             return
@@ -151,8 +168,8 @@ class ParameterCompressor(Compressor):
         return settings
 
     def _averaged(self, position: int) -> int:
-        """Return over how many ranks the optimizer's gradients of a tensor are averaged, and the
-        memory's are not."""
+        """Return over how many ranks the optimizer's gradients are averaged, and the memory's are
+        not."""
         return self._size_of_world() if self._is_sparse[position] else 1
 
     def optimizer_state_of(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -209,19 +226,13 @@ class ParameterCompressor(Compressor):
         return found
 
     def close(self) -> None:
-        """Release the name and the hooks; do not use the compressor afterwards."""
         super().close()
         self.results.close()
         self._is_closed = True
 
 
 class StepScale:
-    """The loss scale of a step, read once: a ``GradScaler`` on an accelerator waits for it.
-
-    Parameters
-    ----------
-    grad_scaler : a ``torch.amp.GradScaler``, or a callable that returns the scale; None for 1
-    """
+    """The loss scale of a step, read once: a ``GradScaler`` on an accelerator waits for it."""
 
     def __init__(self, grad_scaler: GradScaler) -> None:
         read: Callable[[], float] | None = getattr(grad_scaler, "get_scale", grad_scaler)

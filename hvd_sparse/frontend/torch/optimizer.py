@@ -1,43 +1,31 @@
-"""Handed-over optimizers: the compressor's memory does their work, and they apply the result."""
+"""The settings of torch's optimizers, and the learning rates that their schedulers will set."""
 
 from __future__ import annotations
 
-import logging
+import copy
 import math
-from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+import warnings
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.frontend.torch.rates import foresee
-from hvd_sparse.frontend.torch.results import SPARSE_REMEDY
-from hvd_sparse.memories.adam_correction import momenta_of_nadam
-from hvd_sparse.optimizer_memory import OF_ADAM, OF_MUON, OF_SGD, Handover, Rates
+from hvd_sparse.optimizer_memory import (
+    OF_ADAM,
+    OF_MUON,
+    OF_SGD,
+    Handover,
+    Rates,
+    first_rates,
+    refuse_path,
+)
 from hvd_sparse.untyped import Optimizer, Option, Settings, Value
 
-logger = logging.getLogger("hvd_sparse")
-
-STEPS = "hvd_sparse_steps"
-"""Entry of the saved state of SGD and Muon: steps of the compressor, by parameter number."""
 OF_SCHEDULERS = "_wrapped_by_lr_sched"
 """Attribute of a ``step`` that learning rate schedules have wrapped."""
 REMEDY = "give the optimizer to the compressor, by its option optimizer="
-
-
-class ReadsTorch:
-    """The part of ``Compression`` that reads torch's optimizers and schedulers."""
-
-    @classmethod
-    def _read_optimizer(cls, optimizer: Optimizer) -> Handover:
-        return read_optimizer(optimizer)
-
-    @classmethod
-    def _foresee(cls, optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
-        return foresee(optimizer, scheduler, steps)
 
 
 def read_optimizer(optimizer: Optimizer) -> Handover:
@@ -51,14 +39,14 @@ def read_optimizer(optimizer: Optimizer) -> Handover:
     if hasattr(optimizer, "_allreduce_grad_async"):
         raise InvalidOption(
             "the optimizer is Horovod's already: make the compressor from the optimizer that is "
-            "then given to "
-            "hvd.DistributedOptimizer"
+            "then given to hvd.DistributedOptimizer"
         )
     name = type(optimizer).__name__
     handover = Handover(name, _memories_of(optimizer))
     if not handover.memories:
         return handover
-    if not hasattr(vars(optimizer).get("step", Applying.step), OF_SCHEDULERS):
+    replaced = vars(optimizer).get("step")
+    if replaced is not None and not hasattr(replaced, OF_SCHEDULERS):
         raise InvalidOption(
             f"step() of this {name} was replaced on the object, and would still do the work that "
             "the compressor takes over: replace it after making the compressor, or leave out "
@@ -70,7 +58,6 @@ def read_optimizer(optimizer: Optimizer) -> Handover:
 
 
 def refuse_options(name: str, group: Mapping[str, Option]) -> None:
-    """Raise InvalidOption for a parameter group with an option that no memory knows."""
     if group.get("differentiable"):
         raise InvalidOption(
             f"the optimizer has differentiable, which no memory knows: make the {name} without it, "
@@ -104,8 +91,8 @@ OF_REFERENCE_PAIR = {"lr", "betas", "eps", "weight_decay"}
 
 
 def _is_reference_muon(step: str, group: Mapping[str, Option]) -> bool:
-    """Tell whether Muon's reference implementation, which is copied rather than installed, has a
-    step of this name and such a group."""
+    """Return whether Muon's reference implementation, which is copied rather than installed, has
+    them."""
     options = set(group) - OF_EVERY_GROUP
     if step == "SingleDeviceMuon.step":
         return options == OF_REFERENCE_MUON
@@ -114,8 +101,7 @@ def _is_reference_muon(step: str, group: Mapping[str, Option]) -> bool:
 
 
 def unhooked(step: Any) -> Any:
-    """Return the ``step`` of a class without the function that torch wraps around it when the first
-    optimizer of the class is made."""
+    """Return the ``step`` of a class without the function that torch wraps around it."""
     return step.__wrapped__ if getattr(step, "hooked", False) else step
 
 
@@ -159,7 +145,6 @@ def _settings_of_muon(group: Mapping[str, Option], shape: tuple[int, ...]) -> Se
 
 
 def is_muon(group: Mapping[str, Option]) -> bool:
-    """Tell whether a group's updates are orthogonalised; SGD has dampening, and Adam betas."""
     return not {"betas", "dampening"} & set(group)
 
 
@@ -170,364 +155,84 @@ def is_decoupled(optimizer: torch.optim.Optimizer, group: Mapping[str, Option]) 
     return bool(group.get("decoupled_weight_decay", isinstance(optimizer, torch.optim.AdamW)))
 
 
-class Applying:
-    """Base class of a handed-over optimizer: its step applies the compressor's result times the
-    learning rate.
-
-    It precedes the optimizer's class.  Parameter groups, ``state_dict``, hooks and schedulers stay
-    the optimizer's own.
-    """
-
-    hvd_sparse_base: type[torch.optim.Optimizer]
-    hvd_sparse_compressor: Any
-    defaults: Settings
-    param_groups: list[Settings]
-    state: Any
-
-    _opt_called: bool
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        if "hvd_sparse_compressor" not in vars(cls):
-            cls.hvd_sparse_compressor.derived(cls)
-
-    @torch._disable_dynamo  # torch.compile(optimizer.step): what arrives was made outside of torch
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Value:
-        """Apply the compressor's results."""
-        # as torch's own optimizers: gradients are recorded for the closure alone
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        self._opt_called = True  # for schedulers, which look whether step() came before theirs
-        compressor = self.hvd_sparse_compressor
-        results = compressor.results
-        own = [
-            {**group, "params": results.others_among(group["params"])}
-            for group in self.param_groups
-        ]
-        if not compressor.has_begun:
-            self._refuse_foreign_gradients(own)
-        alone = {p for group in own for p in group["params"]}
-        if alone:
-            results.tell_of_others(list(alone), type(self).__name__)
-            self._step_by_itself(own)
-        for group in self.param_groups:
-            if not is_decoupled(self, group):  # type: ignore[arg-type]
-                results.tell_of_decay(group)
-            self._apply(group, results.among(group["params"]))
-        self._count(alone)
-        results.end_step(self)
-        return loss
-
-    def _count(self, alone: Collection[torch.Tensor]) -> None:
-        """Count the steps of every parameter with a gradient, as Adam does; a state without the
-        count was cleared.
-
-        Horovod's ``broadcast_optimizer_state`` takes a step with zero gradients to have a state,
-        with moments for those of rank 0.
-
-        alone : parameters whose state is the optimizer's own
-        """
-        has_begun = self.hvd_sparse_compressor.has_begun
-        states = []
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is None or parameter in alone:
-                    continue
-                state = self.state[parameter]
-                states.append(state)
-                if "step" in state:
-                    # Muon's reference counts Adam's steps by a number of Python's.
-                    state["step"] = torch.as_tensor(state["step"], dtype=torch.float32)
-                    continue
-                state["step"] = torch.zeros(())
-                if not has_begun:
-                    made = {name: torch.zeros_like(parameter) for name in moments_in(group)}
-                    if "momentum_decay" in group:
-                        made[PRODUCT] = torch.ones(())
-                    state.update({**made, **state})
-        if has_begun and states:
-            torch._foreach_add_([state["step"] for state in states], 1.0)
-
-    def _whole_state(self) -> Settings:
-        """Return the state with the moments that the compressor has of this rank's gradients."""
-        compressor = self.hvd_sparse_compressor
-        whole: Settings = defaultdict(dict)
-        groups = _groups_by_parameter(self.param_groups)
-        for parameter, state in self.state.items():
-            # The optimizer's own, or such that the compressor has not taken yet.
-            has_own = bool(set(state) & set(MOMENTS))
-            moments = {} if has_own else compressor.optimizer_state_of(parameter)
-            group = groups.get(parameter, {})
-            if moments and "momentum_decay" in group:
-                beta1, decay = float(group["betas"][0]), float(group["momentum_decay"])
-                product = momenta_of_nadam(beta1, decay, int(moments["step"]))[0]
-                moments[PRODUCT] = torch.tensor(product)
-            # Horovod's broadcast writes numbers, which Adam has, to the optimizer's own dictionary.
-            is_own = "betas" in group and not moments
-            held = whole[parameter] = state if is_own else {**state, **moments}
-            if "use_muon" in group and "step" in held:
-                # A number of Python's, as in Muon's reference: Horovod broadcasts it as such.
-                held["step"] = int(held["step"])
-        return whole
-
-    def __reduce__(self) -> Value:
-        """Pickle and copy as the optimizer that was handed over, with a state that it could go on
-        from."""
-        state, groups = self._whole_state(), _groups_by_parameter(self.param_groups)
-        for parameter, held in state.items():
-            if "betas" not in groups.get(parameter, {}):
-                held.pop("step", None)
-        # A step alone is this class's count.
-        kept = {p: held for p, held in state.items() if set(held) - {"step"}}
-        members = {
-            "defaults": self.defaults,
-            "param_groups": self.param_groups,
-            "state": defaultdict(dict, kept),
-        }
-        return object.__new__, (type(self).hvd_sparse_base,), members
-
-    def state_dict(self) -> Settings:
-        """Return a state that the plain optimizer can continue from: it includes the compressor's
-        moments of this rank's gradients."""
-        kept, self.state = self.state, self._whole_state()
-        try:
-            saved: Settings = super().state_dict()  # type: ignore[misc]
-        finally:
-            self.state = kept
-        # SGD and Muon have no number in their state, and Horovod's broadcasts want the same on all
-        # ranks.
-        uncounted = {
-            i for group in saved["param_groups"] if "betas" not in group for i in group["params"]
-        }
-        if uncounted:
-            states: Settings = saved["state"]
-            saved[STEPS] = {
-                i: int(s.pop("step")) for i, s in states.items() if "step" in s and i in uncounted
-            }
-            saved["state"] = {i: state for i, state in states.items() if state}
-        return saved
-
-    def load_state_dict(self, state_dict: Settings) -> None:
-        """Take a state of this optimizer's or of one that was not handed over: the compressor goes
-        on from its moments, unless it has been given the same."""
-        for group in state_dict["param_groups"]:
-            refuse_options(type(self).__name__, group)
-        super().load_state_dict(state_dict)  # type: ignore[misc]
-        saved = [i for group in state_dict["param_groups"] for i in group["params"]]
-        parameters = [p for group in self.param_groups for p in group["params"]]
-        for index, parameter in zip(saved, parameters):
-            state, steps = self.state.get(parameter), state_dict.get(STEPS, {}).get(index, 0)
-            if state is not None and (state or steps):
-                state.setdefault("step", torch.tensor(float(steps)))
-
-    def _apply(self, group: Settings, parameters: list[torch.Tensor]) -> None:
-        if not parameters:
-            return
-        rate = float(group["lr"])
-        if group["weight_decay"] and is_decoupled(self, group):  # type: ignore[arg-type]
-            # before the step, as AdamW does it: what arrives does not shrink
-            torch._foreach_mul_(parameters, 1 - rate * float(group["weight_decay"]))
-        moves: list[tuple[torch.Tensor, Any]] = [(p, p.grad) for p in parameters]
-        for parameter, move in moves:
-            if move.is_sparse:  # Horovod makes it so again; torch has no list of these
-                parameter.add_(move, alpha=-rate)
-        dense = [each for each in moves if not each[1].is_sparse]
-        if dense:
-            torch._foreach_add_(*map(list, zip(*dense)), alpha=-rate)
-
-    def _step_by_itself(self, groups: list[Settings]) -> None:
-        """Take the optimizer's own step with gradients that came through no compressor."""
-        for group in groups:
-            name = "Muon" if is_muon(group) else "Adam"
-            is_sgd = "dampening" in group
-            if not is_sgd and any(p.grad.is_sparse for p in group["params"]):
-                raise InvalidOption(
-                    f"a parameter has a sparse gradient, which {name} does not know: "
-                    f"{SPARSE_REMEDY}"
-                )
-            for parameter in group["params"]:
-                if is_counted_alone(self.state[parameter]):
-                    self.state[parameter].clear()
-        whole, self.param_groups = self.param_groups, groups
-        try:
-            unhooked(type(self).hvd_sparse_base.step)(self)
-        finally:
-            self.param_groups = whole
-
-    def _refuse_foreign_gradients(self, groups: list[Settings]) -> None:
-        """Refuse dense gradients before any gradient came through the compressor.
-
-        They lack the compressor's momentum.  Zeros, with which Horovod makes an optimizer create
-        its state before a broadcast, change nothing and are accepted.
-        """
-        for group in groups:
-            dense = [p for p in group["params"] if not p.grad.is_sparse]
-            if any(bool(p.grad.any()) for p in dense):
-                raise InvalidOption(
-                    f"the {type(self).__name__} was handed to a compressor that its gradients do "
-                    f"not come through: {self.hvd_sparse_compressor.results.way}, or "
-                    "leave out optimizer="
-                )
-            group["params"] = [p for p in group["params"] if p.grad.is_sparse]
-
-
-setattr(Applying.step, OF_SCHEDULERS, True)
-
-
-def _groups_by_parameter(groups: list[Settings]) -> dict[torch.Tensor, Settings]:
-    return {parameter: group for group in groups for parameter in group["params"]}
-
-
-class Follower:
-    """Passes the current settings of the handed-over optimizer to the memory, tensor by tensor.
-
-    They are read from the optimizer that Horovod derives of it: loading a state gives that one new
-    parameter groups.
-    """
-
-    def __init__(self, optimizer: torch.optim.Optimizer, compressor: Any) -> None:
-        base = getattr(optimizer, "hvd_sparse_base", type(optimizer))
-        members = {
-            "hvd_sparse_base": base,
-            "hvd_sparse_compressor": compressor,
-            "__module__": base.__module__,
-        }
-        # The object stays the user's own, whose schedulers and scalers hold it by reference, and
-        # Horovod makes its optimizer of this class.
-        optimizer.__class__ = type(base.__name__, (Applying, base), members)
-        # A scheduler that is there already has put the old class's step on the object.
-        vars(optimizer).pop("step", None)
-        # Fused steps unscale by themselves, where a GradScaler finds this; here it has to do so.
-        vars(optimizer).pop("_step_supports_amp_scaling", None)
-        self._compressor = compressor
-        self._optimizer = optimizer
-        self._groups: dict[int, int] = {}
-        self._counted: set[int] = set()
-
-    def meet(self, caller: Optimizer) -> None:
-        """Follow Horovod's optimizer; InvalidOption if it is not made of the handed-over one."""
-        if getattr(caller, "hvd_sparse_compressor", None) is not self._compressor:
-            raise InvalidOption(
-                f"the {type(caller).__name__} that calls the compressor is not the optimizer that "
-                "was handed over: give both "
-                "the same, first to Compression.<method>(..., optimizer=optimizer), then to "
-                "hvd.DistributedOptimizer"
-            )
-        if self._optimizer is not caller and self._optimizer.state and not caller.state:
-            logger.warning(
-                "the %s had a state when it was given to hvd.DistributedOptimizer, which begins "
-                "without one: load the state into Horovod's optimizer",
-                type(caller).__name__,
-            )
-        # loading a state gives Horovod's optimizer new groups, so positions are looked up anew
-        self._optimizer, self._groups = caller, {}
-
-    def settings_of(
-        self, key: str, parameter: torch.Tensor, value: Callable[[], np.ndarray]
-    ) -> Settings:
-        """Return the optimizer's settings for a parameter, in the form of the memory's ``tune``.
-
-        value : returns the flat parameter
-        """
-        optimizer, index = self._optimizer, self._group_of(parameter)
-        if index is None:
-            raise InvalidOption(
-                f"tensor {key!r} is in none of the optimizer's parameter groups: give the "
-                "compressor the parameters that the "
-                "optimizer has"
-            )
-        group = optimizer.param_groups[index]
-        settings = settings_of(optimizer, group, tuple(parameter.shape))
-        # copied from the device only where a penalty is added to the gradient
-        if settings.get("weight_decay"):
-            settings["parameter"] = value()
-        return settings
-
-    def rate_of(self, parameter: torch.Tensor) -> tuple[float, int]:
-        """Return a parameter's learning rate, and the number of its group; ``settings_of`` refuses
-        one without a group."""
-        index = self._group_of(parameter)
-        if index is None:
-            return 0.0, 0
-        return float(self._optimizer.param_groups[index]["lr"]), index
-
-    def _group_of(self, parameter: torch.Tensor) -> int | None:
-        if id(parameter) not in self._groups:
-            for index, group in enumerate(self._optimizer.param_groups):
-                self._groups |= dict.fromkeys(map(id, group["params"]), index)
-        return self._groups.get(id(parameter))
-
-    def moments_of(self, parameter: torch.Tensor, steps: int) -> tuple[Settings, int] | None:
-        """Return moments that the optimizer was given and the memory has not, and their steps; None
-        where the memory goes on, and no moments where the state was cleared.
-
-        steps : of the memory's moments
-        """
-        state = self._optimizer.state.get(parameter)
-        if not state:
-            if id(parameter) not in self._counted:
-                return None
-            self._counted.discard(id(parameter))
-            return {}, 0
-        given = {MOMENTS[name]: state.pop(name) for name in MOMENTS if name in state}
-        counted = int(state.setdefault("step", torch.zeros(())))
-        self._counted.add(id(parameter))
-        given = {name: moment for name, moment in given.items() if moment is not None}
-        # A state that was saved by this optimizer is the compressor's, as rank 0 had it.
-        return None if not given or 0 < counted == steps else (given, counted)
-
-
-MOMENTS = {
-    "momentum_buffer": "momentum",
-    "exp_avg": "mean",
-    "exp_avg_sq": "square",
-    "max_exp_avg_sq": "largest",
-}
-"""Names of moments in an optimizer's state, and those of memories' arrays."""
-PRODUCT = "mu_product"
-"""Name of the product of momenta in the state of NAdam."""
-
-
-def is_counted_alone(state: Settings) -> bool:
-    """Tell whether a state has a count and no moments but zeros, as before Horovod's broadcast."""
-    moments = [state[name] for name in MOMENTS if state.get(name) is not None]
-    if "step" not in state or (moments and state["step"]):
-        return False
-    return not any(moment.is_sparse or bool(moment.any()) for moment in moments)
-
-
-def moments_in(group: Mapping[str, Option]) -> list[str]:
-    if "betas" in group:
-        return ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group.get("amsgrad") else [])]
-    return ["momentum_buffer"] if group["momentum"] or is_muon(group) else []
-
-
 def refuse_momentum(optimizer: Optimizer) -> None:
-    """InvalidOption for an optimizer with momentum behind a memory that applies it already."""
     for group in optimizer.param_groups:
         momentum = momentum_in(group)
         if momentum is not None:
             raise InvalidOption(
                 f"the optimizer has {momentum}, and the compressor's memory applies momentum "
-                "already: doubled momentum diverges; "
-                f"{REMEDY}, or use SGD without momentum"
+                f"already: doubled momentum diverges; {REMEDY}, or use SGD without momentum"
             )
 
 
 def habits_of(group: Mapping[str, Option]) -> str | None:
     """Return the feature of a group's optimizer that sparse gradients spoil, as text, or None."""
-    adapts = "steps that it adapts to the gradients" if ADAPTS & set(group) else None
-    return momentum_in(group) or adapts
-
-
-ADAPTS = {"alpha", "rho", "lr_decay", "initial_accumulator_value"}
-"""Options of RMSprop, Adadelta and Adagrad."""
+    # options of RMSprop, Adadelta and Adagrad
+    adapts = {"alpha", "rho", "lr_decay", "initial_accumulator_value"} & set(group)
+    return momentum_in(group) or ("steps that it adapts to the gradients" if adapts else None)
 
 
 def momentum_in(group: Mapping[str, Option]) -> str | None:
     if group.get("momentum"):
         return f"momentum {group['momentum']}"
     return f"betas {group['betas']}" if "betas" in group else None
+
+
+def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
+    """Return the rates of a run, of which ``steps`` are the calls of ``scheduler.step()``;
+    InvalidOption for a scheduler that is another optimizer's, none, or under way.  Nothing is
+    changed."""
+    now = [float(group["lr"]) for group in optimizer.param_groups]
+    if scheduler is None:
+        changes = any("initial_lr" in group for group in optimizer.param_groups)
+        return first_rates(now, "the scheduler was not given (scheduler=)" if changes else None)
+    if getattr(scheduler, "optimizer", None) is not optimizer or not hasattr(scheduler, "step"):
+        raise InvalidOption(
+            f"scheduler is a {type(scheduler).__name__} that is not of this optimizer: give one of "
+            "torch.optim.lr_scheduler that was made of the optimizer given as optimizer="
+        )
+    if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        return first_rates(now, f"{type(scheduler).__name__} follows a metric")
+    if steps is None:
+        raise InvalidOption(
+            "scheduler is given without steps: give steps=, how often it is stepped in the run"
+        )
+    if scheduler.last_epoch > 0:
+        raise InvalidOption(
+            f"scheduler was stepped {scheduler.last_epoch} times already: make the compressor "
+            "before the scheduler is stepped or its state is loaded"
+        )
+    return Rates(_path(optimizer, scheduler, steps), is_foreseen=True)
+
+
+def _path(optimizer: Optimizer, scheduler: Value, steps: int) -> list[list[float]]:
+    groups = [
+        {**copy.deepcopy({k: v for k, v in group.items() if k != "params"}), "params": [_nothing()]}
+        for group in optimizer.param_groups
+    ]
+    stand_in = torch.optim.SGD([_nothing()], lr=0.0)
+    stand_in.param_groups, stand_in.defaults = groups, dict(optimizer.defaults)
+    twin = copy.deepcopy(scheduler, {id(optimizer): stand_in})
+    path = []
+    with warnings.catch_warnings():
+        # that the optimizer, which stands in here, takes no steps
+        warnings.simplefilter("ignore")
+        try:
+            for step in range(steps):
+                if step:
+                    twin.step()
+                path.append([float(group["lr"]) for group in groups])
+        except Exception as error:
+            refuse_path(error, steps)
+    return path
+
+
+def _nothing() -> torch.Tensor:
+    return torch.zeros((), requires_grad=True)
+
+
+class ReadsTorch:
+    """The part of ``Compression`` that reads torch's optimizers and schedulers."""
+
+    _read_optimizer = staticmethod(read_optimizer)
+    _foresee = staticmethod(foresee)

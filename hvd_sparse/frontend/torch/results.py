@@ -20,8 +20,9 @@ from __future__ import annotations
 import logging
 import math
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.optim.optimizer import (
@@ -30,7 +31,6 @@ from torch.optim.optimizer import (
 )
 
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.frontend.torch.hooks import remove, weakly
 from hvd_sparse.step.records import StepRun
 from hvd_sparse.step.step import Step
 from hvd_sparse.untyped import Optimizer, Value
@@ -50,13 +50,30 @@ ALIKE = 0.999
 """Squared cosine of the angle between a result and a multiple of it, in half precision too."""
 
 
+def weakly(method: Callable[..., None], *first: object) -> Callable[..., None]:
+    """Return a hook that calls a bound method, with ``first`` before its own arguments, while the
+    object lives."""
+    owner, function = weakref.ref(method.__self__), method.__func__  # type: ignore[attr-defined]
+
+    def call(*arguments: Any) -> None:
+        alive = owner()
+        if alive is not None:
+            function(alive, *first, *arguments)
+
+    return call
+
+
+def remove(hooks: list[Value]) -> None:
+    for hook in hooks:
+        hook.remove()
+
+
 @dataclass(eq=False)
 class Result:
     """A parameter's result, as it was when it was handed out.
 
     gradient : the tensor that holds it; None where DDP will make one
     bits : of the parameter, added up; None if versions are known to show changes
-    in_step : an optimizer's step was under way
     is_gone : whether it was gone when the next gradient came; None before that
     """
 
@@ -72,9 +89,6 @@ class Result:
 class Results:
     """The results of a compressor, from when they are handed out until they are applied.
 
-    Attributes
-    ----------
-    position_of : positions of the parameters, by id
     waiting : results that no optimizer has applied yet, by position
     way : the remedy for gradients that come by another way
     """
@@ -85,11 +99,16 @@ class Results:
     def __init__(self, step: Step, parameters: Sequence[torch.Tensor]) -> None:
         self._step, self._parameters = step, parameters
         self.position_of = {id(parameter): i for i, parameter in enumerate(parameters)}
+        self._trained = [
+            (position, parameter)
+            for position, parameter in enumerate(parameters)
+            if parameter.requires_grad and parameter.is_leaf
+        ]
         self.waiting: dict[int, Result] = {}
         self._is_handed_over = False
         self._is_result: dict[int, bool] = {}
         self._stepped: set[int] = set()
-        self._under_way: weakref.ref[Optimizer] | None = None
+        self._in_step = False  # of an optimizer
         self._shows_versions = False
         self._is_hidden = False  # what becomes of results cannot be seen, and is not judged
         self._verdict: tuple[StepRun | None, bool] = (None, False)
@@ -107,26 +126,18 @@ class Results:
         ]
         self._hooks += [
             parameter.register_hook(weakly(self._look, position))
-            for position, parameter in self._trained()
+            for position, parameter in self._trained
         ]
         weakref.finalize(self, remove, self._hooks)
 
-    def _trained(self) -> Iterator[tuple[int, torch.Tensor]]:
-        for position, parameter in enumerate(self._parameters):
-            if parameter.requires_grad and parameter.is_leaf:
-                yield position, parameter
-
     def hand_over(self, way: str = "", clipping_remedy: str = "") -> None:
-        """Expect that the step of a handed-over optimizer alone applies results.
-
-        way, clipping_remedy : for gradients that come by another way, and that are clipped
-        afterwards
-        """
+        """Expect that the step of a handed-over optimizer alone applies results; give two
+        remedies."""
         self._is_handed_over, self.way, self._clipping_remedy = True, way, clipping_remedy
-        trained = sorted(self._trained(), key=lambda each: each[1].numel())
-        self._smallest = iter([position for position, _ in trained])
+        by_size = sorted(self._trained, key=lambda each: each[1].numel())
+        self._smallest = iter([position for position, _ in by_size])
         self._compared = next(self._smallest, -1)
-        for position, parameter in trained:
+        for position, parameter in by_size:
             renew = weakly(self._renew, position)
             self._hooks.append(parameter.register_post_accumulate_grad_hook(renew))
 
@@ -141,7 +152,7 @@ class Results:
             return
         if self._is_thrown_away(position, handed):
             if self._step.configuration.rollback:
-                self._step.give_up(position)
+                self._step.transactions.give_up(position)
             self._tell_of_one_gone(position)
             if self._after_one_gone < 0:
                 self._after_one_gone = position
@@ -149,7 +160,6 @@ class Results:
         self._copies.pop(position, None)
 
     def settle_all(self) -> None:
-        """Take back all steps whose results were thrown away, before states are read."""
         for position in list(self.waiting):
             self.settle(position)
 
@@ -177,11 +187,10 @@ class Results:
             0 if gradient is None else gradient._version,
             parameter._version,
             bits,
-            self._under_way is not None,
+            self._in_step,
         )
 
     def close(self) -> None:
-        """Take the hooks away."""
         self.waiting.clear()
         remove(self._hooks)
 
@@ -211,8 +220,7 @@ class Results:
         return self._is_result.get(self.position_of.get(id(parameter), -1), False)
 
     def tell_of_others(self, others: Sequence[torch.Tensor], name: str) -> None:
-        """Warn once that an optimizer updates parameters whose dense gradients came by another way;
-        Horovod exchanges sparse ones as ever."""
+        """Warn once that an optimizer updates dense gradients that came by another way."""
         dense = [p for p in others if p.grad is not None and not p.grad.is_sparse]
         if not dense:
             return
@@ -228,8 +236,7 @@ class Results:
         )
 
     def tell_of_decay(self, group: Value) -> None:
-        """Warn once if a group's weight decay was taken of other values than at the optimizer's
-        step."""
+        """Warn once if a group's parameters were moved between the backward pass and the step."""
         for parameter in group["params"] if group["weight_decay"] else ():
             position = self.position_of.get(id(parameter), -1)
             version = parameter._version
@@ -246,12 +253,11 @@ class Results:
 
     # -- what the hooks call ----------------------------------------------------------------------
 
-    def _begin_step(self, optimizer: Optimizer, *_: object) -> None:
-        self._under_way = weakref.ref(optimizer)
+    def _begin_step(self, *_: object) -> None:
+        self._in_step = True
 
     def end_step(self, optimizer: Optimizer, *_: object) -> None:
-        """Note that an optimizer has finished a step, and so applied its gradients."""
-        self._under_way = None
+        self._in_step = False
         if not self.waiting and not self._copies:
             return
         for group in optimizer.param_groups:
@@ -319,8 +325,6 @@ class Results:
 
     def _look(self, position: int, *_: object) -> None:
         """See whether a result is still there, before the next gradient is added to it."""
-        if not self.waiting:
-            return
         handed = self.waiting.get(position)
         if handed is not None and not handed.is_gone:
             handed.is_gone = self._has_gone(position, handed)
@@ -346,28 +350,24 @@ class Results:
             handed.is_gone = self._has_gone(position, handed)
         if not handed.is_gone:
             return False
-        if self._is_handed_over or position in self._stepped:
-            # Within one step LBFGS takes many gradients, and moves the parameters after each.
-            return not (handed.in_step and self._has_changed(handed.run))
-        return not self._has_changed(handed.run)
+        # Within one step LBFGS takes many gradients, and moves the parameters after each.
+        is_step_due = self._is_handed_over or position in self._stepped
+        return (is_step_due and not handed.in_step) or not self._has_changed(handed.run)
 
     def _has_changed(self, run: StepRun) -> bool:
-        """Tell whether anything was applied since a step's results were handed out."""
+        """Return whether anything was applied since a step's results were handed out."""
         if self._verdict[0] is not run:
-            self._verdict = run, self._look_for_changes(run)
+            mine = [(self._parameters[i], h) for i, h in self.waiting.items() if h.run is run]
+            is_newer = any(parameter._version != h.parameter_version for parameter, h in mine)
+            # Written through .data, as by an optimizer of copies in float32: to see that would
+            # cost every step too much.
+            is_written = not is_newer and any(
+                h.bits is not None and _bits_of(parameter) != h.bits for parameter, h in mine
+            )
+            self._shows_versions |= is_newer
+            self._is_hidden |= is_written
+            self._verdict = run, is_newer or is_written
         return self._verdict[1]
-
-    def _look_for_changes(self, run: StepRun) -> bool:
-        mine = [(self._parameters[i], h) for i, h in self.waiting.items() if h.run is run]
-        if any(parameter._version != handed.parameter_version for parameter, handed in mine):
-            self._shows_versions = True
-            return True
-        if any(h.bits is not None and _bits_of(parameter) != h.bits for parameter, h in mine):
-            # Written through .data, as by an optimizer of copies in float32: that cannot be seen
-            # at a price that every step could pay.
-            self._is_hidden = True
-            return True
-        return False
 
     def _tell_of_one_gone(self, position: int) -> None:
         outcome = (
@@ -392,5 +392,5 @@ class Results:
 
 
 def _bits_of(parameter: torch.Tensor) -> int:
-    """Return the bits of a parameter, added up as integers: any change of one entry shows."""
+    """Return the bits of a parameter, added up as integers."""
     return int(parameter.detach().view(INTEGERS[parameter.element_size()]).sum())

@@ -1,48 +1,50 @@
 """The path of every tensor: on the host, on its device, or copied from the device and back.
 
 On the device, residual, gradient and result stay there, and the selection is sent.  Parts declare
-whether they can work there (``needs_host``), and ``OPTIONS`` lists the common options that can;
-with anything else tensors are staged (``staging``), with a reason.
+whether they can work there (``needs_host``), and ``STAGES`` lists the choices of common options
+that cannot.  Any other gradient of an accelerator is staged: copied to pinned memory of the host,
+and its result back.  The host waits for the gradients of a bucket at once, when its message is
+made, or for each one in dense steps and with exchanges of several phases; nothing waits for the
+way back.
 """
 
 from __future__ import annotations
 
+import logging
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 
 import torch
 
 from hvd_sparse.configuration import PARTS, Configuration
-from hvd_sparse.frontend.torch.staging import is_on_device
+from hvd_sparse.frontend.torch.arrays import is_on_device
 from hvd_sparse.kernels.engines import works_on_devices
-from hvd_sparse.registry import Registry
+from hvd_sparse.kernels.torch.vector import can_stop
 from hvd_sparse.types import TensorSpec
 from hvd_sparse.untyped import Option
+
+logger = logging.getLogger("hvd_sparse")
 
 HOST, DEVICE, STAGED = "host", "device", "staged"
 
 KINDS = ("selector", "memory", "codec", "exchange")
 """The parts that meet a tensor's vectors.  Each says itself whether it needs them on the host."""
 
-OPTIONS: Mapping[str, tuple[Callable[[Option], bool], str] | None] = {
-    "min_numel": None,
-    "compress_1d": None,
+STAGES: Mapping[str, tuple[Callable[[Option], bool], str]] = {
     "rollback": (operator.not_, "False leaves what a pass took in its list alone"),
-    "groups": None,
     "select_over": (lambda chosen: chosen == "group", "'group' joins vectors on the host"),
-    "max_gathered_bytes": None,
-    "clip_grad_norm": None,
-    "allow_dense": None,
-    "on_nonfinite": None,
     "check_replicas_every": (bool, "reads results on the host"),
     "telemetry": (bool, "measures residuals on the host"),
-    "telemetry_every": None,
     "engine": (lambda engine: not works_on_devices(engine), "is made for arrays of the host"),
-    "name": None,
-    "timeout_s": None,
-    "wire": None,
 }
-"""By common option: nothing, or which choices are staged, and why."""
+"""Common options with choices that stage gradients: which, and why."""
+STAGE_NOTHING = {
+    *("min_numel", "compress_1d", "groups", "max_gathered_bytes", "clip_grad_norm", "allow_dense"),
+    *("on_nonfinite", "telemetry_every", "name", "timeout_s", "wire"),
+}
+"""The other common options."""
 
 
 def why_staged(configuration: Configuration, spec: TensorSpec) -> str:
@@ -53,9 +55,9 @@ def why_staged(configuration: Configuration, spec: TensorSpec) -> str:
         part = getattr(configuration, kind)
         if part.needs_host:
             return f"{kind} {part.id!r} {part.needs_host}"
-    for option, staged in OPTIONS.items():
-        if staged is not None and staged[0](getattr(configuration, option)):
-            return f"{option} {staged[1]}"
+    for option, (stages, why) in STAGES.items():
+        if stages(getattr(configuration, option)):
+            return f"{option} {why}"
     return ""
 
 
@@ -85,15 +87,42 @@ def ways_of(
 
 def staying(kind: str) -> list[str]:
     """Return the ids of a kind's parts with which gradients stay on their device, by default."""
-    return [id for id in PARTS[kind] if not _needs_host(PARTS[kind], id)]
-
-
-def _needs_host(registry: Registry, id: str) -> str:
-    declared: str | property = registry.get(id).needs_host
-    needs: str = registry.create(id).needs_host if isinstance(declared, property) else declared
-    return needs
+    ids = []
+    for id in PARTS[kind]:
+        declared = PARTS[kind].get(id).needs_host
+        if isinstance(declared, property):
+            declared = PARTS[kind].create(id).needs_host
+        if not declared:
+            ids.append(id)
+    return ids
 
 
 def in_words() -> str:
     """Return the parts with which gradients stay on their device."""
     return "; ".join(f"{kind} {', '.join(staying(kind))}" for kind in KINDS)
+
+
+@lru_cache(maxsize=1)  # once a process
+def say_experimental(device: str) -> None:
+    logger.warning(
+        "gradients are on %s: experimental, tested on a pretend device and by compilation only; "
+        "stats()['ways'] tells which stay there, and which are copied to the host and back",
+        device,
+    )
+
+
+def say_ways(name: str, stay: int, reasons: Iterable[str]) -> None:
+    """Log how many gradients stay on their device, and the reasons of those that do not."""
+    told = "; ".join(f"{count} as {why}" for why, count in Counter(reasons).items())
+    logger.info(
+        "%s: %d gradients stay on their device%s",
+        name,
+        stay,
+        f", and are copied to the host and back: {told}" if told else "",
+    )
+    if stay and not can_stop():
+        logger.info(
+            "%s: each of them waits for its device by itself, as greenlet is not installed: "
+            "pip install 'hvd-sparse[fast]'",
+            name,
+        )

@@ -12,14 +12,13 @@ from typing import TypeVar
 
 import numpy as np
 
-from hvd_sparse.kernels import reference
-from hvd_sparse.kernels.contract import Aim, Moments, Sums, Surplus, Taking
-from hvd_sparse.kernels.numba import directions, fused, lists, scans
+from hvd_sparse.kernels.contract import Aim, Kernels, Moments, Taking
+from hvd_sparse.kernels.numba import fused, lists, scans
 from hvd_sparse.kernels.numba.packers import CompiledPackers
 from hvd_sparse.kernels.numba.rows import CompiledRows
 from hvd_sparse.kernels.numba.scans import SHORT, search
 from hvd_sparse.kernels.numba.vectors import SPARE
-from hvd_sparse.kernels.optimizers import AdamStep
+from hvd_sparse.kernels.optimizers import Direction, Momentum
 from hvd_sparse.types import Selection
 
 CANDIDATES = 8
@@ -43,21 +42,11 @@ _BITS = {
 """Packers that round a number to a dtype and read its bits; faster than numpy scalars."""
 
 
-class CompiledKernels(CompiledPackers, CompiledRows):
+class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
     """Compiled kernels: one pass each, limited by memory bandwidth, without the interpreter lock.
 
     threads : number of threads per vector; short vectors use fewer
     """
-
-    # These are left to numpy: few selectors use them, and matrix products are as fast in its BLAS.
-    orthogonalized = staticmethod(reference.orthogonalized)
-    mean_and_std = staticmethod(reference.mean_and_std)
-    tail = staticmethod(reference.tail)
-    digit_counts = staticmethod(reference.digit_counts)
-    chunk_norms = staticmethod(reference.chunk_norms)
-    sample_magnitudes = staticmethod(reference.sample_magnitudes)
-    take_indices = staticmethod(reference.take_indices)
-    take_bins = staticmethod(reference.take_bins)
 
     def __init__(self, threads: int = 1) -> None:
         self.threads = threads
@@ -82,41 +71,25 @@ class CompiledKernels(CompiledPackers, CompiledRows):
         return self._totals(out.size, add)
 
     def accumulate_and_take(
-        self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray, aim: Aim
-    ) -> Taking:
-        return self._taken(partial(fused.add_and_take, gradient, residual, out), out, aim)
-
-    def push_momentum_and_take(
         self,
         gradient: np.ndarray,
-        velocity: np.ndarray,
-        out_velocity: np.ndarray,
         residual: np.ndarray,
         out: np.ndarray,
-        momentum: float,
-        nesterov: bool,
         aim: Aim,
+        direction: Direction | None = None,
     ) -> Taking:
-        vectors = gradient, residual, out, velocity, out_velocity
-        loop = partial(fused.push_and_take, *vectors, out.dtype.type(momentum), nesterov)
-        return self._taken(loop, out, aim)
+        given = _flat(direction, out.dtype)
+        loop = fused.PASSES[len(given)]
+        return self._taken(partial(loop, gradient, residual, out, *given), out, aim)
 
-    def push_adam_and_take(
-        self,
-        gradient: np.ndarray,
-        mean: np.ndarray,
-        square: np.ndarray,
-        out_mean: np.ndarray,
-        out_square: np.ndarray,
-        residual: np.ndarray,
-        out: np.ndarray,
-        step: AdamStep,
-        aim: Aim,
-    ) -> Taking:
-        vectors = gradient, residual, out, mean, square, out_mean, out_square
-        numbers = step.factors(out.dtype)
-        loop = partial(fused.push_adam_and_take, *vectors, *numbers, step.is_of_mean)
-        return self._taken(loop, out, aim)
+    def directed(self, gradient: np.ndarray, direction: Direction) -> np.ndarray:
+        if isinstance(direction, Momentum) and not direction.is_nesterov:
+            out = direction.out_velocity
+        else:
+            out = np.empty_like(gradient)
+        given = _flat(direction, out.dtype)
+        self._spread(out.size, partial(fused.DIRECTIONS[len(given)], gradient, out, *given))
+        return out
 
     def _taken(self, loop: Callable[..., int], out: np.ndarray, aim: Aim) -> Taking:
         """Return the entries that ``loop`` of ``fused`` takes, given its arguments before
@@ -150,30 +123,6 @@ class CompiledKernels(CompiledPackers, CompiledRows):
         abs_sum, nonfinite = np.sum([totals for totals, _, _ in parts], axis=0)
         return Taking(float(abs_sum), int(nonfinite), None if is_too_much else taken)
 
-    def push_momentum(
-        self,
-        gradient: np.ndarray,
-        residual: np.ndarray,
-        out: np.ndarray,
-        momentum: float,
-    ) -> None:
-        factor = out.dtype.type(momentum)
-        self._spread(out.size, partial(directions.push, gradient, residual, out, factor))
-
-    def push_adam(
-        self,
-        gradient: np.ndarray,
-        mean: np.ndarray,
-        square: np.ndarray,
-        out_mean: np.ndarray,
-        out_square: np.ndarray,
-        out: np.ndarray,
-        step: AdamStep,
-    ) -> None:
-        vectors = gradient, mean, square, out_mean, out_square, out
-        loop = partial(directions.push_adam, *vectors, *step.factors(out.dtype), step.is_of_mean)
-        self._spread(out.size, loop)
-
     def count_at_least(self, x: np.ndarray, threshold: float) -> int:
         cut = pattern_at(threshold, x.dtype, 0)
         parts = self._spread(
@@ -185,7 +134,7 @@ class CompiledKernels(CompiledPackers, CompiledRows):
         cut = pattern_at(threshold, x.dtype)
         if cut < pattern_at(float(np.finfo(x.dtype).smallest_normal), x.dtype):
             # Threads may flush subnormal numbers to zero, so leave subnormal thresholds to numpy.
-            return reference.take_at_least(x, threshold)
+            return super().take_at_least(x, threshold)
         return joined([taken for _, taken in self._take(x, cut, x.size)])
 
     def count_and_take(
@@ -218,8 +167,6 @@ class CompiledKernels(CompiledPackers, CompiledRows):
         return Selection(indices[:found], values[:found], x.size)
 
     def _largest_of_many(self, x: np.ndarray, count: int) -> Selection:
-        """Return the largest entries of a vector that is too long to copy."""
-
         def reached(cuts: np.ndarray) -> np.ndarray:
             parts = self._spread(x.size, partial(_counts_of_part, x, cuts))
             return np.asarray(np.sum(parts, axis=0))
@@ -273,12 +220,6 @@ class CompiledKernels(CompiledPackers, CompiledRows):
             indices, values = _room(0, out)
         lists.assemble(out, indices, values, np.array(ends, np.intp), float(factor))
 
-    def assemble_together(self, sums: Sums, surplus: Surplus = ()) -> None:
-        for out, parts, factor in sums:
-            self.assemble(out, parts, factor)
-        for vector, selection in surplus:
-            self.restore(vector, selection)
-
     def scatter_add(self, out: np.ndarray, indices: np.ndarray, values: np.ndarray) -> None:
         lists.scatter_add(
             out, np.require(indices, requirements="A"), np.require(values, requirements="A")
@@ -295,6 +236,11 @@ class CompiledKernels(CompiledPackers, CompiledRows):
         # The compiled maximum ignores NaN, but the sum does not.
         abs_max = float("nan") if np.isnan(abs_sum) else float(max(part[1] for part in totals))
         return Moments(abs_sum, abs_max, int(sum(part[2] for part in totals)), numel)
+
+
+def _flat(direction: Direction | None, dtype: np.dtype) -> tuple[object, ...]:
+    """Return a direction's vectors and numbers, as ``fused`` takes them."""
+    return () if direction is None else (*direction.vectors, *direction.numbers(dtype))
 
 
 def pattern_at(threshold: float, dtype: np.dtype, least: int = 1) -> int:

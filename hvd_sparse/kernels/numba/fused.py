@@ -1,22 +1,23 @@
 """The compiled fused pass: it adds the gradient, or an optimizer's direction, to the residual, and
-takes the entries that reach the aim.
+takes the entries that reach the aim; and directions by themselves.
 
 Taken entries are written by a masked compress-store, which numba does not offer, in a rarely
 executed branch. Processors with AVX-512 have an instruction for it; for others LLVM emits a
 sequence. The loop makes one pass and is limited by memory bandwidth.
 
-The direction is a tuple, and its length identifies the kind:
+The direction is a tuple, and its length identifies the kind, as in ``kernels.rows``:
 
     ()                                         the gradient itself
     (velocity, out_velocity, momentum, is_nesterov)                         momentum
     (mean, square, out_mean, out_square, beta1, rest1, unbias1, beta2, rest2, unbias2, own, others,
      epsilon, scale, is_of_mean)                                            Adam, as in ``AdamStep``
 
-Every operation is rounded as in numpy, as in ``directions``.
+Every operation is rounded as in numpy, so loops must not fuse or reorder operations.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -24,7 +25,6 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic, overload
 
-from hvd_sparse.kernels.numba.directions import _adam_entry, _moving
 from hvd_sparse.kernels.numba.vectors import (
     DOUBLE,
     SEGMENT,
@@ -35,11 +35,7 @@ from hvd_sparse.kernels.numba.vectors import (
     signatures,
     whole_end,
 )
-
-GRADIENT, MOMENTUM, ADAM = 0, 4, 15
-"""Lengths of the direction's tuple."""
-DIRECTION = 10
-"""Position of the direction among the intrinsic's arguments."""
+from hvd_sparse.kernels.rows import ADAM, GRADIENT, MOMENTUM
 
 Store = Callable[[ir.Value, ir.Value, ir.Value], None]
 Added = Callable[[ir.Value], ir.Value]
@@ -53,9 +49,12 @@ CROWDED = 10
 
 
 def vectors_added(call: Call, store: Store) -> Added:
-    """Return the function that makes the vector to add at an index; ``store`` writes moments."""
+    """Return the function that makes the vector to add at an index; ``store`` writes moments.
+
+    The intrinsic's first argument is the gradient, its last the direction.
+    """
     (gradient,) = call.pointers(0)
-    members = call.members(DIRECTION)
+    members = call.members(-1)
     if len(members) == MOMENTUM:
         return _momentum(call, gradient, store, *members)
     if len(members) == ADAM:
@@ -123,6 +122,15 @@ def _adam(
     return added
 
 
+# numpy's division by zero gives infinity.
+@njit(error_model="numpy")
+def _adam_entry(top, first, second, own, others, epsilon, scale):  # type: ignore[no-untyped-def]
+    """Return the direction: ``top`` divided by the root of the bias-corrected second moment."""
+    both = first * first
+    average = second * own + (both if both < second else second) * others
+    return (top / (math.sqrt(average) + epsilon) + average * (epsilon - epsilon)) * scale
+
+
 def entry_added(gradient: np.ndarray, direction: tuple, i: int) -> float:
     """Return the entry to add at ``i``, like ``vectors_added``, for the last few entries."""
     raise NotImplementedError  # numba uses the overload below
@@ -144,8 +152,8 @@ def _entry_added(gradient, direction, i):  # type: ignore[no-untyped-def]
         (mean, square, out_mean, out_square, beta1, rest1, unbias1, beta2, rest2, unbias2,
          own, others, epsilon, scale, is_of_mean) = direction  # fmt: skip
         entry = gradient[i]
-        first = _moving(mean[i], entry, beta1, rest1)
-        second = _moving(square[i], entry * entry, beta2, rest2)
+        first = mean[i] * beta1 + entry * rest1
+        second = square[i] * beta2 + entry * entry * rest2
         out_mean[i], out_square[i] = first, second
         first, second = first * unbias1, second * unbias2
         top = first if is_of_mean else entry
@@ -158,8 +166,7 @@ def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Callable[..., obj
     """Make an intrinsic over whole vectors: out = residual + the addend, without the taken entries.
 
     past_caches : write without reading the cache lines first; ``out`` must be aligned to 64 bytes
-    is_crowded : so many entries reach the threshold that branches are unpredictable; every vector
-        is appended without a branch, and its surplus overwritten
+    is_crowded : append every vector without a branch, and overwrite its surplus
     """
 
     def emit(call: Call) -> ir.Value:
@@ -232,8 +239,8 @@ def _add_and_take_vectors(past_caches, is_crowded, *arguments):  # type: ignore[
 
 @njit
 def _go_past_caches(residual, out, start):  # type: ignore[no-untyped-def]
-    """Return whether writes to ``out`` should bypass the caches: ``out`` is not ``residual``, is
-    aligned, and is too large for the caches."""
+    """Return whether ``out`` is another array than ``residual``, aligned, and larger than the
+    caches."""
     # If they are one array, its lines are already in the caches.
     place = out.ctypes.data
     is_line = (place + start * out.itemsize) % 64 == 0
@@ -249,7 +256,6 @@ def _take(  # type: ignore[no-untyped-def]
 
     Returns the number of taken entries, or -1 if they exceed the capacity and none is taken.
 
-    direction : a tuple that gives the addend; see the module
     cut : bit pattern of the threshold, above 0
     indices, values : room for ``capacity + SPARE`` entries
     totals : float64 [2], added to: sum of magnitudes; number of entries that are not finite
@@ -291,6 +297,48 @@ def _take(  # type: ignore[no-untyped-def]
     return -1 if is_full else count
 
 
+def _emit_direct(call: Call) -> None:
+    (to,) = call.pointers(1)
+    builder, vectors, (start, stop) = call.builder, call.vectors, call.arguments[2:4]
+    added = vectors_added(call, vectors.store)
+    with counting(builder, start, stop, vectors.lanes, []) as (index, _, _):
+        vectors.store(added(index), to, index)
+
+
+@intrinsic
+def _direct_vectors(typing, gradient, out, start, stop, direction):  # type: ignore[no-untyped-def]
+    words = (types.intp, types.intp)
+    return types.void(gradient, out, *words, direction), instructions(_emit_direct)
+
+
+@njit
+def _direct(gradient, out, direction, start, stop):  # type: ignore[no-untyped-def]
+    """Write the direction in [start, stop)."""
+    whole = whole_end(gradient, start, stop)
+    _direct_vectors(gradient, out, start, whole, direction)
+    for i in range(whole, stop):
+        out[i] = entry_added(gradient, direction, i)
+
+
+@njit(signatures("xOxOvppp", types.void), nogil=True, cache=True)
+def push(gradient, out, velocity, out_velocity, momentum, is_nesterov, start, stop):  # type: ignore[no-untyped-def]
+    direction = (velocity, out_velocity, momentum, is_nesterov)
+    _direct(gradient, out, direction, start, stop)
+
+
+@njit(signatures("xOxxOOvvvvvvvvvvppp", types.void), nogil=True, cache=True)
+def push_adam(  # type: ignore[no-untyped-def]
+    gradient, out, mean, square, out_mean, out_square,
+    beta1, rest1, unbias1, beta2, rest2, unbias2, own, others, epsilon, scale, is_of_mean,
+    start, stop,
+):  # fmt: skip
+    direction = (
+        mean, square, out_mean, out_square,
+        beta1, rest1, unbias1, beta2, rest2, unbias2, own, others, epsilon, scale, is_of_mean,
+    )  # fmt: skip
+    _direct(gradient, out, direction, start, stop)
+
+
 @njit(signatures("xxOpppJOpS"), nogil=True, cache=True)
 def add_and_take(gradient, residual, out, start, stop, cut, indices, values, capacity, totals):  # type: ignore[no-untyped-def]
     return _take(
@@ -328,3 +376,8 @@ def push_adam_and_take(  # type: ignore[no-untyped-def]
         past_caches and _go_past_caches(square, out_square, start),
         start, stop, cut, indices, values, capacity, totals,
     )  # fmt: skip
+
+
+PASSES = {GRADIENT: add_and_take, MOMENTUM: push_and_take, ADAM: push_adam_and_take}
+DIRECTIONS = {MOMENTUM: push, ADAM: push_adam}
+"""Functions by the length of the direction's tuple."""

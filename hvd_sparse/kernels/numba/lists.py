@@ -119,8 +119,7 @@ def _cut(x, count):  # type: ignore[no-untyped-def]
 
 @njit(signatures("xpJO"), nogil=True, cache=True)
 def take_largest(x, count, indices, values):  # type: ignore[no-untyped-def]
-    """Take the ``count`` largest magnitudes, or all non-zeros if there are fewer, into lists with
-    room for one more; return their number."""
+    """Do ``Kernels.take_largest`` into lists with room for one more, and return their length."""
     bits, everything, infinity = _bits(x)
     smallest, ties = _cut(x, count)
     found = 0
@@ -135,11 +134,8 @@ def take_largest(x, count, indices, values):  # type: ignore[no-untyped-def]
 
 @njit(signatures("jxpJOOp", types.Tuple((types.intp, types.float64))), nogil=True, cache=True)
 def trim(indices, values, count, kept_indices, kept_values, out, gives_back):  # type: ignore[no-untyped-def]
-    """Keep the ``count`` largest entries, or all that are neither zero nor NaN if there are fewer,
-    in lists with room for one more; with ``gives_back`` put the others back into ``out``.
-
-    Returns the number of kept entries, and the smallest magnitude among them, 0 if there is none.
-    """
+    """Do ``Kernels.trim`` into lists with room for one more, and return their length and the
+    smallest magnitude; with ``gives_back`` put the other entries back into ``out``."""
     bits, everything, infinity = _bits(values)
     smallest, ties = _cut(values, count)
     found, left = 0, 0
@@ -189,10 +185,8 @@ def _emit_copy(call: Call) -> None:
 
 @intrinsic
 def _copy_past_caches(typing, source, out, start, count):  # type: ignore[no-untyped-def]
-    """Copy source[:count] to out[start : start + count] without reading the cache lines of ``out``.
-
-    ``count`` is a multiple of a vector's entries, and ``out[start]`` is aligned to 64 bytes.
-    """
+    """Copy source[:count] to out[start : start + count], whole vectors in aligned lines, without
+    reading the cache lines of ``out``."""
     return types.void(source, out, types.intp, types.intp), instructions(_emit_copy)
 
 

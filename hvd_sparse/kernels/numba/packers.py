@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from hvd_sparse.kernels.numba import packing_loops as loops
-from hvd_sparse.kernels.packing import BLOCK_BITS, GRID_BITS, as_float32, blocks_of, pack_few
+from hvd_sparse.kernels.packing import BLOCK_BITS, GRID_BITS, Packers, as_float32, blocks_of
 
 MOST_ON_GRID = float((1 << GRID_BITS) - 1)
 _PACKING = {4: (loops.pack_nibbles, 2, "<u2"), 2: (loops.pack_quarters, 4, "<u4")}
 _UNPACKING = {4: (loops.unpack_nibbles, 2, "<u2"), 2: (loops.unpack_quarters, 4, "<u4")}
 
 
-class CompiledPackers:
+class CompiledPackers(Packers):
     def count_blocks(self, indices: np.ndarray, numel: int, bits: int = BLOCK_BITS) -> np.ndarray:
         counts = np.empty(blocks_of(numel, bits), np.int64)
         loops.count_blocks(indices, counts, bits)
@@ -78,7 +78,7 @@ class CompiledPackers:
         packed = np.empty(-(-numbers.size // per_byte), np.uint8)
         loop(_native(numbers[: whole * per_byte].view(wide)), packed[:whole])
         if whole < packed.size:
-            packed[whole:] = pack_few(numbers[whole * per_byte :], width)
+            packed[whole:] = super().pack_few(numbers[whole * per_byte :], width)
         return packed
 
     def unpack_few(self, packed: np.ndarray, width: int, count: int) -> np.ndarray | None:

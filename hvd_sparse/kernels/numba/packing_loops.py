@@ -77,7 +77,6 @@ def join_blocks(counts, positions, indices, bits):  # type: ignore[no-untyped-de
 
 @njit([types.void(_F4, _U4, _U2_OUT)], nogil=True, cache=True)
 def half_codes(values, bits, codes):  # type: ignore[no-untyped-def]
-    """Write float32 values as float16; ``bits`` are their bit patterns."""
     small = np.uint32(0)
     for i in range(bits.size):
         given = np.uint32(bits[i] & np.uint32(0x7FFFFFFF))
@@ -128,7 +127,7 @@ def brain_codes(bits, codes):  # type: ignore[no-untyped-def]
 
 @njit([types.intp(_U2, _U4_OUT)], nogil=True, cache=True)
 def brain_values(codes, bits):  # type: ignore[no-untyped-def]
-    """Write bit patterns of bfloat16 codes; return whether all are finite and none subnormal."""
+    """Write bit patterns; return whether all are finite and none subnormal."""
     bad = False
     for i in range(codes.size):
         code = np.uint32(codes[i])
@@ -140,7 +139,6 @@ def brain_values(codes, bits):  # type: ignore[no-untyped-def]
 
 @njit([types.uint32(_U4, types.uint32), types.uint64(_U8, types.uint64)], nogil=True, cache=True)
 def largest_bits(bits, magnitude):  # type: ignore[no-untyped-def]
-    """Return the bit pattern of the largest magnitude; ``magnitude`` masks the sign."""
     largest = magnitude ^ magnitude
     for i in range(bits.size):
         largest = max(largest, bits[i] & magnitude)
@@ -182,7 +180,6 @@ def sum_on_grid(values, scale, most, above):  # type: ignore[no-untyped-def]
     cache=True,
 )
 def level_codes(values, bits, scale, most, above, codes):  # type: ignore[no-untyped-def]
-    """Write the sign of each value, and whether it exceeds ``above``; ``bits`` are bit patterns."""
     shift = bits.itemsize * 8 - 1
     for i in range(values.size):
         found = max(np.int32(min(abs(values[i]) * scale, most)), np.int32(1))
@@ -198,7 +195,6 @@ def level_values(codes, low, high, values):  # type: ignore[no-untyped-def]
 
 @njit([types.void(_U2, _U1_OUT)], nogil=True, cache=True)
 def pack_nibbles(pairs, packed):  # type: ignore[no-untyped-def]
-    """Write the low 4 bits of each pair of numbers to a byte, the first in the lower bits."""
     for i in range(pairs.size):
         pair = np.uint32(pairs[i])
         packed[i] = np.uint8((pair & np.uint32(15)) | (pair >> np.uint32(4)) & np.uint32(0xF0))
@@ -206,7 +202,6 @@ def pack_nibbles(pairs, packed):  # type: ignore[no-untyped-def]
 
 @njit([types.void(_U4, _U1_OUT)], nogil=True, cache=True)
 def pack_quarters(fours, packed):  # type: ignore[no-untyped-def]
-    """Write the low 2 bits of each four numbers to a byte, the first number in the lowest bits."""
     for i in range(fours.size):
         four = np.uint32(fours[i] & np.uint32(0x03030303))
         four = np.uint32(four | np.uint32(four >> np.uint32(6)))
@@ -249,7 +244,6 @@ def _ones(typing, word):  # type: ignore[no-untyped-def]
 
 @njit([types.void(_U4, types.uint32, types.uint32, _U4_OUT, _U4_OUT)], nogil=True, cache=True)
 def split_gaps(indices, shift, parts, rests, quotients):  # type: ignore[no-untyped-def]
-    """Write the remainders and quotients of the gaps by ``parts << shift``."""
     before, rests_of, quotients_of = indices[:-1], rests[1:], quotients[1:]
     after = indices[1:]
     if parts == np.uint32(3):
@@ -338,11 +332,8 @@ def pack_unary(numbers, words):  # type: ignore[no-untyped-def]
 
 @njit([types.intp(_U8, _U4_OUT, types.intp)], nogil=True, cache=True)
 def unpack_unary(words, places, count):  # type: ignore[no-untyped-def]
-    """Write the positions of the ones, and return their number; -1 as soon as they exceed
-    ``count``.
-
-    places : room for ``count + SPARE`` positions
-    """
+    """Write the positions of the ones, into room for ``count + SPARE``, and return their number; -1
+    as soon as they exceed ``count``."""
     found = 0
     for at in range(words.size):
         word, start = words[at], np.uint64(WORD_BITS * at)
@@ -370,7 +361,7 @@ def zeros_between(places):  # type: ignore[no-untyped-def]
 
 @njit([types.intp(_U1, _U1_OUT, _U1_OUT)], nogil=True, cache=True)
 def split_thirds(numbers, is_more, is_two):  # type: ignore[no-untyped-def]
-    """Write whether numbers are above 0, and whether those are 2; return how many are above 0."""
+    """Do ``Packers.split_thirds``; return how many numbers are above 0."""
     found = 0
     for i in range(numbers.size):
         more = np.uint8(numbers[i] != 0)
@@ -382,7 +373,7 @@ def split_thirds(numbers, is_more, is_two):  # type: ignore[no-untyped-def]
 
 @njit([types.void(_U1, _U1, _U1_OUT)], nogil=True, cache=True)
 def join_thirds(is_more, is_two, numbers):  # type: ignore[no-untyped-def]
-    """Write 1 or 2 for the numbers above 0; ``is_two`` is as long as ``numbers``."""
+    """Do ``Packers.join_thirds``; ``is_two`` is as long as ``numbers``."""
     found = 0
     for i in range(numbers.size):
         more = np.uint8(is_more[i])

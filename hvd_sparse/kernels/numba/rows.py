@@ -96,13 +96,11 @@ _TABLES = types.Array(types.uint32, 2, "C", readonly=True)
 
 @njit
 def _vector(row, place, like):  # type: ignore[no-untyped-def]
-    """Return one of a row's vectors, with the dtype of ``like``."""
     return carray(_pointer(row["vectors"][place]), row["numel"], like.dtype)
 
 
 @njit
 def _number(row, place, like):  # type: ignore[no-untyped-def]
-    """Return one of a row's numbers, rounded to the dtype of ``like``."""
     return like.dtype.type(row["numbers"][place])
 
 
@@ -144,8 +142,6 @@ def send_rows(  # type: ignore[no-untyped-def]
 ):
     """Do ``RowKernels.send_rows``, with frames and lists as words.
 
-    Parameters
-    ----------
     indices, values : room for the entries of any pass
     kept_indices, kept_values : room for one entry more than any row sends
     """
@@ -220,8 +216,7 @@ def _ascend(indices, numel):  # type: ignore[no-untyped-def]
 
 @njit
 def _read(words, nbytes, body, numel, indices, values):  # type: ignore[no-untyped-def]
-    """Read the entries of a frame; return the sum of their squares, NaN if the body is not
-    whole."""
+    """Read a frame's entries; return the sum of their squares, NaN if the body is not whole."""
     count, squares = indices.size, 0.0
     if body == SIGNS:
         if not read_signs(words.view(np.uint8)[HEADER_BYTES:nbytes], numel, indices, values):
@@ -248,8 +243,6 @@ def _read(words, nbytes, body, numel, indices, values):  # type: ignore[no-untyp
 def sum_rows(rows, frames, head, body, largest, words, indices, values, tables):  # type: ignore[no-untyped-def]
     """Do ``RowKernels.sum_rows``.
 
-    Parameters
-    ----------
     largest : if the sum of squares exceeds this bound, a sum might overflow the dtype
     words, indices, values : room for any frame, and for all entries of any row
     """

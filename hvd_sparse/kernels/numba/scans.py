@@ -118,7 +118,6 @@ def _emit_take(call: Call) -> ir.Value:
 
 @intrinsic
 def _take(typing, x, start, stop, cut, indices, values, count):  # type: ignore[no-untyped-def]
-    """Append the entries of whole vectors that reach the cut, and return the new count."""
     words = (types.intp, types.intp, types.intp)
     return types.intp(x, *words, indices, values, types.intp), instructions(_emit_take)
 
@@ -126,10 +125,7 @@ def _take(typing, x, start, stop, cut, indices, values, count):  # type: ignore[
 @njit(signatures("xpppJOp"), nogil=True, cache=True)
 def take(x, start, stop, cut, indices, values, capacity):  # type: ignore[no-untyped-def]
     """Take the entries of [start, stop) that reach the cut, into lists with room for ``capacity +
-    SPARE``, and return their number.
-
-    Entries beyond the capacity are only counted.
-    """
+    SPARE``, and return their number; entries beyond the capacity are only counted."""
     whole = whole_end(x, start, stop)
     count = 0
     for first in range(start, whole, SEGMENT):
@@ -147,7 +143,6 @@ def take(x, start, stop, cut, indices, values, capacity):  # type: ignore[no-unt
 
 @njit(signatures("xppJO"), nogil=True, cache=True)
 def take_first(x, cut, count, indices, values):  # type: ignore[no-untyped-def]
-    """Take the first ``count`` entries with this bit pattern, and return their number."""
     found = 0
     for i in range(x.size):
         if found == count:
@@ -160,10 +155,9 @@ def take_first(x, cut, count, indices, values):  # type: ignore[no-untyped-def]
 
 
 def _make_look(adds: bool) -> Callable[..., object]:
-    """Make an intrinsic over whole vectors: moments of x, or with ``adds`` of out = residual + x.
-
-    It adds to ``totals``, float64 [3]: sum of magnitudes, maximum (ignoring NaN), non-zeros.
-    """
+    """Make an intrinsic over whole vectors that adds moments to ``totals``: of x, or with ``adds``
+    of out = residual + x. They are the sum of magnitudes, the maximum (ignoring NaN), and the
+    non-zeros."""
 
     def emit(call: Call) -> None:
         x, kept, to, totals = call.pointers(0, 1, 2, 5)
@@ -239,13 +233,11 @@ def look(x, start, stop, totals):  # type: ignore[no-untyped-def]
 
 
 class Found(NamedTuple):
-    """Result of a search.
+    """Result of a search: at least ``count`` entries reach ``pattern``, and fewer reach ``above``.
 
-    pattern : at least ``count`` entries reach it
-    above : fewer than ``count`` entries reach it; if the search is complete it is the next pattern,
-        or the same if there are fewer than ``count`` non-zeros
     candidates : number of entries that reach ``pattern``, if they are few enough to sort; None if
-        the search is complete
+        the search is complete, and ``above`` the next pattern, or the same if there are too few
+        non-zeros
     """
 
     pattern: int
@@ -260,8 +252,7 @@ def search(x: np.ndarray, count: int, reached: Callable[[np.ndarray], np.ndarray
     for those with few different values. Every other pass divides the range by eight, so there are
     at most 12 passes for float32 and 22 for float64.
 
-    count : 1 to the size of x
-    reached : function that returns how many entries of x reach each of ``CUTS`` ascending patterns
+    reached : returns how many entries of x reach each of ``CUTS`` ascending patterns
     """
     low, above, few = 1, _infinity(x.dtype) + 1, 4 * count + SHORT
     cuts = _likely_cuts(x, count)

@@ -33,7 +33,6 @@ def _bytes_of(count, width):  # type: ignore[no-untyped-def]
 
 @njit
 def _put_bit(body, at, place):  # type: ignore[no-untyped-def]
-    """Set a bit of the bytes from ``at``."""
     body[at + (place >> 3)] |= np.uint8(1 << (place & 7))
 
 
@@ -52,11 +51,8 @@ def _put_plane(body, at, rests, shift, width):  # type: ignore[no-untyped-def]
 def write_signs(body, indices, values, magnitude, numel):  # type: ignore[no-untyped-def]
     """Write a body, and return its number of bytes.
 
-    Parameters
-    ----------
     body : uint8 zeros, with room for 41 bits an entry and 24 bytes
     indices, values : at least one entry; no value is 0
-    magnitude : of the values' dtype
     """
     scale = np.empty(1, values.dtype)
     scale[0] = magnitude
@@ -94,14 +90,12 @@ def write_signs(body, indices, values, magnitude, numel):  # type: ignore[no-unt
 
 @njit
 def _is_padded(body, at, count, width):  # type: ignore[no-untyped-def]
-    """Return whether the padding bits after ``count`` numbers are zero."""
     used = (count * width) & 7
     return used == 0 or body[at + _bytes_of(count, width) - 1] >> used == 0
 
 
 @njit
 def _bit(body, at, place):  # type: ignore[no-untyped-def]
-    """Return a bit of the bytes from ``at``."""
     return (body[at + (place >> 3)] >> (place & 7)) & 1
 
 

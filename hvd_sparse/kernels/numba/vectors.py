@@ -171,8 +171,8 @@ class Vectors:
         values: ir.Value,
         count: ir.Value,
     ) -> ir.Value:
-        """Append the masked entries and their indices to a list, and return its new length; the
-        list needs room for one more vector."""
+        """Append the masked entries and their indices to a list with room for one more vector, and
+        return its new length."""
         for vector, pointer in ((entry, values), (self.positions(index), indices)):
             to_the_front = self.call(
                 f"llvm.experimental.vector.compress.{self._suffix_of(vector)}",
@@ -237,7 +237,6 @@ class Call:
 
     @cached_property
     def vectors(self) -> Vectors:
-        """Return the instructions on vectors of the first argument's type, an array."""
         return Vectors(self.builder, self._context.get_data_type(self._types[0].dtype))
 
     def pointers(self, *positions: int) -> list[ir.Value]:
@@ -255,7 +254,6 @@ class Call:
         ]
 
     def is_set(self, number: ir.Value) -> ir.Value:
-        """Return whether an integer is not 0, in the form that ``select`` needs."""
         return self.builder.icmp_signed("!=", number, ir.Constant(number.type, 0))
 
     def _pointer(self, kind: types.Array, value: ir.Value) -> ir.Value:
@@ -272,8 +270,6 @@ Emit = Callable[[Call], ir.Value | None]
 
 
 def instructions(emit: Emit) -> Callable[..., ir.Value]:
-    """Return a code generator in the form that numba needs."""
-
     def codegen(
         context: BaseContext,
         builder: ir.IRBuilder,

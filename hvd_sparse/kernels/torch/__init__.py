@@ -14,10 +14,10 @@ import numpy as np
 import torch
 
 from hvd_sparse.kernels.contract import Aim, Kernels, Moments, Sums, Surplus, Tail, Taking
-from hvd_sparse.kernels.optimizers import AdamStep, NewtonSchulz, iterated
-from hvd_sparse.kernels.packing import PACKERS
+from hvd_sparse.kernels.optimizers import Adam, Direction, NewtonSchulz, iterated
+from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.kernels.rows import rows_of
-from hvd_sparse.kernels.torch import passes, statistics
+from hvd_sparse.kernels.torch import passes
 from hvd_sparse.kernels.torch.coming import Answers, Coming, Pass, joined
 from hvd_sparse.kernels.torch.passes import largest, take
 from hvd_sparse.kernels.torch.vector import (
@@ -38,8 +38,6 @@ Kernel = Callable[..., object]
 LATE = {
     "accumulate": "later_accumulate",
     "accumulate_and_take": "later_accumulate_and_take",
-    "push_momentum_and_take": "later_push_momentum_and_take",
-    "push_adam_and_take": "later_push_adam_and_take",
 }
 """Variants of the passes that do not wait; those of a bucket run together when it is complete."""
 
@@ -53,30 +51,53 @@ def _at_once(later: Callable[..., Coming[Answer]]) -> Callable[..., Answer]:
     return kernel
 
 
-class TorchKernels:
+def _all_of(x: torch.Tensor, mask: torch.Tensor, count: int) -> Selection:
+    """Return the entries of a mask, which are at most ``count``."""
+    taken = take(x, mask, count).selection
+    assert taken is not None
+    return taken
+
+
+def _like(x: Vector, tensor: torch.Tensor) -> np.ndarray:
+    """Return a tensor as a vector of x's kind."""
+    return cast(np.ndarray, DeviceVector(tensor) if isinstance(x, DeviceVector) else tensor.numpy())
+
+
+class TorchKernels(Kernels):
     """Kernels of torch operations; the host's kernels process lists and bytes."""
 
     def __init__(self, host: Kernels) -> None:
         self._host = host
-        for name in PACKERS:
-            setattr(self, name, getattr(host, name))
+        for name in vars(Packers):
+            if not name.startswith("_"):
+                setattr(self, name, getattr(host, name))
 
     # -- statistics -------------------------------------------------------------------------------
 
     def moments(self, x: Vector) -> Moments:
-        return statistics.moments(tensor_of(x))
+        return passes.moments_in(fetch(passes.pending_moments(tensor_of(x))), x.size)
 
     def mean_and_std(self, x: Vector) -> tuple[float, float]:
-        return statistics.mean_and_std(tensor_of(x))
+        return passes.mean_and_std_in(fetch(passes.pending_mean_and_std(tensor_of(x))), x.size)
 
     def tail(self, x: Vector, threshold: float) -> Tail:
-        return statistics.tail(tensor_of(x), threshold)
+        return passes.tail_in(fetch(passes.pending_tail(tensor_of(x), threshold)), x.size)
 
     def digit_counts(self, x: Vector, shift: int, prefix: int) -> np.ndarray:
-        return statistics.digit_counts(tensor_of(x), shift, prefix)
+        tensor = tensor_of(x)
+        pattern = torch.int64 if tensor.dtype == torch.float64 else torch.int32
+        bits = tensor.view(pattern) & torch.iinfo(pattern).max
+        has_prefix = torch.ones_like(bits)
+        if 8 * x.itemsize - shift - 8:
+            has_prefix = ((bits >> (shift + 8)) == prefix).to(pattern)
+        digits = ((bits >> shift) & 255).to(torch.int64)
+        counts = torch.zeros(256, dtype=torch.int64, device=tensor.device)
+        return fetch(counts.scatter_add_(0, digits, has_prefix.to(torch.int64)))
 
     def chunk_norms(self, x: Vector, length: int) -> np.ndarray:
-        return statistics.chunk_norms(tensor_of(x), length)
+        tensor = tensor_of(x)
+        wide = passes.chunks(tensor.abs().to(torch.float64), length)
+        return fetch(wide.sum(1).to(tensor.dtype))
 
     def sample_magnitudes(self, x: Vector, start: int, stride: int) -> np.ndarray:
         return fetch(tensor_of(x)[start::stride].abs())
@@ -90,9 +111,7 @@ class TorchKernels:
     def take_at_least(self, x: Vector, threshold: float) -> Selection:
         tensor = tensor_of(x)
         reaches = reaching(tensor, tensor.abs(), threshold)
-        taken = take(tensor, reaches, int(fetch(reaches.sum()))).selection
-        assert taken is not None
-        return taken
+        return _all_of(tensor, reaches, int(fetch(reaches.sum())))
 
     def count_and_take(
         self, x: Vector, threshold: float, capacity: int
@@ -110,9 +129,7 @@ class TorchKernels:
         if count <= 0 or not tensor.numel():
             return Selection.empty(x.size, x.dtype)
         count = min(count, x.size)
-        taken = take(tensor, largest(tensor, count), count).selection
-        assert taken is not None
-        return taken
+        return _all_of(tensor, largest(tensor, count), count)
 
     def take_indices(self, x: Vector, indices: np.ndarray) -> Selection:
         tensor = tensor_of(x)
@@ -125,13 +142,11 @@ class TorchKernels:
         x = tensor_of(accumulated)
         if not x.numel():
             return np.empty(0, accumulated.dtype), Selection.empty(0, accumulated.dtype)
-        maxima = statistics.chunks(x.abs(), length).amax(1)
+        maxima = passes.chunks(x.abs(), length).amax(1)
         limits = maxima.repeat_interleave(length, output_size=maxima.numel() * length)[: x.numel()]
         reaches = (x + tensor_of(gradient)).abs() >= limits
         reaches &= (limits > 0) & (x != 0)
-        count = int(fetch(reaches.sum()))
-        taken = take(x, reaches, count).selection
-        assert taken is not None
+        taken = _all_of(x, reaches, int(fetch(reaches.sum())))
         return fetch(maxima), taken
 
     # -- passes -----------------------------------------------------------------------------------
@@ -143,76 +158,35 @@ class TorchKernels:
     accumulate = _at_once(later_accumulate)
 
     def later_accumulate_and_take(
-        self, gradient: Vector, residual: Vector, out: Vector, aim: Aim
+        self,
+        gradient: Vector,
+        residual: Vector,
+        out: Vector,
+        aim: Aim,
+        direction: Direction | None = None,
     ) -> Coming[Taking]:
+        """Update a direction's vectors at once; the taking pass runs with the others of its
+        bucket."""
+        if direction is not None:
+            gradient = self.directed(gradient, direction)
         one = Pass(tensor_of(gradient), tensor_of(residual), tensor_of(out), aim)
         return Coming[Taking](one, self.begin)
 
     accumulate_and_take = _at_once(later_accumulate_and_take)
 
-    def later_push_momentum_and_take(
-        self,
-        gradient: Vector,
-        velocity: Vector,
-        out_velocity: Vector,
-        residual: Vector,
-        out: Vector,
-        momentum: float,
-        nesterov: bool,
-        aim: Aim,
-    ) -> Coming[Taking]:
-        """Push the velocity at once; the taking pass runs with the others of its bucket."""
-        self.push_momentum(gradient, velocity, out_velocity, momentum)
-        direction = tensor_of(out_velocity)
-        if nesterov:
-            direction = (direction * rounded(direction, momentum)).add_(tensor_of(gradient))
-        one = Pass(direction, tensor_of(residual), tensor_of(out), aim)
-        return Coming[Taking](one, self.begin)
-
-    push_momentum_and_take = _at_once(later_push_momentum_and_take)
-
-    def later_push_adam_and_take(
-        self,
-        gradient: Vector,
-        mean: Vector,
-        square: Vector,
-        out_mean: Vector,
-        out_square: Vector,
-        residual: Vector,
-        out: Vector,
-        step: AdamStep,
-        aim: Aim,
-    ) -> Coming[Taking]:
-        """Update the moments at once; the taking pass runs with the others of its bucket."""
-        direction = DeviceVector(torch.empty_like(tensor_of(out)))
-        self.push_adam(gradient, mean, square, out_mean, out_square, direction, step)
-        return self.later_accumulate_and_take(direction, residual, out, aim)
-
-    push_adam_and_take = _at_once(later_push_adam_and_take)
-
     def begin(self, given: Sequence[Pass]) -> Answers:
         """Start passes of one dtype on one device; the results are ``Moments`` or ``Taking``."""
         return joined([passes.accumulated(one) for one in given])
 
-    def push_momentum(
-        self, gradient: Vector, residual: Vector, out: Vector, momentum: float
-    ) -> None:
-        result = tensor_of(out)
-        factor = rounded(result, momentum)
-        torch.mul(tensor_of(residual), factor, out=result).add_(tensor_of(gradient))
-
-    def push_adam(
-        self,
-        gradient: Vector,
-        mean: Vector,
-        square: Vector,
-        out_mean: Vector,
-        out_square: Vector,
-        out: Vector,
-        step: AdamStep,
-    ) -> None:
-        vectors = gradient, mean, square, out_mean, out_square, out
-        passes.push_adam([tensor_of(vector) for vector in vectors], step)
+    def directed(self, gradient: Vector, direction: Direction) -> np.ndarray:
+        entry = tensor_of(gradient)
+        if isinstance(direction, Adam):
+            return _like(gradient, passes.adam(entry, direction))
+        pushed, factor = tensor_of(direction.out_velocity), rounded(entry, direction.momentum)
+        torch.mul(tensor_of(direction.velocity), factor, out=pushed).add_(entry)
+        if not direction.is_nesterov:
+            return direction.out_velocity
+        return _like(gradient, (pushed * factor).add_(entry))
 
     def orthogonalized(self, x: Vector, step: NewtonSchulz) -> np.ndarray:
         given, axes = tensor_of(x).view(step.shape), (-2, -1)
@@ -222,9 +196,7 @@ class TorchKernels:
         matrices = matrices / (norm + step.epsilon / largest)
         if given.dtype == torch.float32 and given.device.type != "cpu":
             matrices = matrices.bfloat16()  # as torch.optim.Muon does
-        result = iterated(matrices, step).to(given.dtype).contiguous().view(-1)
-        found = DeviceVector(result) if isinstance(x, DeviceVector) else result.numpy()
-        return cast(np.ndarray, found)
+        return _like(x, iterated(matrices, step).to(given.dtype).contiguous().view(-1))
 
     # -- lists ------------------------------------------------------------------------------------
 
@@ -258,12 +230,6 @@ class TorchKernels:
         ):
             result[places] = result[places] + entries
 
-    def assemble_together(self, sums: Sums, surplus: Surplus = ()) -> None:
-        for vector, entries in surplus:
-            self.restore(vector, entries)
-        for out, parts, factor in sums:
-            self.assemble(out, parts, factor)
-
     def scatter_add(self, out: Vector, indices: np.ndarray, values: np.ndarray) -> None:
         result = tensor_of(out)
         places = upload_indices(indices, result.device)
@@ -271,7 +237,7 @@ class TorchKernels:
 
 
 class KernelsByPlace:
-    """Kernels of two engines: one for vectors on a device, and one for arrays on the host."""
+    """Kernels for vectors on a device, and for arrays on the host."""
 
     def __init__(self, host: Kernels, device: Kernels) -> None:
         self._host, self._device = host, device

@@ -22,7 +22,6 @@ Answer = TypeVar("Answer", covariant=True)
 class Pass(NamedTuple):
     """A pass over one tensor: add the gradient, measure, and take the entries that reach the aim.
 
-    gradient, residual, out : 1-D, contiguous, of one dtype and device
     aim : None for a pass that takes nothing and returns moments
     """
 
@@ -46,11 +45,8 @@ class Sum(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """Results of passes, on their device.
-
-    words : int32
-    read : function that converts the words, once they are on the host, to a result per pass
-    """
+    """Results of passes, int32 words on their device, and the function that converts them on the
+    host to a result per pass."""
 
     words: torch.Tensor
     read: Callable[[np.ndarray], Sequence[object]]
@@ -63,8 +59,7 @@ Begin = Callable[[Sequence[Pass]], Answers]
 class Coming(Generic[Answer]):
     """The result of a pass that may still run; reading an attribute waits for the result.
 
-    one : the pass, started with those of its bucket (``Delivery``), or when the result is read
-    begin : the engine's function that starts passes
+    The pass starts with those of its bucket (``Delivery``), or when the result is read.
     """
 
     def __init__(self, one: Pass, begin: Begin) -> None:
@@ -110,8 +105,6 @@ class Parcel:
 
 
 class OnItsWay(Protocol):
-    """A copy to the host that has been started."""
-
     def is_here(self) -> bool:
         pass
 

@@ -1,18 +1,18 @@
-"""Passes over one tensor in plain torch operations, and the copy of taken entries to the host."""
+"""Passes over one tensor, and its statistics, in plain torch operations, and copies to the host."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from hvd_sparse.kernels.contract import Aim, Taking
-from hvd_sparse.kernels.optimizers import AdamStep
-from hvd_sparse.kernels.torch import statistics
+from hvd_sparse.kernels.contract import Aim, Brought, Moments, Tail, Taking
+from hvd_sparse.kernels.optimizers import Adam
 from hvd_sparse.kernels.torch.coming import Answers, Pass
-from hvd_sparse.kernels.torch.vector import fetch, reaching
+from hvd_sparse.kernels.torch.vector import fetch, reaching, rounded, tensor_of
 from hvd_sparse.types import Selection
 
 
@@ -30,11 +30,8 @@ class Taken(NamedTuple):
 
 
 def largest(x: torch.Tensor, count: int) -> torch.Tensor:
-    """Return a mask of the largest magnitudes, without zeros and NaN; the first of equal ones.
-
-    x : not empty
-    count : 1 to the size of x
-    """
+    """Return a mask of the ``count`` > 0 largest magnitudes of a vector that is not empty, without
+    zeros and NaN; the first of equal ones."""
     magnitudes = torch.where(x.isnan(), torch.zeros_like(x), x.abs())
     # Use only the value, because the index among equal entries depends on the device.
     least = magnitudes.kthvalue(x.numel() - count + 1).values
@@ -44,15 +41,12 @@ def largest(x: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def take(x: torch.Tensor, mask: torch.Tensor, capacity: int, *also: torch.Tensor) -> Taken:
-    """Return the entries of a mask, by one copy and one wait; see ``packed``."""
     return unpacked(fetch(packed(x, mask, capacity, *also)), x, capacity, len(also))
 
 
 def packed(x: torch.Tensor, mask: torch.Tensor, capacity: int, *also: torch.Tensor) -> torch.Tensor:
-    """Return the entries of a mask in one piece of device memory, int32, for ``unpacked``.
+    """Return up to ``capacity`` entries of a mask in one piece of device memory, int32.
 
-    x, mask : float32 or float64 [n], bool [n]
-    capacity : largest number of entries that are copied
     also : numbers on the device, exact in float64, to copy with them
     """
     room = max(0, min(capacity, x.numel()))
@@ -64,10 +58,7 @@ def packed(x: torch.Tensor, mask: torch.Tensor, capacity: int, *also: torch.Tens
 
 
 def unpacked(fetched: np.ndarray, x: torch.Tensor, capacity: int, also: int) -> Taken:
-    """Convert the result of ``packed`` on the host, int32, given the same x and capacity.
-
-    also : number of additional numbers
-    """
+    """Convert the result of ``packed`` with ``also`` more numbers on the host."""
     room, head = max(0, min(capacity, x.numel())), 2 * (1 + also)
     count, *rest = fetched[:head].view(np.float64).tolist()
     count = int(count)
@@ -86,9 +77,9 @@ def accumulated(one: Pass) -> Answers:
 def _looked_at(one: Pass) -> Answers:
     kept, numel = one.residual, one.out.numel()
     total = kept + one.gradient
-    found = statistics.pending_moments(total)
+    found = pending_moments(total)
     torch.where(total.isfinite(), total, kept, out=one.out)
-    return Answers(found.view(torch.int32), lambda words: [statistics.moments_in(words, numel)])
+    return Answers(found.view(torch.int32), lambda words: [moments_in(words, numel)])
 
 
 def _taken(one: Pass, aim: Aim) -> Answers:
@@ -98,7 +89,7 @@ def _taken(one: Pass, aim: Aim) -> Answers:
     is_finite = magnitudes < float("inf")
     reaches = reaching(total, magnitudes, aim.threshold) & is_finite
     sums = magnitudes.sum(dtype=torch.float64), is_finite.logical_not().sum()
-    besides = statistics.pending(total, aim.brings)
+    besides = pending(total, aim.brings)
     # Clear them before the host knows their number, so that it need not wait.
     leaves = reaches & (reaches.sum() <= aim.capacity)
     rest = torch.where(is_finite, total, kept)
@@ -107,25 +98,27 @@ def _taken(one: Pass, aim: Aim) -> Answers:
     def read(fetched: np.ndarray) -> list[Taking]:
         taken = unpacked(fetched, kept, aim.capacity, len(sums) + len(besides))
         abs_sum, nonfinite, *numbers = taken.also
-        found = statistics.read(numbers, aim.brings, kept.numel())
+        found = brought_in(numbers, aim.brings, kept.numel())
         return [Taking(abs_sum, int(nonfinite), taken.selection, found)]
 
     return Answers(packed(total, reaches, aim.capacity, *sums, *besides), read)
 
 
-def push_adam(vectors: Sequence[torch.Tensor], step: AdamStep) -> None:
-    gradient, mean, square, out_mean, out_square, out = vectors
-    dtype = np.dtype(np.float64 if out.dtype == torch.float64 else np.float32)
-    factors = (float(factor) for factor in step.factors(dtype))
+def adam(gradient: torch.Tensor, direction: Adam) -> torch.Tensor:
+    """Update Adam's moments, and return the direction."""
+    vectors, is_of_mean = map(tensor_of, direction.vectors), direction.step.is_of_mean
+    mean, square, out_mean, out_square = vectors
+    dtype = np.dtype(np.float64 if gradient.dtype == torch.float64 else np.float32)
+    factors = (float(factor) for factor in direction.step.factors(dtype))
     beta1, rest1, unbias1, beta2, rest2, unbias2, own, others, epsilon, scale = factors
     # Do not pass a factor to ``add``, because a device could fuse multiplication and addition.
     torch.add(mean * beta1, gradient * rest1, out=out_mean)
     torch.add(square * beta2, (gradient * gradient).mul_(rest2), out=out_square)
     first, second = out_mean * unbias1, out_square * unbias2
     average = (second * own).add_(torch.minimum(first * first, second).mul_(others))
-    top = first if step.is_of_mean else gradient
-    torch.div(top, _root(average).add_(epsilon), out=out)
-    out.add_(average.mul_(0.0)).mul_(scale)
+    top = first if is_of_mean else gradient
+    out = top / _root(average).add_(epsilon)
+    return out.add_(average.mul_(0.0)).mul_(scale)
 
 
 def _root(x: torch.Tensor) -> torch.Tensor:
@@ -141,3 +134,88 @@ def _root(x: torch.Tensor) -> torch.Tensor:
     beyond = (high * high - square) + (high * low) * 2.0 + low * low
     better = near + ((x - square) - beyond) / (near * 2.0)
     return torch.where(torch.isfinite(better), better, near)
+
+
+# -- statistics, in float64 --------------------------------------------------------------------
+
+
+def pending_moments(x: torch.Tensor) -> torch.Tensor:
+    """Return sum and maximum of the magnitudes and the number of non-zeros."""
+    if not x.numel():
+        return torch.zeros(3, dtype=torch.float64, device=x.device)
+    magnitudes = x.abs()
+    total, most = magnitudes.sum(dtype=torch.float64), magnitudes.max().to(torch.float64)
+    return torch.stack([total, most, (x != 0).sum().to(torch.float64)])
+
+
+def moments_in(found: np.ndarray, numel: int) -> Moments:
+    total, most, nonzeros = found.view(np.float64).tolist()
+    return Moments(total, most, int(nonzeros), numel)
+
+
+def pending_mean_and_std(x: torch.Tensor) -> torch.Tensor:
+    """Return the mean and the sum of the squared distances from it."""
+    wide = x.to(torch.float64)
+    mean = wide.mean()
+    return torch.stack([mean, (wide - mean).square().sum()])
+
+
+def mean_and_std_in(found: np.ndarray, numel: int) -> tuple[float, float]:
+    if not numel:
+        return 0.0, 0.0
+    mean, squares = found.tolist()
+    return mean, math.sqrt(squares / (numel - 1)) if numel > 1 else 0.0
+
+
+def pending_tail(x: torch.Tensor, threshold: float = 0.0) -> torch.Tensor:
+    magnitudes = x.abs()
+    above = reaching(x, magnitudes, threshold)
+    excesses = magnitudes.to(torch.float64) - rounded(x, threshold)
+    nothing = torch.zeros_like(excesses)
+    count = above.sum().to(torch.float64)
+    mean = torch.where(above, excesses, nothing).sum() / count
+    variance = torch.where(above, (excesses - mean).square(), nothing).sum() / count
+    has_log = above & (excesses > 0)
+    logs = torch.where(has_log, excesses, torch.ones_like(excesses)).log().sum()
+    return torch.stack([count, mean, variance, logs, has_log.sum().to(torch.float64)])
+
+
+def tail_in(found: np.ndarray, numel: int) -> Tail:
+    number, centre, spread, log_sum, log_count = found.tolist()
+    if not number:
+        return Tail(0, 0.0, 0.0, 0.0)
+    return Tail(int(number), centre, spread, log_sum / log_count if log_count else 0.0)
+
+
+class Statistic(NamedTuple):
+    """A ``Brought`` statistic: ``size`` float64, computed on the device and read on the host."""
+
+    pending: Callable[[torch.Tensor], torch.Tensor]
+    size: int
+    read: Callable[[np.ndarray, int], object]
+
+
+STATISTICS = {
+    "moments": Statistic(pending_moments, 3, moments_in),
+    "mean_and_std": Statistic(pending_mean_and_std, 2, mean_and_std_in),
+    "tail": Statistic(pending_tail, 5, tail_in),
+}
+
+
+def pending(x: torch.Tensor, names: Sequence[str]) -> list[torch.Tensor]:
+    """Return the numbers of several statistics, concatenated, on the device."""
+    return [number for name in names for number in STATISTICS[name].pending(x).unbind()]
+
+
+def brought_in(numbers: Sequence[float], names: Sequence[str], numel: int) -> Brought:
+    found, rest = {}, np.array(numbers)
+    for name in names:
+        statistic = STATISTICS[name]
+        found[name] = statistic.read(rest[: statistic.size], numel)
+        rest = rest[statistic.size :]
+    return Brought(**found)  # type: ignore[arg-type]
+
+
+def chunks(x: torch.Tensor, length: int) -> torch.Tensor:
+    """Return the vector as rows of equal length, the last one padded with zeros."""
+    return torch.nn.functional.pad(x, (0, -x.numel() % length)).view(-1, length)

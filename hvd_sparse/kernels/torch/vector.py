@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn, Union
 
 import numpy as np
 import torch
 
-from hvd_sparse.kernels.torch.together import current_walk
+try:
+    import greenlet
+except ImportError:
+    greenlet = None
 
 LOW = 0xFFFFFFFF
 """Mask of an index. Indices are int64 on devices, because torch has few operations on uint32."""
 
 
 class DeviceVector:
-    """A vector on a device, with the part of numpy's interface that this package uses.
+    """A 1-D, contiguous vector on a device, with the part of numpy's interface that is used.
 
-    It has a size and a dtype; slices are vectors on the device, and entries at indices are arrays
-    on the host. Vectors can be added, and multiplied and divided by numbers. numpy's functions
-    raise TypeError.
-
-    tensor : 1-D, contiguous, float32 or float64
+    Slices are vectors on the device, entries at indices arrays on the host. numpy's functions raise
+    TypeError.
     """
 
     __slots__ = ("dtype", "tensor")
@@ -76,7 +76,6 @@ class DeviceVector:
         return DeviceVector(torch.empty_like(self.tensor))
 
     def write_maximum(self, x: DeviceVector, y: DeviceVector) -> None:
-        """Write the elementwise maximum; NaN if either entry is."""
         torch.maximum(x.tensor, y.tensor, out=self.tensor)
 
     def copy(self) -> np.ndarray:
@@ -104,7 +103,6 @@ def tensor_of(x: Vector) -> torch.Tensor:
 
 
 def rounded(x: torch.Tensor, threshold: float) -> float:
-    """Return the threshold in the vector's dtype; infinite if it is too large."""
     if x.dtype == torch.float64:
         return threshold
     with np.errstate(over="ignore"):
@@ -147,7 +145,7 @@ def wait_until(done: torch.Event) -> None:
 
 
 def wait_for(device: torch.device) -> None:
-    """Wait until the device has finished this thread's current stream."""
+    """Wait for this thread's current stream of the device."""
     torch.accelerator.current_stream(device).synchronize()
 
 
@@ -167,7 +165,7 @@ def follow(stream: torch.Stream | None) -> None:
 def fetch(tensor: torch.Tensor) -> np.ndarray:
     """Return a tensor's entries as an array on the host, by one copy and one wait for the device.
 
-    Tasks of ``together`` share the copy and the wait. On the CPU the array shares the tensor's
+    Tasks of ``run_together`` share the copy and the wait. On the CPU the array shares the tensor's
     memory, so the tensor must have been made for this.
     """
     array: np.ndarray
@@ -223,3 +221,83 @@ def upload_indices(indices: np.ndarray, device: torch.device) -> torch.Tensor:
     """Return indices on the device, int64; 4 bytes each are copied."""
     words = np.ascontiguousarray(indices, np.uint32).view(np.int32)
     return upload(words, device).to(torch.int64).bitwise_and_(LOW)
+
+
+Task = Callable[[], None]
+FetchAll = Callable[[Sequence[torch.Tensor]], Sequence[np.ndarray]]
+
+
+class Walk:
+    """A task in a greenlet, which pauses when it needs a tensor. The task must not raise."""
+
+    def __init__(self, task: Task) -> None:
+        self._task, self._thread = task, greenlet.greenlet(self._run)
+        self.question: torch.Tensor | None = None
+        self._answer: np.ndarray | None = None
+
+    def go_on(self, answer: np.ndarray | None = None) -> None:
+        """Run until the next question, or to the end; ``question`` is then None."""
+        self.question, self._answer = None, answer
+        self._thread.switch()
+
+    def fail(self, error: Exception) -> None:
+        """Raise an error where the task paused, and run until the next question or the end."""
+        self.question = None
+        self._thread.throw(error)
+
+    def ask(self, question: torch.Tensor) -> np.ndarray:
+        """Pause, and return a device's tensor as an array on the host. The task calls this."""
+        self.question = question
+        self._thread.parent.switch()
+        answer, self._answer = self._answer, None
+        assert answer is not None
+        return answer
+
+    def _run(self) -> None:
+        self._thread.walk = self
+        try:
+            self._task()
+        finally:
+            del self._thread.walk  # break the cycle, which would keep the task's objects alive
+
+
+def can_stop() -> bool:
+    """Return whether greenlet is installed, so that tasks can wait together."""
+    return greenlet is not None
+
+
+def current_walk() -> Walk | None:
+    """Return the running ``Walk``; None outside of ``run_together``."""
+    if greenlet is None:
+        return None
+    walk: Walk | None = getattr(greenlet.getcurrent(), "walk", None)
+    return walk
+
+
+def run_together(tasks: Sequence[Task], fetch_all: FetchAll) -> None:
+    """Run independent tasks that do not raise, with one copy and one wait for all of them.
+
+    A task runs until it needs a tensor of the device; then the next task runs. When all tasks wait,
+    their tensors are copied together. Without the package greenlet every task waits separately.
+
+    fetch_all : copies tensors from devices, with one copy and one wait per device
+    """
+    if greenlet is None or len(tasks) == 1:
+        for task in tasks:
+            task()
+        return
+    walks = [Walk(task) for task in tasks]
+    for walk in walks:
+        walk.go_on()
+    while True:
+        asking = [(walk, walk.question) for walk in walks if walk.question is not None]
+        if not asking:
+            return
+        try:
+            answers = fetch_all([question for _, question in asking])
+        except Exception as error:  # tasks report it
+            for walk, _ in asking:
+                walk.fail(error)
+            continue
+        for (walk, _), answer in zip(asking, answers):
+            walk.go_on(answer)

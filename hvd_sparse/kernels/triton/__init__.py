@@ -6,15 +6,16 @@ Contract: ``kernels.contract``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 import triton
 
-from hvd_sparse.kernels.contract import Aim, Brought, Kernels, Sums, Surplus, Taking
-from hvd_sparse.kernels.torch import TorchKernels, statistics
+from hvd_sparse.kernels.contract import Aim, Kernels, Sums, Surplus
+from hvd_sparse.kernels.torch import TorchKernels
 from hvd_sparse.kernels.torch.coming import Answers, Pass, Sum, joined
+from hvd_sparse.kernels.torch.passes import STATISTICS, brought_in, pending
 from hvd_sparse.kernels.torch.vector import Vector, tensor_of
 from hvd_sparse.kernels.triton.launches import MOMENTS, assemble, take
 from hvd_sparse.types import Selection
@@ -27,7 +28,6 @@ BLOCK = 4096
 
 
 def has_gpu() -> bool:
-    """Return whether there is a GPU for which Triton compiles."""
     return IS_INTERPRETED or bool(torch.cuda.is_available())
 
 
@@ -43,8 +43,18 @@ class TritonKernels(TorchKernels):
         out = passes[0].out
         if not self._runs_on(out) or not any(one.out.numel() for one in passes):
             return super().begin(passes)
-        beside = _brought_beside(passes, MOMENTS)  # first, because a pass may overwrite its input
-        return _with_brought(take(passes, self._block), beside)
+        numbers = [  # first, because a pass may overwrite its input
+            number
+            for one in passes
+            if _asked(one.aim)
+            for number in pending(one.residual + one.gradient, _asked(one.aim))
+        ]
+        taken = take(passes, self._block)
+        if not numbers:
+            return taken
+        words = torch.stack(numbers).view(torch.int32)
+        both = joined([taken, Answers(words, lambda read: read.view(np.float64).tolist())])
+        return Answers(both.words, lambda read: _with_brought(both.read(read), passes))
 
     def assemble(self, out: Vector, parts: Sequence[Selection], factor: float = 1.0) -> None:
         self.assemble_together([(cast(np.ndarray, out), parts, factor)])
@@ -73,52 +83,19 @@ class TritonKernels(TorchKernels):
         return IS_INTERPRETED or x.device.type != "cpu"
 
 
-def _brought_beside(passes: Sequence[Pass], own: str) -> Answers | None:
-    """Return the ``Brought`` statistics of passes that have not started, by plain operations.
-
-    Statistics in ``own``, which the launches compute, are left out. None if no pass asks for
-    others.
-    """
-    asked = [_asked(one.aim, own) for one in passes]
-    if not any(asked):
-        return None
-    numbers = [
-        number
-        for one, names in zip(passes, asked)
-        if names
-        for number in statistics.pending(one.residual + one.gradient, names)
-    ]
-
-    def read_all(words: np.ndarray) -> list[Brought]:
-        rest, found = words.view(np.float64).tolist(), []
-        for one, names in zip(passes, asked):
-            count = sum(statistics.STATISTICS[name].size for name in names)
-            found.append(statistics.read(rest[:count], names, one.out.numel()))
-            rest = rest[count:]
-        return found
-
-    return Answers(torch.stack(numbers).view(torch.int32), read_all)
+def _asked(aim: Aim | None) -> tuple[str, ...]:
+    """Return the statistics that an aim asks for, without those that the launches compute."""
+    return () if aim is None else tuple(name for name in aim.brings if name != MOMENTS)
 
 
-def _with_brought(answers: Answers, beside: Answers | None) -> Answers:
-    if beside is None:
-        return answers
-    both = joined([answers, beside])
-
-    def read_both(words: np.ndarray) -> list[object]:
-        found = list(both.read(words))
-        half = len(found) // 2
-        return [_joined(one, more) for one, more in zip(found[:half], found[half:])]
-
-    return Answers(both.words, read_both)
-
-
-def _asked(aim: Aim | None, own: str) -> tuple[str, ...]:
-    return () if aim is None else tuple(name for name in aim.brings if name != own)
-
-
-def _joined(one: object, more: object) -> object:
-    if not isinstance(one, Taking) or not isinstance(more, Brought):
-        return one
-    moments = one.brought.moments
-    return one._replace(brought=more if moments is None else more._replace(moments=moments))
+def _with_brought(found: Sequence[Any], passes: Sequence[Pass]) -> list[object]:
+    """Return the passes' results with the statistics, whose numbers follow them."""
+    answers, rest = list(found[: len(passes)]), found[len(passes) :]
+    for i, one in enumerate(passes):
+        names = _asked(one.aim)
+        if names:
+            brought = brought_in(rest, names, one.out.numel())
+            brought = brought._replace(moments=answers[i].brought.moments)
+            answers[i] = answers[i]._replace(brought=brought)
+            rest = rest[sum(STATISTICS[name].size for name in names) :]
+    return answers

@@ -38,7 +38,7 @@ MOMENTS = "moments"
 
 
 class Room(NamedTuple):
-    """One piece of memory for all results that are copied to the host, uint8, and its parts.
+    """Memory for all results that are copied to the host, and its parts.
 
     head : float64 [tensors, HEAD]
     values, places : the lists of all tensors, concatenated, each as long as its room
@@ -60,10 +60,9 @@ def on(device: torch.device) -> contextlib.AbstractContextManager[object]:
 
 
 def take(passes: Sequence[Pass], block: int) -> Answers:
-    """Run the passes of all tensors in three launches.
+    """Run the passes of all tensors in three launches, with ``block`` entries per program.
 
     passes : of one dtype, on one device; at least one is not empty
-    block : entries per program, a power of two
     """
     first = passes[0].out
     device, dtype = first.device, first.dtype
@@ -106,7 +105,6 @@ def assemble(
     """Write the sums, added in the order of the parts, and put the surplus back, in one launch.
 
     sums, surplus : of one dtype and device, with different vectors; at least one sum is not empty
-    block : entries per program, a power of two
     """
     outs = [each.out for each in sums]
     device, dtype = outs[0].device, outs[0].dtype
@@ -172,8 +170,8 @@ def _table(passes: Sequence[Pass], block: int) -> np.ndarray:
 def _given(
     passes: Sequence[Pass], table: np.ndarray, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the table, the thresholds, every program's tensor, and a zero counter per tensor, on
-    the device by one copy."""
+    """Return table, thresholds, every program's tensor, and zero counters, on the device by one
+    copy."""
     owners = np.repeat(np.arange(len(passes), dtype=np.int32), table[:, 7])
     given = (table, _cuts(passes), owners, np.zeros(len(passes), np.int64))
     rows, limits, numbers, counts = _uploaded(given, device)
@@ -196,8 +194,8 @@ def _uploaded(arrays: Sequence[np.ndarray], device: torch.device) -> Sequence[to
 
 
 def _cuts(passes: Sequence[Pass]) -> np.ndarray:
-    """Return the thresholds in the data's dtype: the least number above 0 for 0, and one that no
-    entry reaches for a pass without an aim."""
+    """Return the thresholds in the data's dtype, at least the least number above 0; without an aim
+    infinity."""
     dtype = _numpy(passes[0].out)
     cuts = [
         np.inf if each.aim is None else rounded(each.out, each.aim.threshold) for each in passes

@@ -1,7 +1,4 @@
-"""Checks on a machine with a GPU: the work of ``scripts/gpu-check``.
-
-Every check says "passed", "FAILED" or "NOT RUN", and why.  None of it has run on a GPU yet.
-"""
+"""Checks on a machine with a GPU: the work of ``scripts/gpu-check``."""
 
 from __future__ import annotations
 

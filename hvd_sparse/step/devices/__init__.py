@@ -1,1 +1,0 @@
-"""Tensors whose vectors lie on a device, in a step."""

@@ -1,0 +1,437 @@
+"""Handed-over Keras optimizers: the compressor's memory does their work, and they apply the result.
+
+The optimizer's variables for moments are idle meanwhile.  They are filled from the memory where a
+program asks for them, above all to save them, so that plain Keras can go on from there.  Values
+that a program writes into them, the memory takes over in the next step.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+
+import numpy as np
+import tensorflow as tf
+
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.memories._directions import DirectionState, Moments
+from hvd_sparse.optimizer_memory import OF_MUON, Rates
+from hvd_sparse.step.step import Step
+from hvd_sparse.step.tensor_state import TensorState
+from hvd_sparse.tensorflow.optimizer import (
+    LEGACY_UPDATE,
+    NAMES,
+    as_options,
+    derive,
+    inner_of,
+    is_optimizer_of_keras_3,
+    refuse_clipping,
+    update_of,
+    updates_of,
+    with_options_of,
+)
+from hvd_sparse.tensorflow.variables import VariableIndex, value_of
+from hvd_sparse.untyped import Optimizer, Settings, Value
+from hvd_sparse.wire.checksum import crc32
+
+logger = logging.getLogger("hvd_sparse")
+
+LISTS = {
+    "momentum": "momentums",
+    "mean": "_momentums",
+    "square": "_velocities",
+    "largest": "_velocity_hats",
+}
+"""Attributes of Keras's optimizers that hold moments, by the names of memories' arrays."""
+OVERWRITTEN = 1e-30
+"""Momentum for a step without any in Keras 2, whose velocity is the gradient then.  Memories, as
+torch and Keras 3, leave the velocity as it is at a momentum of 0."""
+
+# -- classes that an optimizer gets ---------------------------------------------------------------
+
+
+class Showing:
+    """Base of handed-over optimizers, whose moments are filled in where they are asked for."""
+
+    hvd_sparse_follower: Follower
+
+    @property
+    def variables(self) -> Value:
+        self.hvd_sparse_follower.show(self)
+        return super().variables  # type: ignore[misc]
+
+    def _trackable_children(self, *arguments: Value, **options: Value) -> Value:
+        # tf.train.Checkpoint finds them here
+        self.hvd_sparse_follower.show(self)
+        return super()._trackable_children(*arguments, **options)  # type: ignore[misc]
+
+
+class ApplyingOfKeras3(Showing):
+    """An optimizer of Keras 3 that applies the compressor's result times the learning rate."""
+
+    def update_step(self, gradient: Value, variable: Value, learning_rate: Value) -> None:
+        self.hvd_sparse_follower.check(gradient, variable)
+        rate = tf.cast(learning_rate, variable.dtype)
+        self.assign_sub(variable, rate * tf.cast(gradient, variable.dtype))  # type: ignore[attr-defined]
+
+
+class Applying(Showing):
+    """The same for Keras 2: put before the optimizer's class, of which Horovod derives its own."""
+
+    def apply_gradients(self, grads_and_vars: Value, *args: Value, **options: Value) -> Value:
+        pairs = list(grads_and_vars)
+        for gradient, variable in pairs:
+            self.hvd_sparse_follower.check(gradient, variable)
+        return super().apply_gradients(pairs, *args, **options)  # type: ignore[misc]
+
+    def update_step(self, gradient: Value, variable: Value) -> None:
+        variable.assign_sub(tf.cast(self.learning_rate, variable.dtype) * gradient)  # type: ignore[attr-defined]
+
+
+class ApplyingLegacy(Applying):
+    """The same for the legacy optimizers."""
+
+    @property
+    def weights(self) -> Value:
+        return self.variables()
+
+    def variables(self) -> Value:  # type: ignore[override]
+        self.hvd_sparse_follower.show(self)
+        return super(Showing, self).variables()  # type: ignore[misc]
+
+    def _resource_apply_dense(
+        self, gradient: Value, variable: Value, apply_state: Value = None
+    ) -> Value:
+        rate = self._decayed_lr(variable.dtype.base_dtype)  # type: ignore[attr-defined]
+        return variable.assign_sub(rate * gradient, read_value=False)
+
+
+# -- settings and moments -------------------------------------------------------------------------
+
+
+class Follower:
+    """Source of the settings that the memory needs: above all the learning rate of the step.
+
+    ``met`` holds positions of the variables whose gradients come through the compressor.
+    """
+
+    _paths: Sequence[str]
+    index: VariableIndex | None = None
+    slots: Slots | None = None
+    rates: Rates | None = None
+    """Reference rates, if densities follow the learning rate."""
+
+    def __init__(self, optimizer: Optimizer, memory: Value) -> None:
+        self._optimizer = optimizer = inner_of(optimizer)
+        self._memory = memory = with_options_of(optimizer, memory)
+        self._names = NAMES[type(memory)]
+        self.met: set[int] = set()
+        self._is_eager, self._traced = False, dict[str, float]()
+        self._is_nadam = update_of(optimizer) in updates_of("Nadam")
+        self._keeps_momentum = is_optimizer_of_keras_3(optimizer)
+        self._last_rate = 0.0
+        self._settings: Settings = {name: getattr(memory, name) for name in self._names}
+        self._settings["rate"] = 0.0
+        if not self._keeps_momentum:
+            base = getattr(optimizer, "hvd_sparse_base", type(optimizer))
+            members = {"hvd_sparse_base": base, "__module__": base.__module__}
+            applying = ApplyingLegacy if hasattr(base, LEGACY_UPDATE) else Applying
+            optimizer.__class__ = type(base.__name__, (applying, base), members)
+        elif not isinstance(optimizer, ApplyingOfKeras3):
+            derive(optimizer, ApplyingOfKeras3)
+        type(optimizer).hvd_sparse_follower = self
+        if type(memory) in OF_MUON:
+            _warn_of_moments(optimizer, "the compressor, which begins a Muon anew: begin with it")
+
+    def bind(
+        self,
+        step: Step,
+        index: VariableIndex,
+        paths: Sequence[str],
+        averaged: Callable[[int], int],
+    ) -> None:
+        """Serve a compressor's step, now that its variables and their Keras paths are known."""
+        self.index, self._paths = index, paths
+        self.slots = Slots(step, index, averaged)
+        step.settings_of = lambda at: self._settings_of(step.specs[at].shape, at)
+        if (rates := self.rates) is not None:
+            step.pace_of = lambda at: rates.pace(self.rate, 0, step.transactions.staged(at).steps)
+
+    def meet(self, caller: Optimizer) -> None:
+        """Take the settings from the optimizer that calls: Horovod's copy, or Keras 3's own."""
+        caller = inner_of(caller)
+        if getattr(caller, "hvd_sparse_follower", None) is not self:
+            raise InvalidOption(
+                f"the {type(caller).__name__} that trains is not the optimizer that was given to "
+                "the compressor as optimizer=, and would apply its momentum a second time: give "
+                "the same object to both"
+            )
+        refuse_clipping(caller, self._memory)
+        if caller is not self._optimizer:
+            with tf.init_scope():
+                _warn_of_moments(
+                    self._optimizer,
+                    "hvd.DistributedOptimizer, which makes an optimizer of its own, without any: "
+                    "write them into its variables behind its first step",
+                )
+        self._optimizer = caller
+
+    def show(self, optimizer: Optimizer) -> None:
+        """Fill the optimizer's variables; nothing while a graph is traced."""
+        if self.slots is not None and tf.executing_eagerly():
+            self.slots.fill(optimizer, self._last_rate)
+
+    def check(self, gradient: Value, variable: Value) -> None:
+        """Refuse to apply a gradient that came through no compressor, and so lacks the memory's
+        momentum."""
+        self._is_eager, self._traced = tf.executing_eagerly(), self._constants()
+        if gradient is None:
+            return
+        name = type(self._optimizer).__name__
+        if isinstance(gradient, tf.IndexedSlices):
+            raise InvalidOption(
+                f"the gradient of {variable.name!r} is sparse, and the compressor does the "
+                f"{name}'s work for dense ones: give sparse_as_dense=True to "
+                "the DistributedOptimizer or DistributedGradientTape, or leave out optimizer="
+            )
+        position = None if self.index is None else self.index.lookup(value_of(variable))
+        if position not in self.met:
+            raise InvalidOption(
+                f"the gradient of {variable.name!r} came through no compressor, and the {name}'s "
+                "work was handed over to one: give the compressor to the DistributedOptimizer or "
+                "DistributedGradientTape that averages it, update variables of this rank alone "
+                "by an optimizer of their own, or leave out optimizer="
+            )
+
+    def beside(self, scale: tf.Tensor) -> tf.Tensor:
+        """Return the loss scale, followed by this step's learning rate and the memory's
+        hyper-parameters.
+
+        All are read in the graph, because a function called by the graph could see the step counter
+        before or after the optimizer advances it, and not alike on all ranks.
+        """
+        optimizer = self._optimizer
+        rate = self._rate()  # first: the legacy optimizers make their variables for it
+        numbers = [getattr(optimizer, name) for name in self._names.values()]
+        is_hat = not (self._is_nadam or getattr(optimizer, "adaptive_epsilon", False))
+        held = scale, rate, *numbers, is_hat, optimizer.iterations
+        return tf.stack([tf.cast(tf.convert_to_tensor(n), tf.float64) for n in held])
+
+    def _rate(self) -> Value:
+        optimizer = self._optimizer
+        if is_optimizer_of_keras_3(optimizer):
+            return optimizer.learning_rate
+        with tf.init_scope():
+            counter = optimizer.iterations  # made now, if it is not there yet
+        if hasattr(optimizer, "_decayed_lr"):  # of the legacy optimizers
+            return optimizer._decayed_lr(tf.float32)
+        rate = optimizer._learning_rate
+        is_schedule = isinstance(rate, tf.keras.optimizers.schedules.LearningRateSchedule)
+        return rate(counter) if is_schedule else rate
+
+    def _constants(self) -> dict[str, float]:
+        """Return the hyper-parameters that are Python's numbers, and no variables."""
+        held = {field: getattr(self._optimizer, name) for field, name in self._names.items()}
+        return {key: float(value) for key, value in held.items() if isinstance(value, (int, float))}
+
+    def note(self, held: np.ndarray) -> float:
+        """Store the hyper-parameters that came with a gradient, and return the loss scale."""
+        scale, rate, *numbers, is_hat, steps = np.asarray(held).tolist()
+        told = dict(zip(self._names, numbers))
+        # Constants count as of when Keras reads them, in update_step: Horovod's reduction is a
+        # graph also where Keras runs eagerly, and is not traced again where Keras traces again.
+        told |= self._constants() if self._is_eager else self._traced
+        if told.get("momentum") == 0 and self._memory.momentum and not self._keeps_momentum:
+            told["momentum"] = OVERWRITTEN
+        self._settings = {"rate": rate, **as_options(told)}
+        if "epsilon" in told:
+            self._settings["is_epsilon_hat"] = bool(is_hat)
+        self._last_rate = rate or self._last_rate
+        if self.slots is not None:
+            self.slots.begin(int(steps))
+        return float(scale)
+
+    @property
+    def rate(self) -> float:
+        return float(self._settings["rate"])
+
+    def factors(self) -> tuple[float, float]:
+        """Return by how much the optimizer multiplies results and values to update a variable."""
+        return self.rate, self.rate * float(getattr(self._optimizer, "weight_decay", None) or 0.0)
+
+    def _settings_of(self, shape: tuple[int, ...], position: int) -> Settings:
+        """Return this step's settings for a variable, as the memory's ``tune`` takes them."""
+        optimizer, told = self._optimizer, dict(self._settings)
+        if type(self._memory) in OF_MUON:
+            return _settings_of_muon(optimizer, told, shape, self._paths[position])
+        if self._is_nadam:
+            told["momentum_decay"] = 1.0
+        if getattr(optimizer, "amsgrad", False):
+            told["amsgrad"] = True
+        assert self.slots is not None
+        told["moments"] = self.slots.given(optimizer, position, self.rate)
+        return {**told, "weight_decay": self._memory.weight_decay}
+
+
+def _settings_of_muon(
+    optimizer: Optimizer, told: Settings, shape: tuple[int, ...], path: str
+) -> Settings:
+    """Return what a Keras Muon holds for a variable: Muon's settings, or Adam's."""
+    of_muon = {name: told.pop(name) for name in ("momentum", "nesterov")}
+    if optimizer._should_use_adamw(SimpleNamespace(shape=shape, path=path)):
+        return {**told, "scale": float(optimizer.adam_lr_ratio)}
+    rms = optimizer.rms_rate
+    return {
+        "rate": told["rate"],
+        **of_muon,
+        "ns_steps": int(optimizer.ns_steps),
+        "ns_coefficients": (optimizer.muon_a, optimizer.muon_b, optimizer.muon_c),
+        # Keras adds it to the norm of sums; means over as many steps are this much smaller.
+        "ns_epsilon": 1e-7 * (1 - of_muon["momentum"]),
+        "scale": 1.0 if rms is None else math.sqrt(max(shape)) * rms,
+    }
+
+
+def _warn_of_moments(optimizer: Optimizer, loss: str) -> None:
+    """Warn that an optimizer's moments are lost; ``loss`` says where, and the remedy."""
+    moments = [*getattr(optimizer, "momentums", ()), *getattr(optimizer, "_momentums", ())]
+    for slots in getattr(optimizer, "_slots", {}).values():  # of the legacy optimizers
+        moments += slots.values()
+    if any(
+        bool(tf.reduce_any(tf.not_equal(value_of(moment), 0)))
+        for moment in moments
+        if moment is not None
+    ):
+        logger.warning(
+            "the %s had moments of %d steps when it was given to %s, or load the state of the "
+            "run's compressor (compressor.load)",
+            type(optimizer).__name__,
+            int(optimizer.iterations),
+            loss,
+        )
+
+
+class Slots:
+    """Copies moments between a memory and an optimizer's variables.
+
+    ``averaged`` returns over how many ranks the optimizer's gradients of a tensor are averaged, and
+    the memory's are not.
+    """
+
+    def __init__(self, step: Step, index: VariableIndex, averaged: Callable[[int], int]) -> None:
+        self._step, self._index, self._averaged = step, index, averaged
+        self._lock = threading.Lock()
+        self._all = range(len(index.variables))
+        self._to_look = set(self._all)
+        self._written: dict[tuple[int, str], int] = {}
+        self._filled_at: dict[int, int] = {}
+        self._offsets: dict[int, int] = {}
+        self._steps: int | None = None
+        self._stride = 1
+
+    def begin(self, steps: int) -> None:
+        """Note the optimizer's count of steps, which differs from the steps taken if a program has
+        written to the variables."""
+        with self._lock:
+            if steps == self._steps:
+                return
+            stride = 1 if self._steps is None else steps - self._steps
+            if stride != self._stride:
+                self._to_look.update(self._all)
+            self._steps, self._stride = steps, stride
+
+    def given(self, optimizer: Optimizer, position: int, rate: float) -> Moments | None:
+        """Return moments that a program has written into the optimizer; None if there are none."""
+        state, told = self._step.transactions.staged(position), self._steps or 0
+        if position not in self._to_look:
+            if self._stride != 1:
+                _count(state, told)
+            return None
+        slots = _slots_of(optimizer, self._index.variables[position])
+        if not rate and "momentum" in slots:
+            return None  # Keras's momentum has the rate in it, and waits for one
+        self._to_look.discard(position)
+        is_first = position not in self._offsets
+        own = state.steps - self._offsets.setdefault(position, state.steps - told)
+        if not slots or (is_first and state.steps):
+            return None  # a state that the compressor was given has the moments of every rank
+        arrays, is_ours = {}, True
+        for name, slot in slots.items():
+            array = np.asarray(value_of(slot)).reshape(-1)
+            written = self._written.get((position, name), _sum_of(np.zeros_like(array)))
+            self._written[position, name] = _sum_of(array)
+            is_ours &= written == self._written[position, name]
+            arrays[name] = array.astype(self._step.specs[position].accumulator)
+        if is_first:
+            is_known = is_ours and not told
+        else:  # this rank's compressor wrote it, or rank 0's, and it was broadcast
+            is_known = is_ours or (told == own and any(each.any() for each in arrays.values()))
+        if is_known:
+            if told != own:
+                _count(state, told)
+            return None
+        if "momentum" in arrays:
+            arrays["momentum"] /= -rate
+        self._offsets[position] = state.steps - told
+        return Moments(arrays, told, self._averaged(position))
+
+    def forget(self) -> None:
+        """Fill all variables again when asked, because the memories' states were replaced."""
+        self._filled_at.clear()
+
+    def fill(self, optimizer: Optimizer, rate: float) -> None:
+        """Copy this rank's moments into the optimizer's variables; the next step reads them back.
+        ``rate`` is the learning rate of the last step."""
+        with self._lock:
+            for position, variable in enumerate(self._index.variables):
+                slots = _slots_of(optimizer, variable)
+                state = self._step.transactions.peek(position, is_open=False) if slots else None
+                if state is None or not isinstance(state.memory, DirectionState):
+                    continue
+                if position in self._to_look or self._filled_at.get(position) == state.steps:
+                    continue
+                moments = state.memory.moments(state.steps, self._averaged(position))
+                for name, slot in slots.items():
+                    told = moments.arrays.get(name)
+                    if told is None:
+                        continue
+                    slot = value_of(slot)
+                    told = told * -rate if name == "momentum" else told
+                    slot.assign(tf.cast(tf.reshape(told, slot.shape), slot.dtype))
+                    self._written[position, name] = _sum_of(np.asarray(slot))
+                self._filled_at[position] = state.steps
+            self._to_look.update(self._all)
+
+
+def _slots_of(optimizer: Optimizer, variable: Value) -> dict[str, Value]:
+    """Return an optimizer's moments of a variable, by the names of memories' arrays.
+
+    There are none before it is built, and none of a Muon, whose ranks have different momenta.
+    """
+    if hasattr(optimizer, "adam_lr_ratio"):  # Muon
+        return {}
+    if hasattr(optimizer, "_slots"):  # of the legacy optimizers
+        slot = optimizer._slots.get(variable._unique_id, {}).get("momentum")
+        return {} if slot is None else {"momentum": slot}
+    if hasattr(optimizer, "_trainable_variables"):  # Keras 3
+        at = {id(value_of(v)): i for i, v in enumerate(optimizer._trainable_variables)}
+        place = at.get(id(variable))
+    else:
+        place = getattr(optimizer, "_index_dict", {}).get(variable._unique_id)
+    if place is None:
+        return {}
+    lists = {name: getattr(optimizer, attribute, None) for name, attribute in LISTS.items()}
+    return {name: slots[place] for name, slots in lists.items() if slots}
+
+
+def _count(state: TensorState, told: int) -> None:
+    """Let Adam correct its moments' start by the optimizer's count of steps, as Keras does."""
+    if hasattr(state.memory, "begun"):
+        state.memory.begun = state.steps - told
+
+
+def _sum_of(array: np.ndarray) -> int:
+    return crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)

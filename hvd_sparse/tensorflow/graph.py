@@ -1,0 +1,308 @@
+"""What a graph is built of: the messages of Horovod's groups, and the branches of
+``Compression.auto``, whose policy chooses one in each step."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+import tensorflow as tf
+
+from hvd_sparse.collectives.horovod_tensorflow import GRAPH_PHASES, graph_reduce
+from hvd_sparse.compatibility import PLANNED
+from hvd_sparse.errors import InvalidOption, UnsupportedInput
+from hvd_sparse.plan.fallback import Fallback, Trial
+from hvd_sparse.step.buckets import check_merged
+from hvd_sparse.tensorflow.graph_functions import (
+    DENSE,
+    EVERYTHING,
+    FP16,
+    HOST,
+    SPARSE,
+    GraphOwner,
+    call_numpy,
+)
+from hvd_sparse.tensorflow.variables import CallSite, runtime_token
+from hvd_sparse.types import TensorSpec
+from hvd_sparse.untyped import Value
+
+WAYS = {"sparse": SPARSE, "dense": DENSE, "fp16": FP16}
+DENSE_STEP = "the gradients of a step, which Horovod averages"
+Build = Callable[[], Value]
+"""Builds operations of the graph, and returns their results."""
+
+
+class Branches:
+    """The ways of a step in a graph (sparse, dense, fp16), of which all ranks take ``way``.
+
+    Collectives of the other branches are not submitted.  If ``is_timed``, ``note_end`` is called
+    when a result has arrived.
+    """
+
+    def __init__(
+        self,
+        owner: GraphOwner,
+        site: CallSite,
+        way: tf.Tensor,
+        is_timed: tf.Tensor,
+        note_end: Callable[[np.ndarray], np.int32],
+    ) -> None:
+        self._owner, self._site, self._note_end = owner, site, note_end
+        self.way, self._is_timed = way, is_timed
+        self.is_sparse, self._is_half = way <= EVERYTHING, tf.equal(way, FP16)
+
+    def aside(self, flat: tf.Tensor, moved: Sequence[tf.DType]) -> list[tf.Tensor]:
+        """Return a dense way's array to reduce, with stand-ins for a tensor's number and data."""
+        # A float16 gradient has an allreduce of its own, and one entry stands for it here, because
+        # Horovod's operation has a single dtype.
+        wire = tf.cond(self._is_half, lambda: tf.ones([1], flat.dtype), lambda: flat)
+        return [wire, tf.constant(-1, tf.int64), *(tf.zeros([0], dtype) for dtype in moved)]
+
+    def dense(self, flat: tf.Tensor, reduced: tf.Tensor) -> tf.Tensor:
+        """Return a dense way's result; ``reduced`` is Horovod's reduction of the array."""
+
+        def half() -> tf.Tensor:
+            owner, site, array = self._owner, self._site, tf.cast(flat, tf.float16)
+            name = f"hvd_sparse.{owner.name}.fp16"
+            summed = graph_reduce(array, site.op, site.scales, name, owner.process_set)
+            return tf.cast(summed, flat.dtype)
+
+        return tf.cond(self._is_half, half, lambda: reduced)
+
+    def timed(self, result: tf.Tensor) -> tf.Tensor:
+        """Return a result of any way, so that the measurement delays all alike."""
+
+        def noted() -> tf.Tensor:
+            end = call_numpy(self._note_end, [result[:1]], tf.int32, name="hvd_sparse_end")
+            with tf.control_dependencies([end]):
+                return tf.identity(result)
+
+        return tf.cond(self._is_timed, noted, lambda: result)
+
+
+class GraphBucket:
+    """The tensors of one message, while a graph is traced.
+
+    Horovod hands over all tensors of a group before it requests the first result, in the same
+    graph.  So a group's message is built when the first result is requested, and the message of a
+    single tensor at once.  Without ``branches`` every step is sparse.
+    """
+
+    def __init__(
+        self, owner: GraphOwner, dtype: tf.DType, branches: Branches | None, *, is_group: bool
+    ) -> None:
+        self._owner, self._dtype, self._branches, self._is_group = owner, dtype, branches, is_group
+        self._phases = owner.step.exchange.phases(
+            owner.configuration.selector, owner.collective.world_size
+        )
+        self._numbers: list[tf.Tensor] = []
+        self._specs: list[TensorSpec] = []
+        self._gathered: tf.Tensor | None = None
+
+    def send(
+        self, spec: TensorSpec, flat: tf.Tensor, token: tf.Tensor, scale: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Add a tensor, and return the array that Horovod is to reduce for it, and its number.
+
+        InvalidOption if ``select_over`` is "group" and this cannot be one.
+        """
+        self._join(spec)
+        functions = self._owner.functions
+        function: Callable[..., Value] = functions.take
+        moved: list[tf.DType] = []
+        if not self._is_group:
+            function, moved = functions.send, self._moved(0)
+        inputs = [flat, token, scale]
+        if self._branches is not None:
+            inputs.append(self._branches.way)
+        dtypes = [flat.dtype, tf.int64, *moved]
+
+        def build() -> Value:
+            return list(call_numpy(function, inputs, dtypes, name="hvd_sparse_send"))
+
+        wire, number, *first = self._if_sparse(build, lambda ways: ways.aside(flat, moved))
+        wire.set_shape([None])
+        self._numbers.append(number)
+        if first:
+            self._gathered = self._exchange(*first)
+        return wire, number
+
+    def _join(self, spec: TensorSpec) -> None:
+        configuration = self._owner.configuration
+        is_alone = not self._is_group and configuration.groups != PLANNED
+        if configuration.select_over == "group" and is_alone:
+            raise InvalidOption(
+                f"select_over is 'group', and Horovod hands over the gradient of {spec.key!r} "
+                "alone: give groups, or num_groups, to hvd.DistributedGradientTape or "
+                "hvd.DistributedOptimizer, make the compressor with groups='planned', or leave "
+                "select_over out"
+            )
+        self._specs.append(spec)
+        check_merged(self._specs, [tuple(range(len(self._specs)))], configuration)
+
+    def receive(
+        self, number: tf.Tensor, flat: tf.Tensor, reduced: tf.Tensor, parameter: tf.Tensor
+    ) -> tf.Tensor:
+        """Return the reduced gradient of a tensor, flat; no further tensor can join."""
+        if self._gathered is None:
+            self._gathered = self._exchange()
+        # One function takes both, so that neither the carrier's verdict nor the messages can be
+        # overlooked: a control dependency between them does not hold inside Horovod's branches.
+        inputs = [number, reduced, self._gathered, parameter]
+
+        def build() -> tf.Tensor:
+            receive = self._owner.functions.receive
+            return call_numpy(receive, inputs, flat.dtype, name="hvd_sparse_receive")
+
+        result = self._if_sparse(build, lambda ways: ways.dense(flat, reduced))
+        return result if self._branches is None else self._branches.timed(result)
+
+    def _if_sparse(self, build: Build, otherwise: Callable[[Branches], Value]) -> Value:
+        branches = self._branches
+        if branches is None:
+            return build()
+        return tf.cond(branches.is_sparse, build, lambda: otherwise(branches))
+
+    def _exchange(self, *first: tf.Tensor) -> tf.Tensor:
+        def build() -> tf.Tensor:
+            seal = self._owner.functions.seal
+            array, splits = first or call_numpy(
+                seal, self._numbers, self._moved(0), name="hvd_sparse_seal"
+            )
+            # The operations' names take the graph's scopes, which are those of the carriers and
+            # tell messages apart: a rank that cannot place a gradient so still meets the others.
+            array = self._phase(0, array, splits)
+            for phase in range(1, len(self._phases)):
+                advance, inputs = self._owner.functions.advance, [self._numbers[0], array]
+                moved = call_numpy(advance, inputs, self._moved(phase), name="hvd_sparse_advance")
+                array = self._phase(phase, *moved)
+            return array
+
+        received = self._moved(len(self._phases) - 1)[0]
+        return self._if_sparse(build, lambda _: tf.zeros([0], received))
+
+    def _phase(self, phase: int, array: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
+        name = f"hvd_sparse.{self._owner.name}" + (f".{phase}" if phase else "")
+        array.set_shape([None])
+        splits.set_shape([None])
+        with tf.device(HOST):
+            return GRAPH_PHASES[self._phases[phase]](array, splits, name, self._owner.process_set)
+
+    def _moved(self, phase: int) -> list[tf.DType]:
+        return [self._dtype if self._phases[phase] == "allreduce" else tf.uint8, tf.int32]
+
+
+class GraphFallback(Fallback):
+    """Policy that follows a trial's verdict by a branch of the graph.
+
+    One function per step chooses the branch for all gradients of one call of Horovod.  On a dense
+    way Horovod reduces them without a carrier and without a call of Python; the step before it
+    sends all residuals along.
+    """
+
+    def __init__(self, trial: Trial, *, sends_all: bool = False) -> None:
+        super().__init__(trial, sends_all=sends_all)
+        self._lock = threading.Lock()
+        self._built_for: object | None = None
+        self._branches: Branches | None = None
+        # It holds nothing: operations that touch it run in the program's order, so in the same
+        # order on all ranks.
+        with tf.init_scope(), tf.device("cpu"):
+            self._order = tf.Variable(0, trainable=False, dtype=tf.int64, name="hvd_sparse_order")
+
+    # -- while a graph is traced ------------------------------------------------------------------
+
+    def branches(self, owner: GraphOwner, site: CallSite) -> Branches:
+        if self._branches is None or self._built_for is not site.gradients:
+            self._built_for, self._branches = site.gradients, self._build(owner, site)
+        return self._branches
+
+    def _build(self, owner: GraphOwner, site: CallSite) -> Branches:
+        """Build the operation that returns a step's way, outside Horovod's branches.
+
+        It waits for the last gradient of the list, which most backward passes compute first.
+        """
+        graph = getattr(tf.compat.v1.get_default_graph(), "outer_graph", None)
+        if graph is None or site.gradients is None or site.variables is None:
+            raise UnsupportedInput(
+                "auto needs to know which gradients make a step: give it to "
+                "hvd.DistributedGradientTape or hvd.DistributedOptimizer, under TensorFlow 2's "
+                "control flow"
+            )
+        pairs = [(g, v) for g, v in zip(site.gradients, site.variables) if isinstance(g, tf.Tensor)]
+        is_sparse = owner.configuration.is_sparse
+        with graph.as_default():
+            tokens = [
+                runtime_token(v)
+                for _, v in pairs
+                if is_sparse(tuple(v.shape.as_list()), v.shape.num_elements())
+            ]
+            first = tf.reshape(pairs[-1][0], [-1])[:1]
+            inputs = [self._order.read_value(), first, tf.stack(tokens)]
+            way, is_timed, order = call_numpy(
+                partial(self._begin_step, owner),
+                inputs,
+                [tf.int32, tf.bool, tf.int64],
+                name="hvd_sparse_way",
+            )
+            for told in (way, is_timed, order):
+                told.set_shape([])
+            self._order.assign(order)
+            return Branches(owner, site, way, is_timed, self._note_end)
+
+    # -- at every step ----------------------------------------------------------------------------
+
+    def _begin_step(
+        self, owner: GraphOwner, order: np.int64, first: np.ndarray, tokens: np.ndarray
+    ) -> tuple[np.int32, np.bool_, np.int64]:
+        with self._lock:
+            way, is_timed = DENSE, False
+            if owner.process_set.included() and owner.collective.world_size > 1:
+                way = self._choose(owner, [owner.functions.position(token) for token in tokens])
+                is_timed = self.trial.is_timed  # else Horovod reduces nothing
+        return np.int32(way), np.bool_(is_timed), order
+
+    def _choose(self, owner: GraphOwner, positions: Sequence[int | None]) -> int:
+        way = WAYS[self.next_way(owner)]
+        known = [position for position in positions if position is not None]
+        if way == SPARSE:
+            for position in known:
+                self.debts.owe(position)
+        elif len(known) < len(positions):
+            return SPARSE  # where it is refused, on all ranks
+        elif self.sends_all or (
+            any(map(self.debts.is_owed, known)) and not self._are_paid(owner, known)
+        ):
+            return EVERYTHING
+        else:
+            self._count(owner, known, way)
+        return way
+
+    def _are_paid(self, owner: GraphOwner, positions: Sequence[int]) -> bool:
+        """Return whether all ranks have seen all residuals sent.  Collective, because a rank may
+        not have seen the last result yet."""
+        owing = [position for position in positions if self.debts.is_owed(position)]
+        mine = all(self.debts.is_paid(position) for position in owing)
+        are_paid = bool(self.agree(owner, np.array([float(mine)])).all())
+        if are_paid:
+            for position in owing:
+                self.debts.settle(position)
+        return are_paid
+
+    def _count(self, owner: GraphOwner, positions: Sequence[int], way: int) -> None:
+        """Count the tensors and bytes of a dense way, because no other code sees them."""
+        step, ledger = owner.step, owner.watchdog.ledger
+        specs = [step.specs[position] for position in positions]
+        itemsizes = [2 if way == FP16 else spec.accumulator.itemsize for spec in specs]
+        nbytes = sum(spec.numel * itemsize for spec, itemsize in zip(specs, itemsizes))
+        step.stats.count_bytes("dense", nbytes + owner.functions.dense_bytes)
+        if way == FP16:
+            step.stats.count_bytes("carrier", sum(spec.accumulator.itemsize for spec in specs))
+        ledger.begin(DENSE_STEP)
+        ledger.end(DENSE_STEP)
+
+    def _note_end(self, result: np.ndarray) -> np.int32:
+        self.clock.end()
+        return np.int32(0)

@@ -1,0 +1,361 @@
+"""Gradients that Horovod gives to ``compress``: their parameters, their optimizer, and changes.
+
+The pointer that a hook recorded when the gradient was accumulated is only a hint: memory is reused.
+The proof is that the tensor is the parameter's ``.grad``, the very object.  Gradients that Horovod
+made itself (zeros for a parameter that took no part) have no hook: every parameter is asked.
+
+The optimizer is in the calling frames.  If it and the compressor had different process sets, some
+ranks would wait for others that never come; the carrier verifies the process set at every step.
+
+Horovod's result replaces the gradient, and with it any change that a program made meanwhile:
+clipping, or dividing by a loss scale, without ``optimizer.synchronize()`` first.  A tensor's
+version reveals most writes.  ``GradScaler.unscale_``, ``tensor.data`` and NumPy write without a new
+version, so a few entries are compared as well.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import FrameType
+
+import numpy as np
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from hvd_sparse.collectives.horovod_torch import hvd
+from hvd_sparse.errors import (
+    InvalidOption,
+    RankMismatch,
+    UnknownGradient,
+    UnsupportedReduction,
+)
+from hvd_sparse.frontend.naming import check_keys
+from hvd_sparse.frontend.torch.arrays import dtype_of
+from hvd_sparse.frontend.torch.results import remove, weakly
+from hvd_sparse.step.records import StepRun
+from hvd_sparse.types import FLOATS
+from hvd_sparse.untyped import Optimizer, Params, ProcessSet, Value
+
+FRAMES = 8
+"""How far up Horovod's optimizer can be."""
+OPERATIONS = ("Adasum", "Min", "Max", "Product")
+SAMPLES = 16
+"""Entries of each gradient that are compared."""
+MOST_NAMES = 3
+
+
+class ParameterIndex:
+    """Finds the position of a gradient's parameter."""
+
+    def __init__(self, named_parameters: Sequence[tuple[str, torch.Tensor]]) -> None:
+        self._named = list(named_parameters)
+        self._position_at: dict[int, int] = {}
+        self._pointer_of: dict[int, int] = {}
+        self._last_hooked: int | None = None
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(weakly(self.record, position))
+            for position, (_, parameter) in enumerate(self._named)
+            if parameter.requires_grad and parameter.is_leaf
+        ]
+
+    def record(self, position: int, parameter: torch.Tensor) -> None:
+        """Remember where a parameter's gradient lies, and forget where its last one lay."""
+        gradient = parameter.grad
+        if gradient is None:
+            return
+        self._last_hooked = position
+        if gradient.is_sparse:
+            return
+        pointer = gradient.data_ptr()
+        old = self._pointer_of.get(position)
+        if old != pointer and old is not None and self._position_at.get(old) == position:
+            del self._position_at[old]
+        self._pointer_of[position] = pointer
+        self._position_at[pointer] = position
+
+    def find(self, gradient: torch.Tensor) -> int:
+        """Return the position of its parameter; UnknownGradient if none or several fit."""
+        hint = self._position_at.get(gradient.data_ptr())
+        if hint is not None and self._named[hint][1].grad is gradient:
+            return hint
+        for position, (_, parameter) in enumerate(self._named):
+            if parameter.grad is gradient:
+                return position
+        return self._find_densified(gradient)
+
+    def _find_densified(self, gradient: torch.Tensor) -> int:
+        """Find the parameter of a dense copy of a sparse gradient (``sparse_as_dense``).
+
+        Horovod's calling frame has it; else it is the last hook's, or the only possible one.
+        """
+        candidates = [
+            position
+            for position, (_, parameter) in enumerate(self._named)
+            if parameter.grad is not None
+            and parameter.grad.is_sparse
+            and parameter.shape == gradient.shape
+        ]
+        called_for = _parameter_in_frames()
+        for position in candidates:
+            if self._named[position][1] is called_for:
+                return position
+        if self._last_hooked in candidates:
+            return self._last_hooked
+        if len(candidates) == 1:
+            return candidates[0]
+        raise UnknownGradient(
+            f"a gradient of shape {list(gradient.shape)} belongs to none of the {len(self._named)} "
+            "parameters given to the compressor"
+            + (f" for certain: {len(candidates)} of them could have it" if candidates else "")
+            + "; give it the same named_parameters as hvd.DistributedOptimizer"
+        )
+
+    def close(self) -> None:
+        remove(self._hooks)
+
+
+def _frames() -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(FRAMES):
+        if frame is None:
+            return
+        yield frame
+        frame = frame.f_back
+
+
+def _parameter_in_frames() -> Value:
+    """Return the parameter that Horovod's optimizer is about to reduce; None if it is not there."""
+    for frame in _frames():
+        if frame.f_code.co_name == "_allreduce_grad_async":
+            return frame.f_locals.get("p")
+    return None
+
+
+def find_optimizer(process_set: ProcessSet) -> Optimizer:
+    """Return Horovod's optimizer that calls, which must fit the compressor; None if none does."""
+    for frame in _frames():
+        caller = frame.f_locals.get("self")
+        if hasattr(caller, "_allreduce_grad_async") and hasattr(caller, "process_set"):
+            _refuse_other(caller, process_set)
+            return caller
+    return None
+
+
+def _refuse_other(optimizer: Optimizer, process_set: ProcessSet) -> None:
+    if optimizer.process_set.process_set_id != process_set.process_set_id:
+        raise RankMismatch(
+            f"the compressor's process set is {process_set}, the optimizer's is "
+            f"{optimizer.process_set}: give process_set= to both"
+        )
+    op = getattr(optimizer, "op", hvd.Average)
+    if op not in (hvd.Average, hvd.Sum):
+        name = next((name for name in OPERATIONS if getattr(hvd, name, None) == op), op)
+        raise UnsupportedReduction(
+            f"the optimizer's op is hvd.{name}: use hvd.Average or hvd.Sum, which alone can be "
+            "restored"
+        )
+
+
+def refuse_parameter(tensor: torch.Tensor) -> None:
+    """Raise UnsupportedReduction: Horovod passes parameters, and no gradients, only with Adasum."""
+    if isinstance(tensor, torch.nn.Parameter):
+        raise UnsupportedReduction(
+            "Horovod hands over a parameter, not its gradient: that is op=hvd.Adasum, which has no "
+            "sum to restore; use op=hvd.Average or hvd.Sum"
+        )
+
+
+def hold_back(cls: Value, clip: Callable[[Optimizer, list[torch.Tensor]], None]) -> None:
+    """Let the optimizers of a class that Horovod has derived from a handed-over one's call ``clip``
+    with all their gradients, before they send the first.
+
+    Horovod's hooks would send each gradient as it comes, before the norm of all is known.  What
+    they leave, ``synchronize`` sends.
+    """
+    send, synchronize = cls._allreduce_grad_async, cls.synchronize
+    cls._hvd_sparse_is_complete = False
+
+    def send_if_complete(self: Optimizer, parameter: torch.nn.Parameter) -> Value:
+        return send(self, parameter) if self._hvd_sparse_is_complete else (None, None)
+
+    def refuse(self: Optimizer, _: Value) -> None:
+        raise InvalidOption(
+            "groups is given to hvd.DistributedOptimizer, which then sends gradients that "
+            "clip_grad_norm waits for: give groups to the compressor instead"
+        )
+
+    def clip_and_synchronize(self: Optimizer) -> None:
+        if self.process_set.included():
+            held = (p for group in self.param_groups for p in group["params"])
+            clip(self, [p.grad for p in held if p.requires_grad and p.grad is not None])
+        self._hvd_sparse_is_complete = True
+        try:
+            synchronize(self)
+        finally:
+            self._hvd_sparse_is_complete = False
+
+    cls._allreduce_grad_async, cls._grouped_allreduce_grad_async = send_if_complete, refuse
+    cls.synchronize = clip_and_synchronize
+
+
+def clip_alone(parameters: list[torch.Tensor], bound: float) -> Value:
+    """Clip gradients before an optimizer steps, in a world of one rank, where Horovod calls no
+    compressor; return the hook's handle."""
+    mine = set(parameters)
+
+    def look(optimizer: Optimizer, *_: object) -> None:
+        held = {p for group in optimizer.param_groups for p in group["params"]}
+        if mine & held:
+            torch.nn.utils.clip_grad_norm_(held, bound)
+
+    return register_optimizer_step_pre_hook(look)
+
+
+def check_named(named_parameters: Params) -> list[tuple[str, torch.Tensor]]:
+    """Return the parameters that can have a gradient; InvalidOption for other objects.
+
+    Frozen floats may be trained later; LoRA's int8 weights, for example, may not.
+    """
+    if isinstance(named_parameters, torch.nn.Module):
+        named_parameters = named_parameters.named_parameters()
+    named = list(named_parameters)
+    for item in named:
+        if not isinstance(item, tuple) or len(item) != 2 or not isinstance(item[1], torch.Tensor):
+            raise InvalidOption(
+                f"the parameters hold {type(item).__name__}, not pairs of name and tensor: give "
+                "model.named_parameters()"
+            )
+    if not named:
+        raise InvalidOption(
+            "no parameters were given: a generator can be used only once, call "
+            "model.named_parameters() again"
+        )
+    check_keys([name for name, _ in named])
+    able = [
+        (name, parameter)
+        for name, parameter in named
+        if parameter.requires_grad or dtype_of(parameter) in FLOATS
+    ]
+    if not able:
+        raise InvalidOption(
+            f"none of the {len(named)} parameters can have a gradient: {named[0][0]!r} is "
+            f"{dtype_of(named[0][1])}, and the "
+            "others are no floats either; give model.named_parameters() of a model that is trained"
+        )
+    return able
+
+
+@dataclass(eq=False)
+class Given:
+    """A gradient at the time Horovod received it.
+
+    version : the tensor's; None if others may raise it
+    place : address of its memory
+    watched, sample : a view of some entries, and their values then
+    """
+
+    key: str
+    parameter: torch.Tensor
+    gradient: torch.Tensor
+    version: int | None
+    place: int
+    watched: np.ndarray
+    sample: bytes
+
+    def is_changed(self) -> bool:
+        now = self.parameter.grad
+        if now is None:
+            return False  # there is nothing that would be replaced
+        if now is not self.gradient or (self.version is not None and now._version != self.version):
+            return True
+        values = now._values() if now.is_sparse else now
+        return values.data_ptr() != self.place or self.watched.tobytes() != self.sample
+
+
+class Changes:
+    """The gradients of a step, up to its first result. All are compared then, because results are
+    written from then on, and some gradients share memory."""
+
+    def __init__(self) -> None:
+        self.given: dict[int, Given] = {}
+        self._owners: dict[int, tuple[weakref.ref[torch.Tensor], bool]] = {}
+        self.run: StepRun | None = None
+
+    def give(
+        self,
+        position: int,
+        key: str,
+        parameter: torch.Tensor,
+        run: StepRun | None,
+        memory: np.ndarray | None = None,
+    ) -> None:
+        """Remember a parameter's gradient, which Horovod gets now.
+
+        run : the step, if known; whatever is left of another one was given up
+        memory : the gradient's own, flat, if at hand
+        """
+        gradient = parameter.grad
+        if position in self.given or (
+            run is not None and self.run is not None and run is not self.run
+        ):
+            self.forget()
+        if gradient is None:
+            return
+        self.run = self.run if run is None else run
+        values = gradient._values() if gradient.is_sparse else gradient
+        if memory is None:
+            memory = _memory_of(values)
+        known = self._owners.get(position)
+        if known is None or known[0]() is not gradient:
+            known = self._owners[position] = (weakref.ref(gradient), _owns_version(gradient))
+        version = gradient._version if known[1] else None
+        watched = memory[:: max(1, memory.size // SAMPLES)]
+        self.given[position] = Given(
+            key, parameter, gradient, version, values.data_ptr(), watched, watched.tobytes()
+        )
+
+    def take(self) -> tuple[list[str], StepRun | None]:
+        """Return the names of changed gradients, and their step; forget all."""
+        changed = [given.key for _, given in sorted(self.given.items()) if given.is_changed()]
+        run = self.run
+        self.forget()
+        return changed, run
+
+    def forget(self) -> None:
+        self.given.clear()
+        self.run = None
+
+
+def in_words(keys: list[str]) -> str:
+    names = ", ".join(repr(key) for key in keys[:MOST_NAMES])
+    more = f" and {len(keys) - MOST_NAMES} more" if len(keys) > MOST_NAMES else ""
+    return (
+        f"the gradient of {names}{more} was changed after backward(), when Horovod had it already, "
+        "and Horovod's result would overwrite that: call optimizer.synchronize() first, then clip "
+        "or unscale, and then call optimizer.step() within 'with optimizer.skip_synchronize():'"
+    )
+
+
+def _memory_of(values: torch.Tensor) -> np.ndarray:
+    """Return a view of the entries in the order of their memory."""
+    if not values.is_cpu:
+        return np.empty(0)  # comparing entries would wait for the device: its version must do
+    plain = values.detach()
+    memory: np.ndarray = (
+        plain.view(torch.int16) if plain.dtype == torch.bfloat16 else plain
+    ).numpy()
+    return memory.reshape(-1) if memory.flags.c_contiguous else memory.ravel(order="K")
+
+
+def _owns_version(gradient: torch.Tensor) -> bool:
+    """Return whether writing to other tensors leaves a gradient's version as it is.
+
+    Parts of one buffer, as of concatenated parameters, share their version. That shows in the
+    memory only until it is replaced, so the answer is kept as long as the tensor lives.
+    """
+    if gradient.is_inference() or gradient._is_view():
+        return False
+    return bool(gradient.is_sparse or gradient.untyped_storage().nbytes() == gradient.nbytes)

@@ -1,0 +1,148 @@
+"""``Compression.auto`` in both frameworks: nothing is lost however the ways change, and all ranks
+take the same one."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from _common import SCRIPT, SPARSE_ONLY, Cases, Scripted
+from _framework import NAME, fw
+
+from hvd_sparse.plan.fallback import Trial
+from hvd_sparse.plan.policy import WAYS
+
+hvd = fw.hvd
+SHAPES = {"wide": (16, 40), "tall": (60, 5), "one": (30,)}
+SPOILED_STEP = 3
+"""The first dense one, which sends the residuals."""
+cases = Cases()
+
+
+class Told(Trial):
+    """A trial that is told how long the steps of a way took."""
+
+    def __init__(self, seconds: dict[str, float], **options: Any) -> None:
+        self._seconds, self._way = seconds, ""
+        super().__init__(**{"ways": WAYS, "steps": 2, "review_every": 0, **options})
+
+    def next(self, last_s: float | None, agree: Any) -> str:
+        told = None if last_s is None else self._seconds[self._way] * (1 + 0.01 * hvd.rank())
+        self._way = super().next(told, agree)
+        return self._way
+
+
+class AutoBooks(fw.Books):  # type: ignore[misc]
+    """Books of an ``auto``; ``trial`` stands in for its own."""
+
+    def __init__(self, name: str, trial: Any = None, *, of_auto: Any = None, **how: Any) -> None:
+        chosen = {"density": 0.05, "codec": "index_value", "name": name, **SPARSE_ONLY}
+        chosen |= {"process_set": how.get("process_set", hvd.global_process_set), **(of_auto or {})}
+        super().__init__(SHAPES, lambda params: fw.Compression.auto(params, **chosen), **how)
+        if trial is not None:
+            self.compressor._policy.trial = trial
+
+    def take_auto_step(self, step: int) -> list[np.ndarray]:
+        return self.take_step(self.gradients(step))
+
+    def spoil(self, step: int) -> None:
+        """A step with NaN on one rank; nothing of it is to be seen afterwards."""
+        gradients = self.gradients(step)
+        if fw.last_rank():
+            gradients["tall"] = gradients["tall"] * np.nan
+        self.run(gradients)
+
+
+def change(name: str, *, spoiled: bool = False, **options: Any) -> dict[str, Any]:
+    """Steps of all ways: what is lost after each, and whether replicas have the same."""
+    books = AutoBooks(name, Scripted(SCRIPT), **options)
+    lost, replicas, waiting = [], [], []
+    for step in range(len(SCRIPT)):
+        if spoiled and step == SPOILED_STEP:
+            books.spoil(step)
+        else:
+            replicas.append(books.alike(fw.digest_of(books.take_auto_step(step))))
+        lost.append(books.lost())
+        waiting.append(books.waiting())
+    stats = books.compressor.stats()
+    books.compressor.close()
+    kept = {key: stats[key] for key in ("sparse_steps", "dense_steps", "dense_bytes")}
+    return {"lost": lost, "alike": all(replicas), "waiting": waiting, **kept}
+
+
+cases["auto_changes_ways"] = change
+if NAME == "tensorflow":
+    for how, options in {
+        "eagerly": {"as_function": False},
+        "in_groups": {"groups": 2},
+        "with_other_dtypes": {"dtypes": ["float16", "float64", "float32"]},
+        "through_a_step_that_is_taken_back": {"spoiled": True},
+    }.items():
+        cases[f"auto_changes_ways_{how}"] = partial(change, **options)
+
+
+@cases
+def auto_trials_end_as_their_times_say(name: str) -> dict[str, Any]:
+    """And start anew in a new world."""
+    results = {}
+    for fastest in WAYS:
+        seconds = {way: 0.1 if way == fastest else 0.15 for way in WAYS}
+        books = AutoBooks(f"{name}.{fastest}", Told(seconds))
+        for step in range(15):
+            books.take_auto_step(step)
+        verdict, waiting = books.compressor.verdict, books.waiting()
+        books.compressor.rejoin()
+        again = books.compressor.verdict
+        for step in range(15, 20):
+            books.take_auto_step(step)
+        results[fastest] = {
+            "way": None if verdict is None else verdict.way,
+            "alike": books.alike(verdict),
+            "waiting": waiting,
+            "again": again,
+            "lost": books.lost(),
+        }
+        books.compressor.close()
+    return results
+
+
+@cases
+def auto_decides_alike_by_its_own_clock(name: str) -> dict[str, Any]:
+    books = AutoBooks(name, of_auto={"trial_steps": 2, "review_every": 8})
+    trial, asked, verdicts = books.compressor._policy.trial, [], []
+    own = trial.next
+
+    def listening(last_s: float | None, agree: Any) -> Any:
+        def noted(mine: np.ndarray) -> Any:
+            asked.append((len(verdicts), books.compressor.verdict is None))
+            return agree(mine)
+
+        return own(last_s, noted)
+
+    trial.next = listening
+    for step in range(40):
+        books.take_auto_step(step)
+        verdicts.append(str(books.compressor.verdict))
+    result = {
+        "alike": books.alike([verdicts, asked]),
+        "ways": sorted({way for way in WAYS for verdict in verdicts if way in verdict}),
+        "reviewed": any(not in_trial for _, in_trial in asked),
+        "lost": books.lost(),
+    }
+    books.compressor.close()
+    return result
+
+
+@cases
+def auto_sends_a_state_that_is_loaded_on_a_dense_way(name: str) -> dict[str, Any]:
+    books = AutoBooks(name, Scripted(["sparse"] * 3 + ["dense"] * 4))
+    for step in range(6):
+        if step == 3:
+            saved, waiting = books.compressor.state_dict(), books.waiting()
+        books.take_auto_step(step)
+    books.compressor.load_state_dict(saved)
+    books.take_auto_step(6)
+    left = books.waiting()
+    books.compressor.close()
+    return {"waiting": waiting, "left": left}

@@ -1,0 +1,244 @@
+"""Faults of set-up and of a step, in both frameworks: an error of ours on every rank, and what is
+left of the step.  The first word of a case's name is its kind."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from _common import SPARSE_ONLY, Cases, caught
+from _framework import NAME, fw
+from harness import slow
+
+from hvd_sparse.selectors.contract import Selector
+from hvd_sparse.selectors.topk import TopK
+
+hvd, last_rank = fw.hvd, fw.last_rank
+SHAPES = {"first": (6,), "wide": (8, 6), "deep": (6, 3), "last": (3,)}
+"""The first one's gradient comes last."""
+OTHERS = {"first": (7,), "wide": (8, 7), "deep": (7, 3), "last": (3,)}
+"""Of a model whose sizes are drawn from another seed."""
+cases = Cases()
+
+
+def compress(params: Any, **options: Any) -> Any:
+    chosen = {**SPARSE_ONLY, "compress_1d": fw.COMPRESSES_1D, "density": 0.25, **options}
+    return fw.Compression.topk(params, timeout_s=slow(5.0), **chosen)
+
+
+def fails(name: str, compressor: Any, step: Callable[[], Any]) -> dict[str, Any]:
+    """What becomes of a step, and of Horovod; the compressor is closed."""
+    said = caught(step)
+    compressor.close()
+    return {"raised": said, "is_usable": fw.is_usable(name)}
+
+
+def one_step(
+    case: str, shapes: Any = SHAPES, how: Any = None, later: Any = None, **options: Any
+) -> dict[str, Any]:
+    """A step that Horovod takes in a way; ``later`` is that of a step whose carrier shows it."""
+    variables = fw.make_variables(shapes)
+    compressor = compress(fw.params_of(variables), **{"name": case, **options})
+    if later is None:
+        return fails(case, compressor, fw.step_of(compressor, variables, **how or {}))
+    return fails(case, compressor, fw.later_step_of(compressor, variables, **later))
+
+
+REDUCTIONS = {"min": hvd.Min, "max": hvd.Max, "product": hvd.Product, "adasum": hvd.Adasum}
+for label, op in REDUCTIONS.items():
+    cases[f"reduction_{label}"] = partial(one_step, how={"op": op}, telemetry=True)
+    in_groups = {"op": op, "groups": 2, "as_function": True}
+    if NAME == "tensorflow":
+        cases[f"reduction_{label}_in_groups"] = partial(one_step, how=in_groups, telemetry=True)
+    cases[f"reduction_{label}_later"] = partial(
+        one_step, later={"op": op}, telemetry=True, compress_1d=True
+    )
+
+
+def process_set_cases(some: Any) -> Cases:
+    """The compressor's process set and Horovod's differ, both ways round."""
+
+    def train(name: str, *, is_ours: bool, later: bool) -> dict[str, Any]:
+        everyone = {"process_set": hvd.global_process_set}
+        ours, theirs = ({"process_set": some}, everyone)[:: 1 if is_ours else -1]
+        way = {"later": {**theirs, "ours": ours}} if later else {"how": theirs}
+        result = one_step(name, compress_1d=fw.COMPRESSES_1D or later, **ours, **way)
+        return {**result, "is_member": is_ours or NAME == "tensorflow" or some.included()}
+
+    found = Cases()
+    for is_ours, later in itertools.product((False, True), repeat=2):
+        if NAME == "torch" and is_ours and later:
+            continue  # who is not in it has nothing to send by hand
+        whose = "compressor" if is_ours else "program"
+        label = f"process_set_of_the_{whose}_is_smaller{'_later' if later else ''}"
+        found[label] = partial(train, is_ours=is_ours, later=later)
+    return found
+
+
+@cases
+def difference_of_density(name: str) -> dict[str, Any]:
+    return one_step(name, density=0.5 if last_rank() else 0.25)
+
+
+@cases
+def difference_of_an_option(name: str) -> dict[str, Any]:
+    return one_step(name, compress_1d=last_rank())
+
+
+@cases
+def difference_by_a_layer(name: str) -> dict[str, Any]:
+    return one_step(name, {**SHAPES, "more": (3, 3)} if last_rank() else SHAPES)
+
+
+@cases
+def difference_of_shapes(name: str) -> dict[str, Any]:
+    return one_step(name, OTHERS if last_rank() else SHAPES)
+
+
+@cases
+def difference_of_shapes_and_names_by_default(name: str) -> dict[str, Any]:
+    """Names come from the shapes then, so that the collectives' names differ as well."""
+    return one_step(name, OTHERS if last_rank() else SHAPES, name=None)
+
+
+@cases
+def difference_of_steps(name: str) -> dict[str, Any]:
+    """One rank goes on from an older checkpoint than the others."""
+    variables = fw.make_variables(SHAPES)
+    compressor = compress(fw.params_of(variables), name=name)
+    step = fw.step_of(compressor, variables)
+    step()
+    checkpoint = compressor.state_dict()
+    step()
+    if last_rank():
+        compressor.load_state_dict(checkpoint)
+    return fails(name, compressor, step)
+
+
+def unknown(
+    name: str, *, keys: Any, on_all: bool, later: bool = False, **how: Any
+) -> dict[str, Any]:
+    """Variables were replaced after the compressor had been given them: same names, same shapes,
+    not the same.
+
+    later : a trace that was made for registered variables runs for others
+    """
+    variables, copies = fw.make_variables(SHAPES), fw.make_variables(SHAPES)
+    strange = {key: copies[key] for key in keys if on_all or last_rank()}
+    if later:
+        compressor = compress(fw.params_of(variables), name=name)
+        fw.step_of(compressor, variables, **how)()
+        return fails(name, compressor, fw.step_of(compressor, {**variables, **strange}, **how))
+    compressor = compress(fw.params_of({**variables, **strange}), name=name)
+    return fails(name, compressor, fw.step_of(compressor, variables, **how))
+
+
+for on_all in (False, True):
+    where = "on_all_ranks" if on_all else "on_one_rank"
+    for key in SHAPES:
+        cases[f"unknown_{key}_{where}"] = partial(unknown, keys=[key], on_all=on_all)
+    if NAME == "tensorflow":
+        made = partial(unknown, keys=["deep"], on_all=on_all)
+        cases[f"unknown_{where}_in_a_group"] = partial(made, groups=1)
+        cases[f"unknown_{where}_later"] = partial(made, later=True)
+cases["unknown_model_on_one_rank"] = partial(unknown, keys=list(SHAPES), on_all=False)
+
+
+# -- steps that fail, and are taken back ----------------------------------------------------------
+
+TENSORS = {"early": (8, 9), "late": (5, 7), "one": (11,)}
+STEPS, FAILING_STEP = 6, 2
+SPOILED = ("late", 3)
+"""The tensor and its entry that become NaN."""
+
+
+def broken_selector(step: Callable[[], Any]) -> str:
+    """On one rank, choosing the second tensor's entries raises."""
+    mended = TopK.find, TopK.cut, TopK.band
+
+    def check(numel: int) -> None:
+        if last_rank() and numel == np.prod(TENSORS[SPOILED[0]]):
+            raise RuntimeError("the selector broke")
+
+    def find(self: TopK, accumulated: Any, context: Any) -> Any:
+        check(accumulated.size)
+        return mended[0](self, accumulated, context)
+
+    def cut(self: TopK, taken: Any, aim: Any, context: Any) -> Any:
+        check(taken.numel)
+        return mended[1](self, taken, aim, context)
+
+    # no band, so that the pass is behind the tensor when its entries are chosen
+    TopK.find, TopK.cut, TopK.band = find, cut, Selector.band  # type: ignore[method-assign]
+    try:
+        return caught(step)
+    finally:
+        TopK.find, TopK.cut, TopK.band = mended  # type: ignore[method-assign]
+
+
+def recover(
+    name: str, *, fault: str, rollback: bool = True, how: Any = None, **options: Any
+) -> dict[str, Any]:
+    """Some steps, one of which fails: what is raised, what it changes, and what is lost."""
+    chosen = {"compress_1d": True, "on_nonfinite": "raise", "rollback": rollback, **options}
+    books = fw.Books(
+        TENSORS,
+        partial(compress, name=name, **chosen),
+        **{"op": hvd.Sum, **(how or {})},
+    )
+    result: dict[str, Any] = {}
+    for number in range(STEPS):
+        gradients = books.gradients(number)
+        if number != FAILING_STEP:
+            books.take_step(gradients)
+            continue
+        before = books.digest()
+        if fault == "nan" and last_rank():
+            gradients[SPOILED[0]].flat[SPOILED[1]] = np.nan
+        step = partial(books.run, gradients)
+        result["raised"] = broken_selector(step) if fault == "selector" else caught(step)
+        result["is_kept"] = books.digest() == before
+        books.run.forget()
+    missing = books.missing().items()
+    lost = [unexplained(books, key, entries, fault, rollback) for key, entries in missing]
+    stats = books.compressor.stats()
+    books.compressor.close()
+    result |= {"lost": max(lost), "steps": stats["steps"], "dense_steps": stats["dense_steps"]}
+    return {**result, "is_usable": fw.is_usable(name)}
+
+
+def unexplained(books: Any, key: str, missing: np.ndarray, fault: str, rollback: bool) -> float:
+    """How far what is missing is from nothing.
+
+    Without rollback, a rank keeps the failed step's gradient of a tensor that it had taken in, but
+    for what is NaN: nearest to a sum of some ranks' gradients.
+    """
+    mine = books.gradients(FAILING_STEP)[key]
+    failed = hvd.allgather_object(mine, name=f"{books.compressor.name}.{key}.failed")
+    if rollback:
+        return float(np.abs(missing).max())
+    if fault == "nan" and key == SPOILED[0]:
+        failed[-1].flat[SPOILED[1]] = 0
+    choices = itertools.product((0, 1), repeat=len(failed))
+    sums = [sum(kept * each for kept, each in zip(choice, failed)) for choice in choices]
+    return min(float(np.abs(missing + each).max()) for each in sums)
+
+
+WAYS: dict[str, dict[str, Any]] = {"": {}}
+if NAME == "tensorflow":
+    WAYS |= {
+        "_eagerly": {"as_function": False},
+        "_in_a_group": {"groups": 1},
+        "_in_groups": {"groups": 2},
+    }
+for fault, way in itertools.product(("selector", "nan"), WAYS):
+    cases[f"recovery_{fault}{way}"] = partial(recover, fault=fault, how=WAYS[way])
+for fault in ("selector", "nan"):
+    cases[f"recovery_{fault}_without_rollback"] = partial(recover, fault=fault, rollback=False)
+if NAME == "torch":
+    cases["recovery_nan_in_dense_steps"] = partial(
+        recover, fault="nan", allow_dense=True, density=0.5
+    )

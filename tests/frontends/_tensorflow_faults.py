@@ -1,0 +1,64 @@
+"""Faults of TensorFlow's programs alone: in Keras, and with gradients that come late."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from _common import Cases, caught
+from _faults import compress, fails
+from _keras_models import fit, make_model
+from _tensorflow_cases import hvd, is_usable, last_rank, variables_of
+from harness import say, slow, wait_for
+from horovod.tensorflow.keras import DistributedOptimizer
+
+cases = Cases()
+
+
+@cases
+def difference_of_density_in_keras(name: str) -> dict[str, Any]:
+    model = make_model()
+    density = 0.5 if last_rank() else 0.25
+    compressor = compress(lambda: model.trainable_variables, name=name, density=density)
+    optimizer = DistributedOptimizer(tf.keras.optimizers.SGD(0.1), compression=compressor)
+    return fails(name, compressor, lambda: fit(model, optimizer))
+
+
+@cases
+def late_gradient_on_one_rank(name: str) -> dict[str, Any]:
+    """When the first tensor fails, another's gradient is not there yet on one rank, and is on the
+    others.
+
+    That rank then does nothing until the others have their error, so that nothing it does later can
+    help them out.
+    """
+    early, late = variables_of([(4, 3), (3, 5)])
+    compressor = compress([early, late], name=name, on_nonfinite="raise")
+
+    def linger(x: np.ndarray) -> np.ndarray:
+        time.sleep(slow(1.0) if last_rank() else 0.0)
+        return x
+
+    @tf.function
+    def step(value: Any) -> Any:
+        with tf.GradientTape() as tape:
+            delayed = tf.numpy_function(linger, [tf.ones(late.shape)], tf.float32)
+            loss = tf.reduce_sum(early * tf.fill(early.shape, value)) + tf.reduce_sum(
+                late * tf.ensure_shape(delayed, late.shape)
+            )
+        wrapped = hvd.DistributedGradientTape(tape, compression=compressor)
+        return wrapped.gradient(loss, [early, late])
+
+    good = tf.constant(1.0)
+    step(good)
+    said = caught(lambda: step(tf.constant(np.nan) if hvd.rank() == 0 else good))
+    if last_rank():
+        for rank in range(hvd.size() - 1):
+            wait_for(f"{name}.{rank}")
+    else:
+        say(f"{name}.{hvd.rank()}")
+    again = caught(lambda: step(good))
+    compressor.close()
+    return {"raised": said, "next_step": again, "is_usable": is_usable(name)}

@@ -1,0 +1,291 @@
+"""Faults of PyTorch's programs alone: gradients that are changed between ``backward`` and ``step``
+without Horovod's ``synchronize``, and compressors that are not the ranks' own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import horovod.torch as hvd
+import torch
+from _common import Cases, Scripted, caught
+from _faults import compress, fails, one_step
+from _torch_cases import digest_of, forget_step, give_gradients, is_usable, last_rank
+from torch import nn
+
+from hvd_sparse.torch import Compression
+
+cases = Cases()
+Change = Callable[[nn.Module, Any], None]
+WIDTH = 6
+
+
+def small_model() -> nn.Sequential:
+    """The same on every rank; its first parameters, whose gradients come last, are vectors."""
+    torch.manual_seed(9)
+    return nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def optimize(model: nn.Module, compression: Any, name: str) -> Any:
+    """Horovod's optimizer; names of its own keep cases from meeting there."""
+    named = [(f"{name}.{key}", parameter) for key, parameter in model.named_parameters()]
+    descent = torch.optim.SGD(model.parameters(), lr=0.1)
+    return hvd.DistributedOptimizer(descent, named_parameters=named, compression=compression)
+
+
+def step_of(model: nn.Module, optimizer: Any, change: Change | None = None) -> Callable[[], None]:
+    """A training step, with a change of the gradients or none, as a call."""
+
+    def take() -> None:
+        model.zero_grad()
+        model(torch.randn(5, WIDTH)).pow(2).mean().backward()
+        if change is not None:
+            change(model, optimizer)
+        optimizer.step()
+
+    return take
+
+
+def clip(model: nn.Module, _: Any) -> None:
+    nn.utils.clip_grad_norm_(model.parameters(), 0.001)
+
+
+def unscale(model: nn.Module, optimizer: Any) -> None:
+    """Raises no tensor's version."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+    scaler.scale(torch.ones(1))
+    scaler.unscale_(optimizer)
+
+
+def residuals_of(compressor: Any) -> dict[str, str]:
+    tensors = compressor.state_dict()["tensors"]
+    return {key: digest_of([tensor["arrays"]["residual"]]) for key, tensor in tensors.items()}
+
+
+def changed(name: str, *, change: Change, **options: Any) -> dict[str, Any]:
+    """Steps before and behind one with a change, which leaves what is kept back."""
+    model = small_model()
+    compressor = compress(model.named_parameters(), name=name, **options)
+    optimizer = optimize(model, compressor, name)
+    for _ in range(2):
+        step_of(model, optimizer)()
+    before = residuals_of(compressor)
+    said = caught(step_of(model, optimizer, change))
+    is_kept = residuals_of(compressor) == before
+    forget_step(optimizer)
+    for _ in range(2):
+        step_of(model, optimizer)()
+    steps = compressor.stats()["steps"]
+    compressor.close()
+    return {"raised": said, "is_kept": is_kept, "steps": steps, "is_usable": is_usable(name)}
+
+
+cases["changed_by_clipping"] = partial(changed, change=clip)
+cases["changed_by_unscaling"] = partial(changed, change=unscale)
+cases["changed_in_an_exchange_of_two_phases"] = partial(changed, change=clip, exchange="oktopk")
+cases["changed_in_dense_steps"] = partial(changed, change=clip, density=1.0, allow_dense=True)
+
+
+@cases
+def changed_where_auto_sends_float16(name: str) -> dict[str, Any]:
+    model = small_model()
+    compressor = Compression.auto(model.named_parameters(), name=name, min_numel=1, ways=("fp16",))
+    compressor._policy.trial = Scripted(["fp16"])
+    return fails(name, compressor, step_of(model, optimize(model, compressor, name), clip))
+
+
+def alone(name: str, **options: Any) -> dict[str, Any]:
+    """One rank changes gradients and raises; all raise in the next step."""
+    model = small_model()
+    compressor = compress(model.named_parameters(), name=name, **options)
+    optimizer = optimize(model, compressor, name)
+    step_of(model, optimizer)()
+    first = caught(step_of(model, optimizer, clip if last_rank() else None))
+    forget_step(optimizer)
+    return {"first": first, **fails(name, compressor, step_of(model, optimizer))}
+
+
+cases["alone_clipped"] = alone
+cases["alone_clipped_in_an_exchange_of_two_phases"] = partial(alone, exchange="oktopk")
+
+
+def not_made(name: str, compression: Any) -> dict[str, Any]:
+    model = small_model()
+    said = caught(step_of(model, optimize(model, compression, name)))
+    return {"raised": said, "is_usable": is_usable(name)}
+
+
+cases["not_made_by_a_call"] = partial(not_made, compression=Compression.ldte_bs)
+cases["not_made_but_the_class"] = partial(not_made, compression=Compression)
+
+
+@cases
+def difference_of_compressors(name: str) -> dict[str, Any]:
+    """One rank has made two, and trains with the one that the others have not."""
+    model = small_model()
+    theirs = compress(model.named_parameters(), name=name)
+    besides = compress(model.named_parameters(), name=f"{name}.besides") if last_rank() else None
+    chosen = besides or theirs
+    result = fails(name, chosen, step_of(model, optimize(model, chosen, chosen.name)))
+    theirs.close()
+    return result
+
+
+@cases
+def difference_of_subnormal_numbers(name: str) -> dict[str, Any]:
+    """One rank alone flushes them to zero."""
+    if last_rank():
+        assert torch.set_flush_denormal(True)
+    try:
+        return one_step(name)
+    finally:
+        torch.set_flush_denormal(False)
+
+
+@cases
+def unused_compressor_on_one_rank(name: str) -> dict[str, Any]:
+    """One rank has made another before, which nobody uses."""
+    others = small_model().named_parameters()
+    unused = compress(others, name=f"{name}.unused") if last_rank() else None
+    result = one_step(name)
+    if unused is not None:
+        unused.close()
+    return result
+
+
+@cases
+def outlived_by_its_optimizer(name: str) -> dict[str, Any]:
+    """Horovod's hooks of it are still on the parameters when they are given to another."""
+    model = small_model()
+    compressor = compress(model.named_parameters(), name=name)
+    forgotten = optimize(model, compressor, name)
+    step_of(model, forgotten)()
+    compressor.close()
+    second = compress(model.named_parameters(), name=name)
+    return fails(name, second, step_of(model, optimize(model, second, name)))
+
+
+# -- ranks that wait for each other elsewhere, while some of them rest at their last gradient ------
+
+STEPS = 4
+
+
+def _model(seed: int) -> dict[str, torch.nn.Parameter]:
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: torch.nn.Parameter(torch.randn(8, 9, generator=generator))
+        for name in ("early", "late")
+    }
+
+
+def _trained(
+    name: str, seed: int, freezes: str | None = None
+) -> tuple[dict[str, torch.nn.Parameter], Any, Any]:
+    model = _model(seed)
+    if freezes is not None:
+        model[freezes].requires_grad_(False)
+    compressor = compress(list(model.items()), name=name)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(list(model.values()), lr=0.1),
+        named_parameters=[(f"{name}.{key}", parameter) for key, parameter in model.items()],
+        compression=compressor,
+    )
+    return model, compressor, optimizer
+
+
+def _draw(
+    model: dict[str, torch.nn.Parameter], step: int
+) -> dict[torch.nn.Parameter, torch.Tensor]:
+    generator = torch.Generator().manual_seed(100 * step + hvd.rank())
+    return {
+        parameter: torch.randn(parameter.shape, generator=generator) for parameter in model.values()
+    }
+
+
+@cases
+def pauses_in_a_collective_before_the_step(name: str) -> dict[str, Any]:
+    """One rank lacks a gradient until the step; all average a number before."""
+    model, compressor, optimizer = _trained(name, 3)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        gradients = _draw(model, step)
+        if last_rank():
+            del gradients[model["late"]]
+        give_gradients(gradients)
+        hvd.allreduce(torch.ones(1), name=f"{name}.metric")
+        optimizer.step()
+    return _told([model], [compressor])
+
+
+@cases
+def pauses_of_two_optimizers_in_another_order(name: str) -> dict[str, Any]:
+    both = [_trained(f"{name}.{number}", number) for number in range(2)]
+    for step in range(STEPS):
+        for model, _, optimizer in both[
+            :: -1 if step and last_rank() else 1
+        ]:  # at first they shake hands
+            optimizer.zero_grad()
+            give_gradients(_draw(model, step))
+        for _, _, optimizer in both:
+            optimizer.step()
+    return _told([model for model, _, _ in both], [compressor for _, compressor, _ in both])
+
+
+def _told(models: list[dict[str, torch.nn.Parameter]], compressors: list[Any]) -> dict[str, Any]:
+    vain = [compressor._wait._skipped for compressor in compressors]
+    steps = [compressor.stats()["steps"] for compressor in compressors]
+    for compressor in compressors:
+        compressor.close()
+    return {
+        "digest": digest_of([parameter for model in models for parameter in model.values()]),
+        "vain": vain,
+        "steps": steps,
+    }
+
+
+@cases
+def frozen_parameters(name: str) -> dict[str, Any]:
+    """How often a rank rests at its last gradient, of parameters of which one gets none."""
+    model, compressor, optimizer = _trained(name, 5, freezes="early")
+    rests, take, step = [], compressor._wait.take, 0
+
+    def counted(*asked: Any) -> None:
+        rests.append(step)
+        take(*asked)
+
+    compressor._wait.take = counted
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        give_gradients({model["late"]: _draw(model, step)[model["late"]]})
+        optimizer.step()
+    compressor.close()
+    return {"rests": rests}
+
+
+@cases
+def a_step_is_given_up(name: str) -> dict[str, Any]:
+    """The loss scale falls after gradients that were handed over and never asked for again."""
+    scales = [8.0, 2.0]
+    model = _model(7)
+    compressor = compress(
+        list(model.items()), name=name, density=1.0, grad_scaler=lambda: scales[0]
+    )
+    for step in range(2):
+        drawn = _draw(model, step)
+        sent = []
+        for key, parameter in model.items():
+            parameter.grad = drawn[parameter] * scales[0]
+            sent.append((key, *compressor.compress(parameter.grad)))
+        if step == 0:
+            scales.pop(0)
+            continue
+        for key, wire, context in sent:
+            reduced = hvd.allreduce(wire, name=f"{name}.{key}")
+            compressor.decompress(reduced, context)
+    residuals = [
+        float(tensor["arrays"]["residual"].abs().max())
+        for tensor in compressor.state_dict()["tensors"].values()
+    ]
+    compressor.close()
+    return {"scale": [context.scale for _, _, context in sent], "left": residuals}

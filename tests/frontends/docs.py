@@ -1,0 +1,118 @@
+"""Worker: runs the documentation's blocks for a framework, and trains two steps with what they
+make.  Argument: the framework."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from _framework import NAME, fw
+from blocks import blocks_for
+
+from hvd_sparse.frontend.compression import SendNothing
+
+if NAME == "torch":
+    import torch
+    from torch import nn
+else:
+    import numpy as np
+    import tensorflow as tf
+    from horovod.tensorflow.keras import DistributedOptimizer
+
+hvd = fw.hvd
+COMMON = {"Compression": fw.Compression, "epochs": 1, "steps_per_epoch": 4, "total_steps": 4}
+
+
+def prelude_of_torch() -> dict[str, Any]:
+    """Return what every block finds: a model, its optimizer, a batch, as a program has them."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(32, 64), nn.BatchNorm1d(64), nn.Tanh(), nn.Linear(64, 32))
+    data = torch.randn(8, 32, generator=torch.Generator().manual_seed(hvd.rank()))
+    return {
+        "torch": torch,
+        "nn": nn,
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9),
+        "loss_function": nn.functional.mse_loss,
+        "loader": [(data, data)] * 3,
+        "inputs": data,
+        "targets": data,
+    }
+
+
+def train_torch(names: dict[str, Any], own: Any) -> Any:
+    """Take two steps with a block's optimizer, if it is Horovod's by then; return the weights."""
+    optimizer, model = names["optimizer"], names["model"]
+    if "hvd" not in names and "compression" in names:
+        named, compression = model.named_parameters(), names["compression"]
+        optimizer = names["optimizer"] = hvd.DistributedOptimizer(
+            optimizer, named_parameters=named, compression=compression
+        )
+    if not hasattr(optimizer, "synchronize"):
+        return None
+    for _ in range(2):
+        optimizer.zero_grad()
+        names["loss_function"](model(names["inputs"]), names["targets"]).backward()
+        optimizer.step()
+    return model.parameters()
+
+
+def prelude_of_tensorflow() -> dict[str, Any]:
+    tf.keras.utils.set_random_seed(1)
+    layers = [tf.keras.layers.Dense(64, activation="tanh"), tf.keras.layers.Dense(32)]
+    model = tf.keras.Sequential(layers)
+    model.build((None, 32))
+    data = np.random.RandomState(hvd.rank()).standard_normal((16, 32)).astype("f4")
+    return {
+        "tf": tf,
+        "model": model,
+        "optimizer": tf.keras.optimizers.SGD(0.01, momentum=0.9),
+        "loss_function": tf.keras.losses.MeanSquaredError(),
+        "inputs": data,
+        "targets": data,
+        "dataset": tf.data.Dataset.from_tensor_slices((data, data)).batch(8),
+    }
+
+
+def train_tensorflow(names: dict[str, Any], own: Any) -> Any:
+    model, optimizer = names["model"], names["optimizer"]
+    if "hvd" not in names and "compression" in names:
+        optimizer = DistributedOptimizer(optimizer, compression=names["compression"])
+    if optimizer is own or names.get("tape") is not None:
+        return None
+    model.compile(optimizer, "mse")
+    model.fit(names["inputs"], names["targets"], batch_size=8, epochs=1, shuffle=False, verbose=0)
+    return model.get_weights()
+
+
+def train(block: Any, names: dict[str, Any], _: str) -> dict[str, Any]:
+    """Run a block in its names, and train.
+
+    A block that does not import Horovod shows a compressor alone; it gets Horovod's optimizer here.
+    """
+    prelude, take_steps = {
+        "torch": (prelude_of_torch, train_torch),
+        "tensorflow": (prelude_of_tensorflow, train_tensorflow),
+    }[NAME]
+    if not block.goes_on:
+        names.clear()
+        names.update({**COMMON, **prelude()})
+    own = names["optimizer"]
+    exec(compile(block.text, block.name, "exec"), names)
+    weights = take_steps(names, own)
+    if weights is None:
+        return {"is_trained": False}
+    compression = names.get("compression", names.get("compressor"))
+    report = compression.stats() if hasattr(compression, "stats") else {}
+    return {
+        "is_trained": True,
+        "digest": fw.digest_of(weights),
+        "sparse_steps": report.get("sparse_steps"),
+        "is_apart": isinstance(compression, SendNothing),
+    }
+
+
+if __name__ == "__main__":
+    fw.begin(2 if NAME == "tensorflow" else 0)
+    shared: dict[str, Any] = {}
+    fw.run({block.name: partial(train, block, shared) for block in blocks_for(NAME)})

@@ -1,0 +1,207 @@
+"""Worker of an elastic run.
+
+Arguments: "torch", "tensorflow" or "keras3", how many workers to kill, and a folder to note it in;
+"device" lets PyTorch's gradients lie on the pretend device, and Horovod carry them there.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+from _common import SPARSE_ONLY
+from _elastic import (
+    DENSITY,
+    SHAPES,
+    WORKER,
+    Killer,
+    conclude,
+    empty_books,
+    flat,
+    gradients_of,
+    note_reset,
+    note_step,
+    residual_of,
+)
+from _framework import fw
+from harness import report
+
+KIND, hvd = sys.argv[1], fw.hvd
+ON_DEVICE = "device" in sys.argv[4:]
+if KIND == "torch":
+    import torch
+    from devices import carried, pretend
+else:
+    import tensorflow as tf
+Given = Mapping[str, np.ndarray]
+Parts = tuple[Any, Callable[[Given, Callable[[], None]], np.ndarray], Callable[[], Any]]
+"""The elastic state, what takes a step of gradients, in which a worker may die, and returns what
+was applied, and what returns arrays that all ranks have alike."""
+
+
+def compressor_of(params: Any, **options: Any) -> Any:
+    chosen = {**SPARSE_ONLY, "timeout_s": 60.0, **options}
+    return fw.Compression.topk(params, density=DENSITY, name="elastic", **chosen)
+
+
+def shape_of(name: str) -> str:
+    """Return the shape's name in a variable's, to which Keras adds the model's and ":0"."""
+    return name.split("/")[-1].split(":")[0]
+
+
+def of_torch() -> Parts:
+    place = torch.device("cpu")
+    if ON_DEVICE:
+        place = pretend.load()
+        pretend.late(True)
+    model = torch.nn.ParameterDict(fw.make_variables(SHAPES)).to(place)
+    named = list(model.items())
+    # Every world measures anew, and plans if it lasts.
+    compressor = compressor_of(named, groups="planned")
+    descent = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    optimizer = hvd.DistributedOptimizer(descent, named_parameters=named, compression=compressor)
+
+    def take_step(gradients: Given, may_die: Callable[[], None]) -> np.ndarray:
+        optimizer.zero_grad()
+        fw.give_gradients(
+            {model[key]: torch.from_numpy(g).to(place) for key, g in gradients.items()}
+        )
+        may_die()
+        optimizer.step()
+        return flat(model[key].grad.cpu() for key in SHAPES)
+
+    state = hvd.elastic.TorchState(
+        model=model, optimizer=optimizer, compressor=compressor, books=empty_books(), step=0
+    )
+    return state, take_step, lambda: [parameter.cpu() for parameter in model.parameters()]
+
+
+def of_tensorflow() -> Parts:
+    from hvd_sparse.tensorflow.elastic import TensorFlowKerasState
+
+    class Model(tf.keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            for key, variable in fw.make_variables(SHAPES).items():
+                setattr(self, key, variable)
+            self.built = True
+
+    model = Model()
+    variables = [getattr(model, key) for key in SHAPES]
+    optimizer = tf.keras.optimizers.legacy.SGD(0.01, momentum=0.9)
+    # Makes its slots, which are synchronized.
+    optimizer.apply_gradients((tf.zeros(v.shape), v) for v in variables)
+    compressor = compressor_of(variables)
+
+    @tf.function
+    def step(*gradients: Any) -> Any:
+        loss = fw.linear_loss(variables, gradients)
+        reduced = fw.tape_gradients(loss, variables, compressor)
+        optimizer.apply_gradients(zip(reduced, variables))
+        return reduced
+
+    def take_step(gradients: Given, may_die: Callable[[], None]) -> np.ndarray:
+        may_die()
+        return flat(step(*(tf.constant(array) for array in gradients.values())))
+
+    state = TensorFlowKerasState(
+        model, optimizer, compressor=compressor, books=empty_books(), step=0
+    )
+    return state, take_step, lambda: variables
+
+
+def of_keras3() -> Parts:
+    import keras
+
+    from hvd_sparse.keras import DistributedOptimizer
+    from hvd_sparse.keras.elastic import KerasState
+
+    class Model(keras.Model):
+        """Its weights' gradients are its inputs."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            for key, shape in SHAPES.items():
+                setattr(self, key, self.add_weight(shape=shape, initializer="zeros", name=key))
+            self.built = True
+
+        def call(self, inputs: dict[str, Any]) -> Any:
+            products = [tf.reduce_sum(getattr(self, key) * inputs[key][0]) for key in SHAPES]
+            return tf.reshape(sum(products), [1, 1])
+
+    class Noting(keras.optimizers.SGD):
+        """Notes what it is given to apply."""
+
+        def __init__(self, **options: Any) -> None:
+            super().__init__(0.01, momentum=0.9, **options)
+            self.given = {key: tf.Variable(tf.zeros(shape)) for key, shape in SHAPES.items()}
+
+        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+            self.given[shape_of(variable.name)].assign(gradient)
+            super().update_step(gradient, variable, learning_rate)
+
+    model, optimizer = Model(), Noting()
+    compressor = compressor_of(model)
+    model.compile(
+        DistributedOptimizer(optimizer, compression=compressor), lambda _, loss: tf.reduce_sum(loss)
+    )
+
+    def take_step(gradients: Given, may_die: Callable[[], None]) -> np.ndarray:
+        may_die()
+        inputs = {key: array[None] for key, array in gradients.items()}
+        model.fit(inputs, np.zeros(1), verbose=0)
+        return flat(optimizer.given[key] for key in SHAPES)
+
+    def replica() -> Any:
+        """Weights, momenta and the count of steps."""
+        return [np.asarray(each) for each in [*model.weights, *optimizer.variables]]
+
+    return KerasState(model, compressor=compressor, books=empty_books(), step=0), take_step, replica
+
+
+def main() -> None:
+    fw.begin(0)
+    state, take_step, replica = {
+        "torch": of_torch,
+        "tensorflow": of_tensorflow,
+        "keras3": of_keras3,
+    }[KIND]()  # fmt: skip
+    killer = Killer(sys.argv[3], int(sys.argv[2]))
+
+    def residuals() -> list[Any]:
+        tensors = state.compressor.state_dict()["tensors"]
+        kept = {shape_of(key): tensor["arrays"]["residual"] for key, tensor in tensors.items()}
+        return hvd.allgather_object((WORKER, residual_of(kept)), name="residuals")
+
+    @hvd.elastic.run
+    def train(state: Any) -> None:
+        state.books = note_reset(state.books, residuals())
+        state.save()  # a worker may die before the first commit, with what it was just given
+        while not killer.is_over(
+            done := hvd.broadcast_object(killer.done, 0, name="done"), hvd.size()
+        ):
+            gradients = gradients_of(hvd.rank(), state.step)
+            applied = take_step(
+                gradients, lambda: killer.visit(done, hvd.rank(), hvd.size(), state.step)
+            )
+            given = np.asarray(fw.summed(flat(gradients.values()), "given")) / hvd.size()
+            state.books = note_step(state.books, given, applied, residuals())
+            digests = hvd.allgather_object(fw.digest_of(replica()), name="digests")
+            assert len(set(digests)) == 1, f"replicas differ at step {state.step}"
+            state.step += 1
+            time.sleep(0.05)
+            state.commit()
+
+    train(state)
+    stats, weights = state.compressor.stats(), fw.digest_of(replica())
+    ways = {"ways": sorted(set(stats["ways"].values())), "wire": stats["wire"]} if ON_DEVICE else {}
+    report(hvd.rank(), {**conclude(state.books), "weights": weights, **ways})
+
+
+if __name__ == "__main__":
+    with carried.carrying() if ON_DEVICE else nullcontext():
+        main()

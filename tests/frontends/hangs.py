@@ -1,0 +1,135 @@
+"""Worker: something happens to the last rank in mid-training.  Arguments: the framework, what."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from _common import SPARSE_ONLY, caught
+from _framework import fw
+from harness import LIMIT_S, report, say, slow, wait_for
+
+SHAPES = {"wide": (8, 6), "bias": (6,), "deep": (6, 3)}
+GOOD_STEPS = 3
+TIMEOUT_S = slow(3.0)
+FOR_EVER_S = 3 * LIMIT_S
+# Gloo gives up a paused rank by itself, after 30 s: before the watchdog, on a busy machine.
+os.environ["HOROVOD_GLOO_TIMEOUT_SECONDS"] = str(round(FOR_EVER_S))
+
+
+def stopped() -> None:
+    """Paused as a whole, with all threads."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def asleep() -> None:
+    """Python hangs; Horovod's thread and the watchdog's go on."""
+    time.sleep(FOR_EVER_S)
+
+
+def throws() -> None:
+    """As a forward pass might."""
+    raise RuntimeError("the forward pass failed")
+
+
+def killed() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def crashes() -> None:
+    """As native code might: a segmentation fault."""
+    ctypes.string_at(0)
+
+
+def locked() -> None:
+    """Python's lock is held, as by a regular expression or a sort; Horovod's thread goes on."""
+    ctypes.PyDLL(None).sleep(int(FOR_EVER_S))
+
+
+FAULTS: dict[str, Callable[[], None]] = {
+    f.__name__: f for f in (stopped, asleep, locked, throws, killed, crashes)
+}
+
+
+def train(step: Callable[[], Any], fault: Callable[[], None]) -> None:
+    """Good steps on every rank; then the fault on one, and a step without end on the others."""
+    for _ in range(GOOD_STEPS):
+        step()
+    if fw.last_rank():
+        fault()
+    while True:
+        step()
+
+
+# -- what a job outlives --------------------------------------------------------------------------
+
+
+def locked_a_while(processes: list[int]) -> None:
+    """On the last rank: for longer than the limit, and not for twice as long."""
+    ctypes.PyDLL(None).usleep(int(1.5e6 * TIMEOUT_S))
+
+
+def suspended(processes: list[int]) -> None:
+    """All ranks are stopped for twice the limit, while the others wait for the last one."""
+    numbers = " ".join(map(str, processes))
+    stopped = f"kill -STOP {numbers}; sleep {2 * TIMEOUT_S}; kill -CONT {numbers}"
+    subprocess.Popen(["sh", "-c", f"sleep {TIMEOUT_S / 3}; {stopped}"])
+    for _ in range(20):  # of which half come after it
+        time.sleep(TIMEOUT_S / 30)
+
+
+PASSING: dict[str, Callable[[list[int]], None]] = {
+    f.__name__: f for f in (locked_a_while, suspended)
+}
+
+
+def train_on(
+    step: Callable[[], Any], fault: Callable[[list[int]], None], processes: list[int]
+) -> None:
+    """Good steps on every rank, before the fault on one and after it."""
+    for _ in range(GOOD_STEPS):
+        step()
+    if fw.last_rank():
+        fault(processes)
+    for _ in range(GOOD_STEPS):
+        step()
+
+
+def take_the_first_step(step: Callable[[], Any]) -> None:
+    """On all ranks but the last."""
+    if fw.last_rank():
+        report(fw.hvd.rank(), "absent")
+        wait_for("the error")
+    else:
+        report(fw.hvd.rank(), caught(step))
+        say("the error")
+    os._exit(1)  # after an error, and without waiting for a rank that is not there
+
+
+def main(what: str) -> None:
+    fw.begin(0)
+    rank, variables = fw.hvd.rank(), fw.make_variables(SHAPES)
+    options = {**SPARSE_ONLY, "density": 0.25, "name": "hangs", "timeout_s": TIMEOUT_S}
+    compressor = fw.Compression.topk(fw.params_of(variables), **options)
+    step = fw.step_of(compressor, variables, as_function=True)
+    fw.summed(1.0, "start")  # a rank that was still importing would meet the short limit
+    if what == "never_comes":
+        take_the_first_step(step)
+    report(rank, "here")
+    if what in PASSING:
+        train_on(step, PASSING[what], fw.hvd.allgather_object(os.getpid(), name="processes"))
+        report(rank, compressor.stats()["steps"])
+    else:
+        alone = {"joins": fw.hvd.join, "saves": partial(compressor.save, os.devnull)}
+        train(step, {**FAULTS, **alone}[what])
+
+
+if __name__ == "__main__":
+    main(sys.argv[2])

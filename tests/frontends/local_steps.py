@@ -1,0 +1,270 @@
+"""Worker: ranks that train by themselves and exchange every few steps.  Argument: the framework."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+from typing import Any
+
+import numpy as np
+from _common import SPARSE_ONLY, Cases, caught
+from _framework import NAME, fw
+
+if NAME == "torch":
+    import torch
+    from sklearn.datasets import load_digits
+else:
+    import tensorflow as tf
+
+hvd, Compression, LocalSteps = fw.hvd, fw.Compression, fw.LocalSteps
+SHAPES = {"weights": (24, 10), "biases": (10,)}
+OUTER = {"outer_lr": 0.7, "outer_momentum": 0.9, "nesterov": True}
+cases = Cases()
+
+
+class Training:
+    """Softmax regression on batches that depend on rank and step alone."""
+
+    def __init__(
+        self,
+        name: str,
+        every: int,
+        density: float = 1.0,
+        dtype: str = "float32",
+        method: Any = Compression.topk,
+        **outer: Any,
+    ) -> None:
+        self.variables = fw.make_variables(SHAPES, [dtype] * len(SHAPES))
+        draw = np.random.RandomState(hvd.rank())
+        self.assign([draw.normal(size=shape) for shape in SHAPES.values()])
+        made = partial(method, density=density, name=name, **SPARSE_ONLY)
+        options = {"compression": made, "every": every, **outer}
+        if NAME == "torch":
+            self.descent = torch.optim.SGD(self.variables.values(), lr=0.1, momentum=0.5)
+            self.local = LocalSteps(self.descent, self.variables.items(), **options)
+        else:
+            self.local = LocalSteps(list(self.variables.values()), **options)
+
+    def assign(self, arrays: Any) -> None:
+        for variable, array in zip(self.variables.values(), arrays):
+            if NAME == "torch":
+                variable.data.copy_(torch.as_tensor(array))
+            else:
+                variable.assign(tf.cast(array, variable.dtype))
+
+    def arrays(self) -> list[np.ndarray]:
+        """The values, in float32."""
+        if NAME == "torch":
+            return [v.detach().float().numpy().copy() for v in self.variables.values()]
+        return [tf.cast(v, tf.float32).numpy() for v in self.variables.values()]
+
+    def descend(self, step: int) -> None:
+        draw = np.random.RandomState(1000 * step + hvd.rank())
+        inputs, labels = draw.normal(size=(8, 24)), draw.randint(10, size=8)
+        weights, biases = self.arrays()
+        powers = np.exp(inputs @ weights + biases)
+        errors = (powers / powers.sum(1, keepdims=True) - np.eye(10)[labels]) / len(labels)
+        gradients = [inputs.T @ errors, errors.sum(0)]
+        for variable, gradient in zip(self.variables.values(), gradients):
+            if NAME == "torch":
+                variable.grad = torch.as_tensor(gradient).to(variable.dtype)
+            else:
+                variable.assign_sub(tf.cast(0.1 * gradient, variable.dtype))
+        if NAME == "torch":
+            self.descent.step()
+
+    def flat(self) -> np.ndarray:
+        return np.concatenate([each.ravel().astype(np.float64) for each in self.arrays()])
+
+    def mean(self, name: str) -> np.ndarray:
+        return np.asarray(fw.summed(self.flat(), name)) / hvd.size()
+
+    def digest(self) -> str:
+        return fw.digest_of(self.arrays())
+
+
+def beside_the_outer_step(name: str, *, every: int, **outer: Any) -> dict[str, Any]:
+    """Everything sent, beside DiLoCo's outer step written out; from rank 0's start."""
+    training = Training(name, every, **outer)
+    rate, kept = outer.get("outer_lr", 1.0), outer.get("outer_momentum", 0.0)
+    anchor, velocity, furthest, digests = training.flat(), 0.0, 0.0, []
+    for step in range(4 * every):
+        training.descend(step)
+        is_exchanged = step % every == every - 1
+        if is_exchanged:
+            moved = anchor - training.mean(f"{name}.{step}")
+            velocity = kept * velocity + moved
+            anchor = anchor - rate * (moved + kept * velocity)
+        training.local.advance()
+        digests.append(training.digest())
+        if is_exchanged:
+            furthest = max(furthest, float(np.abs(training.flat() - anchor).max()))
+    exchanges = training.local.stats()["steps"]
+    training.local.compressor.close()
+    return {"furthest": furthest, "digests": digests, "exchanges": exchanges}
+
+
+cases["outer_mean"] = partial(beside_the_outer_step, every=3)
+cases["outer_nesterov"] = partial(beside_the_outer_step, every=2, **OUTER)
+
+
+@cases
+def bfloat16_is_local_sgd(name: str) -> dict[str, Any]:
+    """From rank 0's start, to the mean of what the ranks' own steps have made of it."""
+    training = Training(name, 2, dtype="bfloat16")
+    digests, start = [training.digest()], training.flat()
+    for step in range(2):
+        training.descend(step)
+        mean = training.mean(f"{name}.{step}")
+        training.local.advance()
+        digests.append(training.digest())
+    training.local.compressor.close()
+    furthest = np.abs(training.flat() - mean) / np.maximum(np.abs(mean), 0.01)
+    moved = float(np.abs(training.flat() - start).max())
+    return {"furthest": float(furthest.max()), "moved": moved, "digests": digests}
+
+
+def keep_the_ledger(name: str, **options: Any) -> dict[str, Any]:
+    """All ranks' movements are what was applied and what they keep back."""
+    training = Training(name, 3, 0.1, **options)
+    start = anchor = training.flat()
+    moved = np.zeros_like(start)
+    for step in range(9):
+        training.descend(step)
+        if step % 3 == 2:
+            moved += anchor - training.flat()
+        training.local.advance()
+        if step % 3 == 2:
+            anchor = training.flat()
+    compressor = training.local.compressor
+    tensors = {
+        key.partition(":")[0]: np.asarray(each["arrays"]["residual"]).ravel()
+        for key, each in compressor.state_dict()["tensors"].items()
+    }
+    kept = np.concatenate([tensors[key] for key in SHAPES])
+    lost = np.asarray(fw.summed(moved - kept, f"{name}.kept")) - hvd.size() * (start - anchor)
+    density = training.local.stats()["density_achieved"]
+    compressor.close()
+    found = {"lost": float(np.abs(lost).max()), "kept": float(np.abs(kept).max())}
+    return {**found, "density": density, "digest": training.digest()}
+
+
+cases["kept_by_topk"] = keep_the_ledger
+cases["kept_by_sbc_with_its_delay"] = partial(keep_the_ledger, method=Compression.sbc)
+
+
+@cases
+def a_checkpoint_in_the_middle_goes_on(name: str) -> list[str]:
+    whole, half = (Training(f"{name}.{part}", 4, 0.1, **OUTER) for part in ("whole", "half"))
+    for step in range(6):
+        whole.descend(step)
+        whole.local.advance()
+    half.local.load_state_dict(copy.deepcopy(whole.local.state_dict()))
+    half.assign(whole.arrays())
+    if NAME == "torch":
+        half.descent.load_state_dict(copy.deepcopy(whole.descent.state_dict()))
+    for training in (whole, half):
+        for step in range(6, 10):
+            training.descend(step)
+            training.local.advance()
+        training.local.exchange()
+        training.local.compressor.close()
+    return [whole.digest(), half.digest()]
+
+
+made = partial(Compression.topk, density=0.1)
+
+
+@cases
+def what_cannot_be_is_refused(name: str) -> list[str]:
+    training = Training(name, 2)
+    given = training.variables.items() if NAME == "torch" else list(training.variables.values())
+    first = [training.descent] if NAME == "torch" else []
+    wrong = [
+        {"compression": "topk", "every": 2},
+        {"compression": made, "every": 0},
+        {"compression": made, "every": 2, "nesterov": True},
+        {"compression": made, "every": 2, "outer_momentum": 1.0},
+    ]
+    said = [caught(partial(LocalSteps, *first, given, **options)) for options in wrong]
+    right = {"compression": made, "every": 2}
+    if NAME == "torch":
+        horovods = fw.optimizer_without_motion(training.variables, training.local.compressor)
+        said.append(caught(partial(LocalSteps, horovods, given, **right)))
+    else:
+        said.append(caught(tf.function(lambda: LocalSteps(given, **right) and None)))
+    training.local.compressor.close()
+    return said
+
+
+def frozen_in_torch(name: str) -> dict[str, Any]:
+    """A layer that is frozen behind LocalSteps, and one that was frozen before."""
+    training, digests = Training(name, 2), []
+    weights = training.variables["weights"]
+    weights.requires_grad_(False)
+    for step in range(4):
+        if step == 2:
+            weights.requires_grad_(True)
+        before = weights.detach().clone()
+        training.descend(step)
+        if step < 2:
+            weights.data.copy_(before)
+        training.local.advance()
+        digests.append(training.digest())
+    training.local.compressor.close()
+    model = fw.make_variables(SHAPES)
+    model["weights"].requires_grad_(False)
+    descent = torch.optim.SGD(model.values(), lr=0.1)
+    local = LocalSteps(descent, model.items(), compression=partial(made, name=name), every=2)
+    model["weights"].requires_grad_(True)
+    words = [caught(take) for take in (local.step, local.advance)]
+    local.compressor.close()
+    return {"digests": digests, "words": words}
+
+
+def frozen_in_tensorflow(name: str) -> dict[str, Any]:
+    trained = [tf.Variable(tf.ones([3, 4]), name=f"{name}.0")]
+    local = LocalSteps(lambda: trained, compression=partial(made, name=name), every=2)
+    local.advance()
+    trained.append(tf.Variable(tf.ones([3, 4]), name="weights"))
+    words = [caught(local.advance)]
+    local.compressor.close()
+    return {"digests": [], "words": words}
+
+
+cases["frozen"] = frozen_in_torch if NAME == "torch" else frozen_in_tensorflow
+
+
+def train_on_digits(name: str, every: int) -> dict[str, Any]:
+    """A real training; accuracy on images that no rank has seen, and this rank's bytes."""
+    images, labels = load_digits(return_X_y=True)
+    images, labels = torch.tensor(images / 16, dtype=torch.float32), torch.tensor(labels)
+    torch.manual_seed(0)
+    order = torch.randperm(len(images))
+    mine, unseen = order[hvd.rank() : 1500 : hvd.size()], order[1500:]
+    model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
+    descent = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    options = {"density": 1 / 64, "codec": "chunk12", "min_numel": 1, "compress_1d": True}
+    topk = partial(Compression.topk, name=name, **options)
+    local = LocalSteps(descent, model.named_parameters(), compression=topk, every=every)
+    draw = torch.Generator().manual_seed(hvd.rank())
+    for _ in range(192):
+        batch = mine[torch.randint(len(mine), (32,), generator=draw)]
+        descent.zero_grad()
+        torch.nn.functional.cross_entropy(model(images[batch]), labels[batch]).backward()
+        local.step()
+    with torch.no_grad():
+        right = (model(images[unseen]).argmax(dim=1) == labels[unseen]).float().mean()
+    stats = local.stats()
+    local.compressor.close()
+    nbytes = stats["bytes_sent"] - stats["padding_bytes"]
+    return {"accuracy": float(right), "bytes": nbytes, "digest": fw.digest_of(model.parameters())}
+
+
+if NAME == "torch":
+    for steps in (1, 8):
+        cases[f"digits_every_{steps}"] = partial(train_on_digits, every=steps)
+
+if __name__ == "__main__":
+    fw.begin(0)
+    fw.run(cases)

@@ -1,0 +1,266 @@
+"""Worker: loss scaling, and training that is saved or goes on from what was saved.  Arguments: the
+framework, what, and a folder."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _common import Cases, caught
+from _framework import NAME, fw
+
+if NAME == "torch":
+    import torch
+else:
+    import tensorflow as tf
+    from _keras_models import fit, go_on, make_built_model
+    from horovod.tensorflow.keras import DistributedOptimizer
+
+    from hvd_sparse.tensorflow import CompressorState, SaveCompressor
+
+hvd = fw.hvd
+STEPS, HALF, BAD_STEPS = 12, 5, (4, 5, 9)
+SHAPES = {"wide": (12, 16), "tall": (9, 4), "bias": (6,)}
+METHODS: dict[str, dict[str, Any]] = {
+    "ldte_bs": {"method": "ldte_bs", "density": {"*": 0.1, "tall*": 0.25}},
+    "dgc": {"method": "dgc", "density": 0.05, "weight_decay": 0.01},
+    "redsync": {
+        "method": "redsync",
+        "density": 0.05,
+        "search": True,
+        "schedule": {"id": "exponential_warmup", "value": 0.05, "stage_steps": 2, "stages": 3},
+    },
+}
+"""Whose states are saved; in TensorFlow the first one's."""
+
+
+class Training:
+    """Variables, momentum, and gradients that depend on rank and step alone."""
+
+    def __init__(
+        self,
+        name: str,
+        method: str = "ldte_bs",
+        scaled: bool = False,
+        groups: int | None = None,
+        hands_over: bool = False,
+        **options: Any,
+    ) -> None:
+        self.variables = fw.make_variables(SHAPES)
+        self.is_scaled, self.groups = scaled, groups
+        chosen = {"density": 0.1, "name": name, "min_numel": 1, "allow_dense": False, **options}
+        momentum = 0.0 if method == "dgc" else 0.9
+        if NAME == "torch":
+            self.optimizer = torch.optim.SGD(self.variables.values(), lr=0.05, momentum=momentum)
+            self.scaler = torch.amp.GradScaler(
+                "cpu", init_scale=2.0**10, growth_interval=3, enabled=scaled
+            )
+        else:
+            self.optimizer = tf.keras.optimizers.legacy.SGD(0.05, momentum=momentum)
+            if scaled:
+                self.optimizer = tf.keras.mixed_precision.LossScaleOptimizer(
+                    self.optimizer, initial_scale=2.0**10, dynamic_growth_steps=3
+                )
+            self.scaler = self.optimizer
+        if scaled:
+            chosen["grad_scaler"] = self.scaler
+        if hands_over:
+            chosen["optimizer"] = self.optimizer
+        params = fw.params_of(self.variables)
+        self.compressor = getattr(fw.Compression, method)(params, **chosen)
+        if NAME == "torch":
+            named = [(f"{name}.{key}", each) for key, each in self.variables.items()]
+            self.optimizer = hvd.DistributedOptimizer(
+                self.optimizer, named_parameters=named, compression=self.compressor, groups=groups
+            )
+            self.take_step = self.step_in_torch
+        else:
+            self.take_step = tf.function(self.step_in_tensorflow)
+
+    def step_in_torch(self, *gradients: np.ndarray) -> list[torch.Tensor]:
+        """As Horovod's recipe has it."""
+        self.optimizer.zero_grad()
+        variables = list(self.variables.values())
+        loss = sum((v * torch.as_tensor(g)).sum() for v, g in zip(variables, gradients))
+        self.scaler.scale(loss).backward()
+        self.optimizer.synchronize()
+        self.scaler.unscale_(self.optimizer)
+        reduced = [v.grad.clone() for v in variables]
+        torch.nn.utils.clip_grad_norm_(variables, 1e3)  # spreads NaN over all gradients
+        with self.optimizer.skip_synchronize():
+            self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return reduced
+
+    def step_in_tensorflow(self, *gradients: Any) -> Any:
+        variables = list(self.variables.values())
+        with tf.GradientTape() as tape:
+            loss = sum(tf.reduce_sum(v * g) for v, g in zip(variables, gradients))
+            loss = self.optimizer.get_scaled_loss(loss) if self.is_scaled else loss
+        tape = hvd.DistributedGradientTape(tape, compression=self.compressor, groups=self.groups)
+        reduced = tape.gradient(loss, variables)
+        unscaled = self.optimizer.get_unscaled_gradients(reduced) if self.is_scaled else reduced
+        self.optimizer.apply_gradients(zip(unscaled, variables))
+        return reduced
+
+    def run(self, steps: range) -> None:
+        for step in steps:
+            self.take_step(*gradients_of(step))
+
+    def scale(self) -> float:
+        return float(self.scaler.get_scale() if NAME == "torch" else self.scaler.loss_scale)
+
+    def entries(self) -> dict[str, int]:
+        """What this rank sends of every tensor in a step."""
+        specs = {spec.key: spec for spec in self.compressor.step.specs}
+        densities = {
+            key: self.compressor.configuration.density(HALF, spec) for key, spec in specs.items()
+        }
+        return {key: round(each * specs[key].numel) for key, each in densities.items() if each}
+
+    def digest(self) -> dict[str, str]:
+        tensors = self.compressor.state_dict()["tensors"]
+        arrays = [array for key in sorted(tensors) for array in tensors[key]["arrays"].values()]
+        weights = fw.digest_of(self.variables.values())
+        return {"weights": weights, "kept": fw.digest_of(arrays)}
+
+    def owed(self) -> tuple[list[float], list[float]]:
+        """What is still owed of each tensor, summed over its entries; and how much is moved."""
+        tensors = self.compressor.state_dict()["tensors"]
+        parts = [tensors[key]["arrays"]["residual"].double() for key in sorted(tensors)]
+        name = self.compressor.name
+        signed = fw.summed(torch.stack([p.sum() for p in parts]), f"{name}.owed")
+        moved = fw.summed(torch.stack([p.abs().sum() for p in parts]), f"{name}.moved")
+        return (signed / hvd.size()).tolist(), moved.tolist()
+
+    def save(self, path: Path) -> None:
+        """This rank's own checkpoint."""
+        if NAME == "torch":
+            parts = [
+                dict(self.variables),
+                self.optimizer.state_dict(),
+                self.compressor.state_dict(),
+            ]
+            torch.save(parts, path)
+        else:
+            self.checkpoint().write(str(path))
+
+    def load(self, path: Path) -> None:
+        if NAME == "torch":
+            variables, optimizer, compressor = torch.load(path, weights_only=True)
+            for key, value in variables.items():
+                self.variables[key].data.copy_(value)
+            self.optimizer.load_state_dict(optimizer)
+            self.compressor.load_state_dict(compressor)
+        else:
+            self.optimizer._create_all_weights(list(self.variables.values()))
+            self.checkpoint().read(str(path)).assert_consumed()
+
+    def checkpoint(self) -> Any:
+        state = CompressorState(self.compressor)
+        return tf.train.Checkpoint(optimizer=self.optimizer, compressor=state, **self.variables)
+
+
+def gradients_of(step: int) -> list[np.ndarray]:
+    draw = np.random.default_rng([step, hvd.rank()])
+    return [draw.normal(size=shape).astype("f4") for shape in SHAPES.values()]
+
+
+def loss_scaling(name: str, *, tensor: str, **options: Any) -> dict[str, Any]:
+    """Inf in a tensor on one rank, in some steps."""
+    training = Training(name, scaled=True, **options)
+    seen, scales, kept = [], [], []
+    for step in range(STEPS):
+        given = dict(zip(SHAPES, gradients_of(step)))
+        if step in BAD_STEPS and fw.last_rank():
+            given[tensor] = given[tensor] * np.float32(np.inf)
+        before = training.digest()
+        reduced = training.take_step(*given.values())
+        seen.append(
+            [key for key, g in zip(SHAPES, reduced) if not np.isfinite(np.asarray(g)).all()]
+        )
+        scales.append(training.scale())
+        after = training.digest()
+        kept.append([after[what] == before[what] for what in ("kept", "weights")])
+    end = training.digest()["weights"]
+    training.compressor.close()
+    return {"tensor": tensor, "seen": seen, "scales": scales, "kept": kept, "end": end}
+
+
+def save(name: str, folder: Path) -> dict[str, Any]:
+    training = Training(name, **METHODS[name])
+    training.run(range(HALF))
+    training.save(folder / f"{name}.{hvd.rank()}")
+    training.compressor.save(folder / f"{name}.all")
+    owed = training.owed() if NAME == "torch" else None
+    training.run(range(HALF, 2 * HALF))
+    return {"owed": owed, "end": training.digest(), "entries": training.entries()}
+
+
+def resume(name: str, folder: Path) -> list[Any]:
+    """In a new process, from each rank's own checkpoint, and from the file of all ranks."""
+    ends = []
+    for source in ("own", "all"):
+        training = Training(f"{name}.{source}", **METHODS[name])
+        training.load(folder / f"{name}.{hvd.rank()}")
+        if source == "all":
+            training.compressor.load(folder / f"{name}.all")
+        training.run(range(HALF, 2 * HALF))
+        ends.append(training.digest())
+        training.compressor.close()
+    return ends
+
+
+def redistribute(name: str, folder: Path) -> dict[str, Any]:
+    """On another number of ranks."""
+    training = Training(name, **METHODS[name])
+    training.compressor.load(folder / f"{name}.all")
+    owed = training.owed()
+    training.run(range(3))
+    saved = torch.load(folder / f"{name}.0", weights_only=True)[-1]
+    refused = caught(training.compressor.load_state_dict, saved)
+    return {"owed": owed, "weights": training.digest()["weights"], "refused": refused}
+
+
+def keras_callback(name: str, folder: Path) -> list[str]:
+    """What ``fit`` saves at an epoch's end is what the compressor keeps then."""
+    model = make_built_model()
+    options = {"density": 0.1, "name": name, "min_numel": 1, "allow_dense": False}
+    compressor = fw.Compression.topk(model, **options)
+    optimizer = tf.keras.optimizers.legacy.SGD(0.05)
+    fit(
+        model,
+        DistributedOptimizer(optimizer, compression=compressor),
+        [SaveCompressor(compressor, folder / "{epoch}")],
+    )
+    digests = [fw.digest_of(fw.residuals_of(compressor).values())]
+    go_on(model)
+    digests.append(fw.digest_of(fw.residuals_of(compressor).values()))
+    compressor.load(folder / "1")
+    digests.append(fw.digest_of(fw.residuals_of(compressor).values()))
+    compressor.close()
+    return digests
+
+
+def main(work: str, folder: Path) -> None:
+    fw.begin(0)
+    cases = Cases()
+    if work == "save":
+        cases["scaling_of_a_sparse_tensor"] = partial(loss_scaling, tensor="tall")
+        cases["scaling_of_a_tensor_in_a_group"] = partial(loss_scaling, tensor="tall", groups=1)
+        if NAME == "torch":
+            cases["scaling_handed_over"] = partial(loss_scaling, tensor="tall", hands_over=True)
+        else:
+            cases["scaling_of_a_dense_tensor"] = partial(loss_scaling, tensor="bias")
+            cases["keras_callback"] = partial(keras_callback, folder=folder)
+    of_work = {"save": save, "resume": resume, "redistribute": redistribute}[work]
+    for method in METHODS if NAME == "torch" else ("ldte_bs",):
+        cases[method] = partial(of_work, folder=folder)
+    fw.run(cases)
+
+
+if __name__ == "__main__":
+    main(sys.argv[2], Path(sys.argv[3]))

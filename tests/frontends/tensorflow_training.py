@@ -1,0 +1,46 @@
+"""Worker: laws, whose gradient is it, ``auto``, plans, and density 1.0 in this place's settings.
+Arguments: the framework, ranks, controller; and cases, unless all of this place are to run."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+
+import _auto
+import _tensorflow_planned
+from _tensorflow_auto import AUTO, auto_leaves_alone_who_is_not_in_its_process_set
+from _tensorflow_cases import begin, run
+from _tensorflow_identity import IDENTITY
+from _tensorflow_keras import IDENTITY_IN_KERAS, compare_keras
+from _tensorflow_laws import LAWS
+from _tensorflow_settings import KERAS_SETTINGS, TAPE_SETTINGS, settings_of
+from _tensorflow_tape import compare_tape
+
+if __name__ == "__main__":
+    ranks, controller = int(sys.argv[2]), sys.argv[3]
+    process_sets = begin(ranks)
+    cases = {}
+    for kind, compare, settings in (
+        ("tape", compare_tape, TAPE_SETTINGS),
+        ("keras", compare_keras, KERAS_SETTINGS),
+    ):
+        for name, setting in settings_of(settings, ranks, controller).items():
+            made = partial(compare, setting=setting, process_sets=process_sets)
+            cases[f"{kind}-{name}"] = made
+    if ranks > 1:
+        cases |= LAWS
+    if ranks in (2, 3):
+        members = process_sets.get("one_left_out", process_sets["all"])
+        alone = partial(auto_leaves_alone_who_is_not_in_its_process_set, process_set=members)
+        cases |= {
+            **IDENTITY,
+            **IDENTITY_IN_KERAS,
+            **_auto.cases,
+            **AUTO,
+            **_tensorflow_planned.cases,
+        }
+        cases[alone.func.__name__] = alone
+    if ranks == 1:
+        case = "direct_allreduce_of_a_group"
+        cases[case] = IDENTITY[case]
+    run({name: cases[name] for name in sys.argv[4:] or cases})

@@ -1,0 +1,165 @@
+"""Faults under both frameworks: an error of the project's own on every rank, soon, and no hang."""
+
+from __future__ import annotations
+
+import pytest
+from _common import launched, measured, measured_of
+from harness import launch
+
+import hvd_sparse.errors
+
+WORLDS = [
+    (2, "gloo", "torch"),
+    (3, "mpi", "torch"),
+    (4, "gloo", "torch"),
+    (2, "gloo", "tensorflow"),
+    (3, "mpi", "tensorflow"),
+    (4, "mpi", "tensorflow"),
+]
+BY_HOROVOD = ("NotImplementedError", "HorovodInternalError: No Adasum operation enabled")
+"""Horovod's own words on Adasum: for powers of two alone, and not by Gloo."""
+DENSE_AND_LAST = "unknown_first_on_one_rank"
+FAULTS = {
+    "reduction": (("UnsupportedReduction",), ("hvd.Average", "hvd.Sum")),
+    "difference": (("RankMismatch",), ()),
+    "process_set": (("RankMismatch", "UnsupportedReduction"), ("process_set",)),
+    "unknown": (("PeerFailure", "UnknownGradient"), ()),
+    "changed": (("ChangedGradient",), ("call optimizer.synchronize() first", "'1.weight'")),
+    "outlived": (("InvalidOption",), ("gc.collect()",)),
+    "not_made": (("InvalidOption",), ("compression=Compression.ldte_bs(params, ",)),
+    "recovery_selector": (("PeerFailure",), ("RuntimeError: the selector broke",)),
+    "recovery_nan": (("PeerFailure",), ("NonFiniteGradient: ",)),
+    "late": (("PeerFailure",), ()),
+}
+"""By kind: the errors, by class or in the words of TensorFlow's, and what they say."""
+OF_TORCH = ("changed", "outlived", "not_made", "alone", "unused", "pauses")
+OWN_ERRORS = {name for name, kind in vars(hvd_sparse.errors).items() if isinstance(kind, type)}
+
+
+@pytest.fixture(scope="module", params=WORLDS, ids=lambda world: "-".join(map(str, world)))
+def world(request):
+    return request.param
+
+
+def found_in(world, kind):
+    """What the cases of a kind measured, by their names."""
+    ranks, _, framework = world
+    is_there = framework == "torch" if kind in OF_TORCH else kind != "late" or framework != "torch"
+    if not is_there or (kind == "process_set" and framework != "torch" and ranks == 2):
+        pytest.skip("there is no such case")  # no smaller process set of more than one
+    return measured_of(outcome_of(world), kind)
+
+
+def outcome_of(world):
+    ranks, controller, framework = world
+    return launched("frontends/faults.py", ranks, controller, framework, str(ranks))
+
+
+def check(said, kinds, words=()):
+    assert set(kinds) <= OWN_ERRORS
+    assert any(f"{kind}: " in said for kind in kinds), said
+    assert all(word in said for word in words), said
+
+
+def test_the_launch_ends_well(world):
+    outcome_of(world).check()
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_a_fault_is_an_error_of_ours_on_every_rank(world, kind):
+    for name, results in found_in(world, kind).items():
+        if name == DENSE_AND_LAST and world[2] == "torch":
+            continue
+        for result in results:
+            by_horovod = name == "reduction_adasum_later" and result["raised"].startswith(
+                BY_HOROVOD
+            )
+            if result.get("is_member", True) and not by_horovod:
+                check(result["raised"], *FAULTS[kind])
+            assert result["is_usable"] or by_horovod, name
+
+
+def test_tensorflows_unknown_gradients_are_refused_with_the_remedy(world):
+    for results in found_in(world, "unknown").values():
+        for result in results:
+            said = result["raised"]
+            assert world[2] == "torch" or "give the compressor all variables" in said
+
+
+def test_what_one_rank_alone_cannot_place_and_goes_dense_last_fails_there_and_is_right_elsewhere(
+    world,
+):
+    """All messages have gone when it comes, and a dense gradient has no carrier: docs/adr/0005."""
+    *others, at_fault = found_in(world, "unknown")[DENSE_AND_LAST]
+    if world[2] == "torch":
+        check(at_fault["raised"], ("PeerFailure",), ("UnknownGradient",))
+        assert {result["raised"] for result in others} == {"nothing was raised"}
+
+
+@pytest.mark.parametrize("kind", ["recovery_selector", "recovery_nan"])
+def test_a_failed_step_is_taken_back_and_training_goes_on(world, kind):
+    for name, results in found_in(world, kind).items():
+        for result in results:
+            assert f"rank {world[0] - 1}" in result["raised"]
+            assert bool(result["dense_steps"]) == ("in_dense_steps" in name)
+            assert result["is_kept"] == ("without_rollback" not in name), name
+            assert result["lost"] == 0, name
+            assert result["steps"] == 5, "a failed step counts"
+
+
+def test_gradients_changed_before_synchronize_leave_no_trace(world):
+    for name, results in found_in(world, "changed").items():
+        for result in results:
+            assert "auto" in name or (result["is_kept"] and result["steps"] == 4)
+
+
+def test_a_rank_that_changes_gradients_alone_leaves_nobody_waiting(world):
+    for results in found_in(world, "alone").values():
+        check(results[-1]["first"], ("ChangedGradient",))
+        assert {result["first"] for result in results[:-1]} == {"nothing was raised"}
+        for result in results:
+            check(result["raised"], ("RankMismatch",))
+            assert result["is_usable"]
+
+
+def test_a_compressor_that_one_rank_alone_has_made_and_does_not_use_disturbs_nobody(world):
+    for result in found_in(world, "unused")["unused_compressor_on_one_rank"]:
+        assert result == {"raised": "nothing was raised", "is_usable": True}
+
+
+def test_a_gradient_that_comes_late_leaves_no_rank_waiting(world):
+    for result in found_in(world, "late")["late_gradient_on_one_rank"]:
+        assert result["next_step"] == "nothing was raised"
+
+
+def test_nobody_rests_for_long_who_is_waited_for(world):
+    """docs/adr/0022: some rank's rest was in vain, and all went on."""
+    for results in found_in(world, "pauses").values():
+        assert len({result["digest"] for result in results}) == 1
+        assert {steps for result in results for steps in result["steps"]} == {4}
+        assert any(skipped for result in results for skipped in result["vain"])
+
+
+def test_a_rank_rests_at_its_last_gradient_beside_frozen_parameters(world):
+    if world[2] == "torch":
+        for result in measured(outcome_of(world), "frozen_parameters"):
+            assert result["rests"] == list(range(4))
+
+
+def test_a_step_that_is_given_up_leaves_no_loss_scale(world):
+    if world[2] == "torch":
+        for result in measured(outcome_of(world), "a_step_is_given_up"):
+            assert result["scale"] == [2.0, 2.0]
+            assert not any(result["left"])
+
+
+@pytest.mark.parametrize(
+    ("framework", "controller"), [("torch", "mpi"), ("torch", "gloo"), ("tensorflow", "gloo")]
+)
+def test_a_rank_that_never_comes_ends_in_a_timeout(framework, controller):
+    """As an error of the waiting rank's step, or in its last words."""
+    outcome = launch("frontends/hangs.py", 2, controller, framework, "never_comes")
+    waiting, absent = outcome.results
+    assert absent == "absent"
+    assert "ExchangeTimeout" in (outcome.output if framework == "tensorflow" else "") + str(waiting)
+    assert outcome.code not in (0, None)

@@ -1,0 +1,73 @@
+"""Local steps on two real ranks: what is exchanged every few steps, and what training makes of
+it."""
+
+from __future__ import annotations
+
+import pytest
+from _common import launched, measured, measured_of
+
+
+@pytest.fixture(params=["torch-gloo", "tensorflow-mpi"])
+def outcome(request):
+    framework, _, controller = request.param.partition("-")
+    return launched("frontends/local_steps.py", 2, controller, framework)
+
+
+@pytest.mark.parametrize(("kind", "every"), [("mean", 3), ("nesterov", 2)])
+def test_with_everything_sent_the_outer_step_is_the_one_that_is_written_out(outcome, kind, every):
+    results = measured(outcome, f"outer_{kind}")
+    for step, digests in enumerate(zip(*(result["digests"] for result in results))):
+        assert (len(set(digests)) == 1) is (step % every == every - 1)
+    for result in results:
+        assert result["furthest"] < 1e-5 and result["exchanges"] == 4
+
+
+def test_bfloat16_becomes_the_ranks_mean(outcome):
+    results = measured(outcome, "bfloat16_is_local_sgd")
+    same = zip(zip(*(result["digests"] for result in results)), (True, False, True))
+    for digests, is_one in same:
+        assert (len(set(digests)) == 1) is is_one
+    for result in results:
+        assert result["furthest"] < 2**-6 and result["moved"] > 0.01  # a few roundings to 8 bits
+
+
+def test_what_ranks_have_moved_is_applied_or_kept(outcome):
+    for name, results in measured_of(outcome, "kept_by").items():
+        assert len({result["digest"] for result in results}) == 1
+        for result in results:
+            assert result["lost"] < 1e-5 < result["kept"]
+            assert 0 < result["density"] < 0.15 or "topk" in name
+
+
+def test_a_checkpoint_between_two_exchanges_goes_on_bit_for_bit(outcome):
+    results = measured(outcome, "a_checkpoint_in_the_middle_goes_on")
+    assert len({digest for result in results for digest in result}) == 1
+
+
+def test_what_cannot_be_is_refused_with_the_remedy(outcome):
+    expected = ["functools.partial", "1 or more", "without outer_momentum", "0, or below 1"]
+    for *words, last in measured(outcome, "what_cannot_be_is_refused"):
+        assert len(words) == len(expected)
+        assert all(remedy in told for remedy, told in zip(expected, words))
+        assert all("InvalidOption" in told for told in [*words, last])
+        assert "give LocalSteps the optimizer itself" in last or "before the training" in last
+
+
+def test_a_layer_is_exchanged_once_it_is_unfrozen_or_refused(outcome):
+    results = measured(outcome, "frozen")
+    for step, digests in enumerate(zip(*(result["digests"] for result in results))):
+        assert (len(set(digests)) == 1) is (step in (1, 3))
+    for result in results:
+        for words in result["words"]:
+            assert "InvalidOption: " in words and "'weights" in words
+            assert "make LocalSteps while" in words
+
+
+def test_eight_local_steps_train_with_an_eighth_of_the_bytes():
+    outcome = launched("frontends/local_steps.py", 2, "gloo", "torch")
+    often, seldom = (measured(outcome, f"digits_every_{every}") for every in (1, 8))
+    for results in (often, seldom):
+        assert len({result["digest"] for result in results}) == 1
+        assert min(result["accuracy"] for result in results) > 0.9
+    for more, fewer in zip(often, seldom):
+        assert fewer["bytes"] * 8 == more["bytes"]
