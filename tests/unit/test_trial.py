@@ -132,3 +132,9 @@ def test_the_verdict_says_it_in_words():
 def test_options_that_make_no_sense_are_refused(wrong):
     with pytest.raises(InvalidOption):
         Trial(**{"ways": WAYS, "steps": 5, "review_every": 0, **wrong})
+
+
+@pytest.mark.parametrize("review_every", [0, 1000])
+def test_a_long_run_keeps_no_more_durations_than_are_looked_at(review_every):
+    _, (trial, *_) = run(lambda way, step, rank: 1.0, 900, review_every=review_every)
+    assert len(trial._durations) <= max(RECENT, WARMUP + 5)
