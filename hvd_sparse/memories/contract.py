@@ -50,7 +50,8 @@ class MemoryState(Protocol):
     def compensate(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
     ) -> Accumulated:
-        """Return the residual with this gradient, without the aim's entries.
+        """Add this gradient to the residual, take out the entries that reach the aim, and return
+        the rest.
 
         Parameters
         ----------

@@ -200,8 +200,8 @@ class Builder(Generic[Compressor]):
     """
 
     def __init_subclass__(cls, **options: object) -> None:
-        """Add a ``compress`` to every method that raises the remedy if Horovod is given the method
-        itself instead of its result."""
+        """Give every method a ``compress`` that raises InvalidOption with the remedy, for programs
+        that pass Horovod the method itself instead of its result."""
         super().__init_subclass__(**options)
         for base in cls.__mro__:
             for name, member in vars(base).items():

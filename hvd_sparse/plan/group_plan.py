@@ -193,7 +193,8 @@ class Instance:
     numel : float64 [layers], entries
     nbytes, late_nbytes : float64 [layers], bytes that a node receives in the exchange's first
         collective, and in those after it, which start after the backward pass
-    wire, late, select : lines in these bytes, and in the entries of one selection
+    wire, late : seconds of these collectives, as lines over ``nbytes`` and ``late_nbytes``
+    select : seconds of one selection, as a line over its entries
     per_tensor : whether tensors are selected one by one; if False, a group is one vector
     """
 

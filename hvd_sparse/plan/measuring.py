@@ -318,9 +318,10 @@ class GraphPlannedGroups(PlannedGroups):
 
 
 class HidingPolicy(MeasuringPolicy):
-    """Policy of ``density="hiding"``: the largest densities whose messages hide.
+    """Policy of ``density="hiding"``: the largest densities at which messages hide behind the
+    backward pass.
 
-    Until the decision every tensor has the least density, 1 / c_max.
+    Until they are found, every tensor has the lowest density, 1 / c_max.
     """
 
     kind = HiddenDensities

@@ -1,4 +1,4 @@
-"""Schedules, which give the density of every step, one a file."""
+"""Schedules give the density of every step.  Each has a file of its own."""
 
 from hvd_sparse.registry import import_siblings
 

@@ -394,8 +394,8 @@ def _gather(
 ) -> tuple[list[Selection], float]:
     """Decode the parts of a tensor; CorruptPayload if one is not for this tensor.
 
-    Returns selections of the whole tensor, and an upper bound of the magnitudes of their sum, up to
-    rounding; infinite or NaN if it may overflow.
+    Returns the parts, with indices in the whole tensor, and an upper bound, up to rounding, of the
+    magnitudes in their sum; the bound is infinite or NaN if the sum may overflow.
     """
     arrived, most = [], 0.0
     for place, sent in parts:

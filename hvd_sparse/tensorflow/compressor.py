@@ -203,8 +203,8 @@ class TensorflowCompressor(Compressor):
 
     @tf.autograph.experimental.do_not_convert
     def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Value]:
-        """Return the tensor for Horovod to allreduce instead of the gradient, and a function of the
-        reduced tensor, for ``decompress``."""
+        """Return the tensor for Horovod to allreduce instead of the gradient, and the function that
+        ``decompress`` calls with the reduced tensor."""
         site = find_call_site(tensor, self.process_set)
         if not self._has_shaken_hands:
             self._shake_hands(site)

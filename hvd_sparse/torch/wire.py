@@ -1,4 +1,4 @@
-"""The tensors for Horovod's allreduce: the memory of messages, dense gradients, the last wait."""
+"""The memory of messages, tensors that stay dense, and the wait at the last gradient of a step."""
 
 from __future__ import annotations
 

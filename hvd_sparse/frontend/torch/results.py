@@ -5,14 +5,15 @@ update, and a warning names results that are clipped or unscaled on their way.
 
 With any optimizer, some results are thrown away: a discriminator's gradient in the generator's
 pass, SAM's first pass, a batch that is skipped.  The program resets ``.grad`` and never applies it.
-A dense allreduce leaves nothing of it.  Here the memory keeps the entries that were not sent, and
-would send them later; so such a step is taken back.
+With a dense allreduce nothing of a discarded result remains.  Here the memory keeps the entries
+that were not sent, and would send them later; so such a step is taken back.
 
 A result is gone if ``.grad`` is None, another tensor or zero again before the next backward pass
-adds to it.  It was applied if an optimizer that holds the parameter has finished a step meanwhile;
-in a program where none ever did, if some parameter changed.  A program whose optimizer applies
-what it makes of results, as PCGrad does, is not judged from its first such step on: it gives the
-optimizer other tensors, or one that behind a result that was gone is no multiple of the last one.
+adds to it.  It was applied if an optimizer that holds the parameter has finished a step meanwhile.
+If no optimizer ever did, it counts as applied if some parameter changed.  Programs that apply their
+own combination of results, as PCGrad does, are not checked from their first such step on.  That
+step is recognized by gradients that are other tensors than the results, or that are no multiple of
+the last result after a discarded one.
 """
 
 from __future__ import annotations

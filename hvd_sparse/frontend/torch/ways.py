@@ -2,10 +2,10 @@
 
 On the device, residual, gradient and result stay there, and the selection is sent.  Parts declare
 whether they can work there (``needs_host``), and ``STAGES`` lists the choices of common options
-that cannot.  Any other gradient of an accelerator is staged: copied to pinned memory of the host,
-and its result back.  The host waits for the gradients of a bucket at once, when its message is
-made, or for each one in dense steps and with exchanges of several phases; nothing waits for the
-way back.
+that cannot.  Any other gradient on an accelerator is staged: it is copied to pinned memory of the
+host, and its result is copied back.  The host waits once for all gradients of a bucket, when it
+makes the bucket's message; in dense steps and with exchanges of several phases it waits for each
+gradient.  It never waits for the copy back.
 """
 
 from __future__ import annotations
