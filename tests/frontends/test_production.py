@@ -12,9 +12,10 @@ METHODS = {"torch": ("ldte_bs", "dgc", "redsync"), "tensorflow": ("ldte_bs",)}
 WORLDS = {"save": (2, "mpi"), "resume": (2, "gloo"), "redistribute": (3, "mpi")}
 
 
-@pytest.fixture(
-    scope="module", params=["torch", pytest.param("tensorflow", marks=pytest.mark.full)]
-)
+TENSORFLOW = [pytest.param("tensorflow", marks=pytest.mark.full)]
+
+
+@pytest.fixture(scope="module", params=["torch", *TENSORFLOW])
 def framework(request):
     return request.param
 
@@ -57,19 +58,16 @@ def test_a_new_process_goes_on_bit_for_bit(outcome_of, framework):
                 assert sorted(whole["entries"].values())[-2:] == [9, 19]
 
 
-def test_the_keras_callback_saves_what_is_kept_at_an_epochs_end(outcome_of, framework):
-    if framework == "tensorflow":
-        for kept, changed, loaded in measured(outcome_of("save"), "keras_callback"):
-            assert loaded == kept != changed
+@pytest.mark.parametrize("framework", TENSORFLOW, indirect=True)
+def test_the_keras_callback_saves_what_is_kept_at_an_epochs_end(outcome_of):
+    for kept, changed, loaded in measured(outcome_of("save"), "keras_callback"):
+        assert loaded == kept != changed
 
 
+@pytest.mark.parametrize("framework", ["torch"], indirect=True)  # TensorFlow's file is the same
 @pytest.mark.parametrize("method", METHODS["torch"])
-def test_another_world_takes_what_was_kept_and_refuses_one_ranks_state(
-    outcome_of, framework, method
-):
+def test_another_world_takes_what_was_kept_and_refuses_one_ranks_state(outcome_of, method):
     """Of an average: the mean over the ranks; each rank's own is rounded to float32 once more."""
-    if framework == "tensorflow":
-        pytest.skip("the file is the same")
     before, moved = measured(outcome_of("save"), method)[0]["owed"]
     results = measured(outcome_of("redistribute"), method)
     assert max(moved) > 1 and len({result["weights"] for result in results}) == 1

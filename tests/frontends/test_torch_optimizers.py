@@ -156,3 +156,9 @@ def test_layers_that_horovod_was_not_told_of_get_the_optimizers_own_update(outco
         (text,) = result["said"]
         assert "came through no compressor" in text
         assert text.startswith("tensor '0.weight'" if name == "unfrozen" else "tensor of shape")
+
+
+def test_a_compiled_step_is_the_step(outcome):
+    for result in measured(outcome, "compiled_steps"):
+        assert result["handed over"] == 0
+        assert result["kept"] < 1e-6  # torch's AdamW takes another way where it is compiled

@@ -543,6 +543,31 @@ cases["gradients_come_through_no_compressor"] = partial(
 )
 
 
+@cases
+def compiled_steps(name: str) -> dict[str, float]:
+    """How far a compiled step of Horovod's optimizer goes from the step, handed over or not."""
+    differences = {}
+    for kind in ("handed over", "kept"):
+        ends = []
+        for is_compiled in (True, False):
+            model = network()
+            optimizer = adamw(model)
+            options = {"optimizer": optimizer} if kind == "handed over" else {}
+            compressor = Compression.topk(
+                model.named_parameters(), density=0.1, name=name, min_numel=20, **options
+            )
+            wrapped = distributed(name, model, optimizer, compressor)
+            step = torch.compile(wrapped.step, backend="eager") if is_compiled else wrapped.step
+            for number in range(3):
+                wrapped.zero_grad()
+                backward(model, number, hvd.rank())
+                step()
+            ends.append(flat_parameters(model))
+            compressor.close()
+        differences[kind] = float((ends[0] - ends[1]).abs().max())
+    return differences
+
+
 class Looking(nn.Module):
     """A table with sparse gradients, and what is behind it."""
 

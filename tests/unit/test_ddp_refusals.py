@@ -136,6 +136,24 @@ def test_a_failed_step_leaves_ddp_ready_for_the_next() -> None:
     made.close()
 
 
+def test_a_failed_step_leaves_no_loss_scale() -> None:
+    model, scales = model_of(), [8.0]
+    options = {"density": 0.1, "min_numel": 1, "allow_dense": False, "on_nonfinite": "raise"}
+    made = register(model, "topk", grad_scaler=lambda: scales[0], **options)
+    with pytest.raises(SparseError, match="NaN or Inf"):
+        model(torch.full((2, 8), float("nan"))).sum().backward()
+    model.zero_grad()
+    scales[0] = 2.0
+    (2.0 * model(torch.ones(2, 8)).sum()).backward()
+    plain = model_of().module
+    plain(torch.ones(2, 8)).sum().backward()
+    for key, state in made.state_dict()["tensors"].items():
+        kept = state["arrays"]["residual"].view_as(model.module.get_parameter(key))
+        applied = model.module.get_parameter(key).grad / 2.0
+        assert torch.equal(applied + kept, plain.get_parameter(key).grad)
+    made.close()
+
+
 def test_states_go_between_compiled_and_plain_models() -> None:
     options = {"density": 0.1, "min_numel": 1, "allow_dense": False, "name": "compiled"}
     plain = model_of()
