@@ -187,7 +187,7 @@ class LocalStepsBase:
 
 
 def refuse_unfrozen(what: str) -> None:
-    """Raise InvalidOption for a tensor without an anchor that is trained."""
+    """Raise InvalidOption for a trained tensor that was frozen at first, and so has no anchor."""
     raise InvalidOption(
         f"{what} was frozen when LocalSteps was made, and is trained now: it has no anchor, and "
         "ranks would stay apart; make LocalSteps while it is unfrozen, and freeze it then, or make "

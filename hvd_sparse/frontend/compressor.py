@@ -233,8 +233,8 @@ class Compressor:
         return {"name": self.name, "exchange": describe_part(self.step.exchange), **counted}
 
     def footprint(self) -> Report:
-        """Return the bytes of the state and of a step's messages, from shapes alone:
-        ``frontend.states.footprint``."""
+        """Return the bytes of the state and of a step's messages, computed from the shapes
+        (``frontend.states.footprint``)."""
         return footprint(self.configuration, self.step.specs, self._size_of_world())
 
     def config(self) -> Report:
@@ -377,7 +377,7 @@ class Compressor:
         self._commits.commit(self.state_dict())
 
     def go_back(self) -> None:
-        """Return to the last commit, after an error of Horovod's that ended everything in
+        """Return to the last commit, after an error of Horovod that ended all collectives in
         progress."""
         reached = self.state_dict()
         self._forget_world()

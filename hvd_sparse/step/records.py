@@ -91,7 +91,7 @@ class StepRun:
     """One step of all tensors.
 
     entered, completed : positions of the tensors that were compressed, and decompressed
-    errors : of gradients of unregistered tensors
+    errors : errors about gradients of unregistered tensors
     counted : the completed tensors
     received : numbers of the tickets whose phases are over (TensorFlow)
     is_raising : a thread is about to raise the failure (TensorFlow)
@@ -120,8 +120,9 @@ class StepRun:
 class Ticket:
     """One gradient in one step: the output of ``compress`` and input of ``decompress``.
 
-    This class itself is for gradients of unregistered tensors, which have no ``position``, and for
-    those that Horovod reduces.  ``extra`` belongs to the frontend.
+    This base class itself is used for gradients of unregistered tensors, which have no
+    ``position``, and for gradients that Horovod reduces as they are.  ``extra`` belongs to the
+    frontend.
     """
 
     position: int | None = None
@@ -184,7 +185,7 @@ class TensorStep(Ticket):
 
 
 def joined(tickets: Sequence[Ticket]) -> BucketRun:
-    """Merge the tensors' own buckets to one, which their tickets then have.
+    """Merge the buckets of several tensors into one, and assign it to their tickets.
 
     Unregistered tensors contribute only their errors.
     """

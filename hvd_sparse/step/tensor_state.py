@@ -69,7 +69,8 @@ class TensorState:
 
     @property
     def start(self) -> tuple[float | None, Memo]:
-        """Threshold and memo to start from: a cold start if it was last selected in a group."""
+        """The threshold and memo to start from; both None if the tensor was last selected in a
+        group."""
         return (self.threshold, self.memo) if self.selected_in == self.spec.key else (None, None)
 
     def note(self, threshold: float | None, memo: Memo, selected_in: str) -> None:
@@ -77,7 +78,7 @@ class TensorState:
         self._new = (threshold, memo, selected_in)
 
     def note_dense(self) -> None:
-        """Record that nothing was selected: the next step starts without a threshold."""
+        """Record a dense step, after which the next selection starts without a threshold."""
         self._new = (None, self.memo, self.selected_in)
 
     def note_exchange(self, returned: Selection | None, memo: Memo) -> None:

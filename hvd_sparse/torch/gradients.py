@@ -1,11 +1,12 @@
 """Gradients that Horovod gives to ``compress``: their parameters, their optimizer, and changes.
 
-The pointer that a hook recorded when the gradient was accumulated is only a hint: memory is reused.
-The proof is that the tensor is the parameter's ``.grad``, the very object.  Gradients that Horovod
-made itself (zeros for a parameter that took no part) have no hook: every parameter is asked.
+A hook records the address of every accumulated gradient.  The address is only a hint, because
+memory is reused; the gradient belongs to the parameter whose ``.grad`` is the same object.  For
+gradients that Horovod made itself (zeros for a parameter that took no part) no hook ran, so all
+parameters are searched.
 
-The optimizer is in the calling frames.  If it and the compressor had different process sets, some
-ranks would wait for others that never come; the carrier verifies the process set at every step.
+Horovod's optimizer is found in the calling frames.  If it and the compressor had different process
+sets, some ranks would wait for ever; the carrier checks the process set at every step.
 
 Horovod's result replaces the gradient, and with it any change that a program made meanwhile:
 clipping, or dividing by a loss scale, without ``optimizer.synchronize()`` first.  A tensor's
@@ -135,7 +136,7 @@ def _parameter_in_frames() -> Value:
 
 
 def find_optimizer(process_set: ProcessSet) -> Optimizer:
-    """Return Horovod's optimizer that calls, which must fit the compressor; None if none does."""
+    """Return the calling optimizer of Horovod, which must fit the compressor; None without one."""
     for frame in _frames():
         caller = frame.f_locals.get("self")
         if hasattr(caller, "_allreduce_grad_async") and hasattr(caller, "process_set"):
@@ -169,11 +170,11 @@ def refuse_parameter(tensor: torch.Tensor) -> None:
 
 
 def hold_back(cls: Value, clip: Callable[[Optimizer, list[torch.Tensor]], None]) -> None:
-    """Let the optimizers of a class that Horovod has derived from a handed-over one's call ``clip``
-    with all their gradients, before they send the first.
+    """Make the optimizers of a class that Horovod derived from a handed-over optimizer's class call
+    ``clip`` with all their gradients before they send the first.
 
-    Horovod's hooks would send each gradient as it comes, before the norm of all is known.  What
-    they leave, ``synchronize`` sends.
+    Horovod's hooks would send each gradient as it comes, before the norm of all gradients is known.
+    So the hooks send nothing, and ``synchronize`` sends all gradients.
     """
     send, synchronize = cls._allreduce_grad_async, cls.synchronize
     cls._hvd_sparse_is_complete = False
@@ -252,7 +253,7 @@ def check_named(named_parameters: Params) -> list[tuple[str, torch.Tensor]]:
 class Given:
     """A gradient at the time Horovod received it.
 
-    version : the tensor's; None if others may raise it
+    version : the tensor's; None if writes to other tensors may raise it
     place : address of its memory
     watched, sample : a view of some entries, and their values then
     """
@@ -294,8 +295,8 @@ class Changes:
     ) -> None:
         """Remember a parameter's gradient, which Horovod gets now.
 
-        run : the step, if known; whatever is left of another one was given up
-        memory : the gradient's own, flat, if at hand
+        run : the step, if known; gradients of another step, which was abandoned, are forgotten
+        memory : the gradient's own memory, flat, if the caller has it
         """
         gradient = parameter.grad
         if position in self.given or (

@@ -198,8 +198,8 @@ class LocalSteps(LocalStepsBase):
 
 
 def _broadcast(values: torch.Tensor, name: str, process_set: ProcessSet) -> None:
-    """Overwrite a tensor by that of the lowest rank; the bits of bfloat16, which Horovod does not
-    know."""
+    """Overwrite a tensor by that of the lowest rank; bfloat16, which Horovod does not support, is
+    sent as the bits."""
     root = min(getattr(process_set, "ranks", None) or [0])
     if values.dtype != torch.bfloat16:
         hvd.broadcast_(values, root, name=name, process_set=process_set)

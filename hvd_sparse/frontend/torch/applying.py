@@ -1,4 +1,4 @@
-"""Handed-over optimizers: the compressor's memory does their work, and they apply the result."""
+"""Handed-over optimizers: the compressor's memory computes their updates, and they apply them."""
 
 from __future__ import annotations
 
@@ -87,12 +87,12 @@ class Applying:
         return loss
 
     def _count(self, alone: Collection[torch.Tensor]) -> None:
-        """Count the steps of every parameter with a gradient but those ``alone``, as Adam does.
+        """Count the steps of every parameter that has a gradient, as Adam does, except those
+        ``alone``.
 
-        A state without the count was cleared.
-
-        Horovod's ``broadcast_optimizer_state`` takes a step with zero gradients to have a state,
-        with moments for those of rank 0.
+        A state without a count shows that the program cleared it.  Horovod's
+        ``broadcast_optimizer_state`` takes a step with zero gradients, so that every rank has a
+        state to receive rank 0's; therefore this makes the moments, too.
         """
         has_begun = self.hvd_sparse_compressor.has_begun
         states = []
@@ -174,8 +174,8 @@ class Applying:
         return saved
 
     def load_state_dict(self, state_dict: Settings) -> None:
-        """Take a state of this optimizer's or of one that was not handed over: the compressor goes
-        on from its moments, unless it has been given the same."""
+        """Load the state of this optimizer, or of one that was not handed over.  The compressor
+        continues from its moments, unless it has the same moments already."""
         for group in state_dict["param_groups"]:
             refuse_options(type(self).__name__, group)
         super().load_state_dict(state_dict)  # type: ignore[misc]
@@ -247,7 +247,8 @@ def _groups_by_parameter(groups: list[Settings]) -> dict[torch.Tensor, Settings]
 class Follower:
     """Passes the current settings of the handed-over optimizer to the memory, tensor by tensor.
 
-    They are read from the optimizer that Horovod derives of it, which has groups of its own.
+    The settings are read from the optimizer that Horovod derives from the handed-over one, which
+    has parameter groups of its own.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, compressor: Any) -> None:
@@ -317,8 +318,12 @@ class Follower:
         return self._groups.get(id(parameter))
 
     def moments_of(self, parameter: torch.Tensor, steps: int) -> tuple[Settings, int] | None:
-        """Return moments that the optimizer was given and the memory has not, and their steps; None
-        where the memory goes on from its ``steps``, and no moments where the state was cleared."""
+        """Return moments that were loaded into the optimizer and that the memory does not have, and
+        their number of steps.
+
+        None if the memory continues with its own ``steps``.  The moments are empty if the state was
+        cleared, so that the memory starts anew.
+        """
         state = self._optimizer.state.get(parameter)
         if not state:
             if id(parameter) not in self._counted:

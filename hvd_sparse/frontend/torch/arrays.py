@@ -61,12 +61,12 @@ def dtype_of(tensor: torch.Tensor) -> str:
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with the same entries on the CPU; itself where it is there."""
+    """Return a tensor with the same entries on the CPU; the tensor itself if it is there."""
     return torch.from_numpy(fetch(tensor.detach())) if is_on_device(tensor) else tensor
 
 
 def own_memory(gradient: torch.Tensor) -> np.ndarray | None:
-    """Return the gradient's own memory, flat, where it lies there as the result will; else None."""
+    """Return the gradient's own memory, flat, if the result can be written there; else None."""
     if gradient.is_cpu and gradient.dtype in TORCH.values() and gradient.is_contiguous():
         plain = gradient.detach() if gradient.requires_grad else gradient
         memory: np.ndarray = plain.numpy().reshape(-1)
@@ -111,7 +111,7 @@ def write_back(flat: np.ndarray, gradient: torch.Tensor) -> bool:
 
 def like(dense: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
     """Return the same entries in the gradient's dtype, memory layout and device; the tensor itself
-    where it has them."""
+    if it has them already."""
     there = dense
     if gradient.device != dense.device:
         there = upload(dense.numpy(), gradient.device)
@@ -143,7 +143,7 @@ def lies_in(vector: object, gradient: torch.Tensor) -> bool:
 
 
 class TorchDevices:
-    """A ``step.records.Devices``, by position; None for vectors of the host."""
+    """The tensors' devices by position, None for the host.  Implements ``step.records.Devices``."""
 
     def __init__(self, devices: Sequence[torch.device | None]) -> None:
         self._devices = devices

@@ -48,7 +48,7 @@ STAGE_NOTHING = {
 
 
 def why_staged(configuration: Configuration, spec: TensorSpec) -> str:
-    """Return the reason why a device's gradient is staged; empty if it stays there."""
+    """Return the reason why a tensor's gradient is staged; empty if it stays on its device."""
     if not configuration.is_sparse(spec.shape, spec.numel):
         return "never compressed: Horovod is given tensors of the CPU"
     for kind in KINDS:
