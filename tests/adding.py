@@ -57,7 +57,7 @@ def _put(checkout: Path, words: str, block: Block) -> None:
     elif place := re.search(r"a line of `(\w+)` in `(\S+?)`", words):
         _insert(checkout / place[2], rf"^{place[1]}\b.*= [({{\[]$", text)
     else:
-        place = re.search(r"a method of its family, here `(\w+)` in `(\S+?)`", words)
+        place = re.search(r"a method of `(\w+)` in `(\S+?)`", words)
         _add_to_class(checkout / place[2], place[1], text)
         name = re.search(r"Import `(\w+)` there", words)[1]
         module = _file_of_the_part().removesuffix(".py").replace("/", ".")

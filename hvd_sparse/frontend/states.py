@@ -11,7 +11,7 @@ from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import RankMismatch
 from hvd_sparse.kernels import reference
 from hvd_sparse.memories._directions import DirectionState
-from hvd_sparse.memories.double_buffer import DoubleBuffer
+from hvd_sparse.memories.contract import DoubleBuffer
 from hvd_sparse.state.state_check import STATE_VERSION, differences_of
 from hvd_sparse.step.step import Step
 from hvd_sparse.types import TensorSpec

@@ -14,26 +14,21 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels.arrays import aligned_zeros
 from hvd_sparse.kernels.contract import Aim, Kernels, Zeros
 from hvd_sparse.kernels.optimizers import Direction, Momentum
-from hvd_sparse.memories.contract import Accumulated
-from hvd_sparse.memories.double_buffer import DoubleBuffer, ResidualState, accumulate
+from hvd_sparse.memories.contract import Accumulated, DoubleBuffer, Memory, ResidualState
 from hvd_sparse.types import Selection, TensorSpec
 
 
-class DirectionMemory:
+class DirectionMemory(Memory):
     """Base class of the memories whose states accumulate an optimizer's directions."""
 
     weight_decay: float
     clip_norm: float | None
 
-    conserves: ClassVar[bool] = True
-    keeps_rounding: ClassVar[bool] = True
     adds_gradient: ClassVar[bool] = False
     finishes: ClassVar[bool] = True
-    counts_votes: ClassVar[bool] = False
 
     @property
     def needs_host(self) -> str:
-        """Return why gradients are copied to the host; empty if they are not."""
         limit = self.clip_norm
         return "" if limit is None else f"with clip_norm {limit!r} takes norms on the host"
 
@@ -83,8 +78,6 @@ class DirectionState(ResidualState, Generic[Options]):
     lose its sent entries, so it sends nothing, adds nothing and keeps all.
     """
 
-    density: float | None = None
-    gain = 1.0
     _vectors: ClassVar[dict[str, str]]
     """The attribute of every vector that a checkpoint has, by its name there."""
     _switches: ClassVar[dict[str, Any]] = {}
@@ -92,10 +85,7 @@ class DirectionState(ResidualState, Generic[Options]):
 
     def __init__(self, spec: TensorSpec, options: Options, rollback: bool) -> None:
         super().__init__(spec, rollback)
-        self.step = 0
-        self.is_average = True
         self.rate = 1.0
-        self.settings = ""
         self._options = options
         self._parameter: np.ndarray | None = None
         self._zeros: Zeros = aligned_zeros
@@ -212,7 +202,7 @@ class DirectionState(ResidualState, Generic[Options]):
         gradient = directed(gradient, direction, kernels)
         if self._is_held:
             return self._hold(gradient, kernels)
-        return accumulate(gradient, v.old, v.new, None, kernels)
+        return super().compensate(gradient, kernels)
 
     def _hold(self, direction: np.ndarray, kernels: Kernels) -> Accumulated:
         """Offer nothing to select from; the direction is only used to check that the gradient is

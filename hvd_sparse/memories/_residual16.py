@@ -14,8 +14,7 @@ import numpy as np
 
 from hvd_sparse.errors import InvalidOption, NonFiniteGradient
 from hvd_sparse.kernels.contract import Aim, Kernels
-from hvd_sparse.memories.contract import Accumulated
-from hvd_sparse.memories.double_buffer import accumulate
+from hvd_sparse.memories.contract import Accumulated, MemoryState, accumulate
 from hvd_sparse.types import Selection, TensorSpec
 from hvd_sparse.wire.checksum import crc32
 
@@ -28,8 +27,8 @@ SMALLEST_NORMAL = np.float32(2.0**-14)
 """The smallest normal float16: numbers below it are multiples of 2**-24."""
 
 
-class Residual16State:
-    """The residual of one tensor in bfloat16 or float16.  Implements ``MemoryState``.
+class Residual16State(MemoryState):
+    """The residual of one tensor in bfloat16 or float16.
 
     rounding : the sum that rounding has added to the residual so far: gradients + rounding = sent +
         kept
@@ -48,7 +47,6 @@ class Residual16State:
         self._sent = Selection.empty(spec.numel)
         self._is_written = False
         self._rounded = 0.0
-        self.step = 0
         self.rounding = 0.0
 
     def compensate(
@@ -151,9 +149,8 @@ def narrow(x: np.ndarray, out: np.ndarray, seed: int) -> None:
         )
         return
     kept = 13
-    rounded = np.minimum(bits + (dice >> (32 - kept)), _limit(bits, 0x477F, 0xE000)) & np.uint32(
-        0xFFFFE000
-    )
+    cut = np.uint32(0xFFFFE000)
+    rounded = np.minimum(bits + (dice >> (32 - kept)), _limit(bits, 0x477F, 0xE000)) & cut
     # Below its smallest normal number float16 has fewer bits, so a multiple of 2**-24 is rounded.
     normal = rounded.view(np.float32)
     odds = (dice >> (32 - kept)).astype(np.float32) * np.float32(2.0**-kept)

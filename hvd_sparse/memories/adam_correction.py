@@ -16,7 +16,7 @@ from hvd_sparse.kernels.arrays import empty_like, write_maximum
 from hvd_sparse.kernels.contract import Kernels
 from hvd_sparse.kernels.optimizers import Adam, AdamStep, Direction
 from hvd_sparse.memories._directions import DirectionMemory, DirectionState, Moments, directed
-from hvd_sparse.memories.double_buffer import DoubleBuffer
+from hvd_sparse.memories.contract import DoubleBuffer
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
 
@@ -98,7 +98,7 @@ class AdamCorrection(DirectionMemory):
 
 
 class AdamCorrectionState(DirectionState[AdamCorrection]):
-    """m, s and v of one tensor.  Implements ``MemoryState``.
+    """m, s and v of one tensor.
 
     begun : step of the tensor at which m and s began; below 0 if they are older
     largest : the largest s; without entries unless the optimizer has amsgrad

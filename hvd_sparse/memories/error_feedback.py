@@ -5,20 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from hvd_sparse.checks import check_choice
-from hvd_sparse.kernels.contract import Aim, Kernels
 from hvd_sparse.memories._residual16 import STORED, Residual16State
-from hvd_sparse.memories.contract import Accumulated
-from hvd_sparse.memories.double_buffer import ResidualState, accumulate
+from hvd_sparse.memories.contract import Memory, MemoryState, ResidualState
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
 
 
 @MEMORIES.register("error_feedback")
 @dataclass(frozen=True)
-class ErrorFeedback:
+class ErrorFeedback(Memory):
     """Keep the residual of every tensor: accumulated minus sent.
 
         accumulated = residual + gradient
@@ -50,35 +46,19 @@ class ErrorFeedback:
     residual: str = "float32"
 
     paper: ClassVar[str | None] = "stich2018sparsified"
-    keeps_rounding: ClassVar[bool] = True
-    adds_gradient: ClassVar[bool] = True
-    finishes: ClassVar[bool] = False
-    counts_votes: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_choice(self.residual, "residual of ErrorFeedback", ("float32", *STORED))
 
     @property
     def conserves(self) -> bool:
-        """Return whether all mass is kept exactly, without rounding."""
         return self.residual == "float32"
 
     @property
     def needs_host(self) -> str:
-        """Return why gradients are copied to the host; empty if they are not."""
-        is_whole = self.residual == "float32"
-        return "" if is_whole else f"with residual {self.residual!r} rounds on the host"
+        return "" if self.conserves else f"with residual {self.residual!r} rounds on the host"
 
-    def create(self, spec: TensorSpec, *, rollback: bool) -> ErrorFeedbackState | Residual16State:
+    def create(self, spec: TensorSpec, *, rollback: bool) -> MemoryState:
         if self.residual != "float32":
             return Residual16State(spec, self.residual, rollback)
-        return ErrorFeedbackState(spec, rollback)
-
-
-class ErrorFeedbackState(ResidualState):
-    """The residual of one tensor.  Implements ``MemoryState``."""
-
-    def compensate(
-        self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
-    ) -> Accumulated:
-        return accumulate(gradient, self.residual.old, self.residual.new, aim, kernels)
+        return ResidualState(spec, rollback)

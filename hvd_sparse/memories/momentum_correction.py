@@ -75,7 +75,7 @@ class MomentumCorrection(MomentumMemory):
 
 
 class MomentumCorrectionState(VelocityState[MomentumCorrection]):
-    """u and v of one tensor.  Implements ``MemoryState``."""
+    """u and v of one tensor."""
 
     _vectors: ClassVar[dict[str, str]] = {
         "momentum": "velocity",

@@ -11,8 +11,7 @@ import numpy as np
 from hvd_sparse.kernels.contract import Aim, Kernels
 from hvd_sparse.kernels.optimizers import Direction
 from hvd_sparse.memories._directions import MomentumMemory, VelocityState
-from hvd_sparse.memories.contract import Accumulated
-from hvd_sparse.memories.double_buffer import DoubleBuffer
+from hvd_sparse.memories.contract import Accumulated, DoubleBuffer
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
 
@@ -96,7 +95,7 @@ class MomentumFeedback(MomentumMemory):
 
 
 class MomentumFeedbackState(VelocityState[MomentumFeedback]):
-    """v of one tensor, and u if m is above 0.  Implements ``MemoryState``."""
+    """v of one tensor, and u if m is above 0."""
 
     _vectors: ClassVar[dict[str, str]] = {"momentum": "velocity", "residual": "residual"}
 

@@ -109,7 +109,7 @@ class MuonCorrection(AdamCorrection):
 
 
 class MuonCorrectionState(AdamCorrectionState):
-    """m and v of one tensor, and Adam's square unless it is a matrix.  Implements ``MemoryState``.
+    """m and v of one tensor, and Adam's square unless it is a matrix.
 
     ``mean`` is m: Adam's mean of a matrix is Muon's momentum.
     """

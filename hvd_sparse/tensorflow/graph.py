@@ -13,7 +13,7 @@ import tensorflow as tf
 from hvd_sparse.collectives.horovod_tensorflow import GRAPH_PHASES, graph_reduce
 from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.errors import InvalidOption, UnsupportedInput
-from hvd_sparse.plan.fallback import Fallback, Trial
+from hvd_sparse.plan.policy import Fallback, Trial
 from hvd_sparse.step.buckets import check_merged
 from hvd_sparse.tensorflow.graph_functions import (
     DENSE,
@@ -268,12 +268,11 @@ class GraphFallback(Fallback):
         way = WAYS[self.next_way(owner)]
         known = [position for position in positions if position is not None]
         if way == SPARSE:
-            for position in known:
-                self.debts.owe(position)
+            self.owed.update(dict.fromkeys(known))
         elif len(known) < len(positions):
             return SPARSE  # where it is refused, on all ranks
         elif self.sends_all or (
-            any(map(self.debts.is_owed, known)) and not self._are_paid(owner, known)
+            not self.owed.keys().isdisjoint(known) and not self._are_paid(owner, known)
         ):
             return EVERYTHING
         else:
@@ -283,12 +282,12 @@ class GraphFallback(Fallback):
     def _are_paid(self, owner: GraphOwner, positions: Sequence[int]) -> bool:
         """Return whether all ranks have seen all residuals sent.  Collective, because a rank may
         not have seen the last result yet."""
-        owing = [position for position in positions if self.debts.is_owed(position)]
-        mine = all(self.debts.is_paid(position) for position in owing)
+        owing = [position for position in positions if position in self.owed]
+        mine = all(map(self.is_paid, owing))
         are_paid = bool(self.agree(owner, np.array([float(mine)])).all())
         if are_paid:
             for position in owing:
-                self.debts.settle(position)
+                del self.owed[position]
         return are_paid
 
     def _count(self, owner: GraphOwner, positions: Sequence[int], way: int) -> None:

@@ -17,9 +17,8 @@ from hvd_sparse.collectives.topology import is_elastic
 from hvd_sparse.errors import UnknownGradient
 from hvd_sparse.exchanges.contract import Conversation
 from hvd_sparse.frontend.recorder import Recorder
-from hvd_sparse.plan.fallback import Fallback
 from hvd_sparse.plan.measuring import GraphPlannedGroups
-from hvd_sparse.plan.policy import Owner, Policy
+from hvd_sparse.plan.policy import Fallback, Owner, Policy
 from hvd_sparse.step.records import BucketRun, StepRun, Ticket, joined
 from hvd_sparse.tensorflow.follower import Follower
 from hvd_sparse.types import TensorSpec
@@ -108,7 +107,7 @@ class GraphFunctions:
         self._padding = Padding(owner.step.stats.count_padding)
         self._tokens, self._policy = tokens, policy
         self._planner = policy if isinstance(policy, GraphPlannedGroups) else None
-        self._debts = policy.debts if isinstance(policy, Fallback) else None
+        self._owed = policy.owed if isinstance(policy, Fallback) else None
         self._place: tuple[int, int] | None = None
         self._numbers = itertools.count()
         self._tickets: dict[int, Ticket] = {}
@@ -201,8 +200,8 @@ class GraphFunctions:
         if position is not None:
             if self._planner is not None:
                 self._planner.took(position, ticket, came_s)
-            if everything and self._debts is not None:
-                self._debts.pay(position, ticket.run)
+            if everything and self._owed is not None:
+                self._owed[position] = ticket.run
         if self.recorder is not None and len(ticket.run.entered) >= len(self._traced):
             self.recorder.submitted(ticket.run)
         return wire, np.int64(number)

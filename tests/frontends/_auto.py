@@ -10,8 +10,7 @@ import numpy as np
 from _common import SCRIPT, SPARSE_ONLY, Cases, Scripted
 from _framework import NAME, fw
 
-from hvd_sparse.plan.fallback import Trial
-from hvd_sparse.plan.policy import WAYS
+from hvd_sparse.plan.policy import WAYS, Trial
 
 hvd = fw.hvd
 SHAPES = {"wide": (16, 40), "tall": (60, 5), "one": (30,)}

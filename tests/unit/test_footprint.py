@@ -10,7 +10,7 @@ from worlds import configure, tensors
 from hvd_sparse.frontend.states import footprint
 from hvd_sparse.kernels import reference
 from hvd_sparse.memories._directions import DirectionState
-from hvd_sparse.memories.double_buffer import DoubleBuffer
+from hvd_sparse.memories.contract import DoubleBuffer
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
 

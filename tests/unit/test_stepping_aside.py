@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from hvd_sparse.plan import measurements
-from hvd_sparse.plan.fallback import Debts
 from hvd_sparse.plan.measurements import StepClock
+from hvd_sparse.plan.policy import WAYS, Fallback, Trial
 from hvd_sparse.step.records import StepRun
 
 
@@ -16,19 +16,21 @@ def good_run(*positions):
     return StepRun(completed=set(positions))
 
 
+def fallback(run=None):
+    made = Fallback(Trial(WAYS, 5, 0))
+    made.owed[3] = run
+    return made
+
+
 def test_a_debt_is_paid_by_a_step_that_was_completed_and_found_good():
-    debts = Debts()
-    debts.owe(3)
-    assert debts.is_owed(3) and not debts.is_paid(3)
-    debts.pay(3, good_run(3))
-    assert debts.is_owed(3) and debts.is_paid(3)
-    debts.settle(3)
-    assert not debts.is_owed(3) and not debts.is_paid(3)
+    assert fallback(good_run(3)).is_paid(3)
+    assert not fallback(good_run(3)).is_paid(4), "nothing is owed"
 
 
 @pytest.mark.parametrize(
     "run",
     [
+        None,
         StepRun(),
         good_run(4),
         StepRun(completed={3}, is_finite=False),
@@ -36,19 +38,13 @@ def test_a_debt_is_paid_by_a_step_that_was_completed_and_found_good():
     ],
 )
 def test_a_step_that_did_not_end_well_pays_nothing(run):
-    debts = Debts()
-    debts.owe(3)
-    debts.pay(3, run)
-    assert debts.is_owed(3) and not debts.is_paid(3)
+    assert not fallback(run).is_paid(3)
 
 
 def test_what_was_under_way_in_another_world_is_owed_again():
-    debts = Debts()
-    debts.pay(3, good_run(3))
-    debts.recall()
-    assert debts.is_owed(3) and not debts.is_paid(3)
-    debts.clear()
-    assert not debts.is_owed(3)
+    made = fallback(good_run(3))
+    made.forget_world(None)
+    assert made.owed == {3: None} and not made.is_paid(3)
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.plan.fallback import RECENT, WARMUP, Trial
-from hvd_sparse.plan.policy import WAYS
+from hvd_sparse.plan.policy import RECENT, WARMUP, WAYS, Trial
 
 
 def run(seconds, steps, ranks=3, **options):
