@@ -18,7 +18,7 @@ from hvd_sparse.checks import (
     is_number,
 )
 from hvd_sparse.codecs.contract import Codec
-from hvd_sparse.collectives.topology import Placement, in_nodes_of, is_elastic
+from hvd_sparse.collectives.contract import Placement, in_nodes_of, is_elastic
 from hvd_sparse.compatibility import (
     Groups,
     check_composition,
@@ -29,7 +29,8 @@ from hvd_sparse.compatibility import (
 )
 from hvd_sparse.density_rule import Density, DensityRule
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.exchanges.contract import Exchange, StepVolume
+from hvd_sparse.exchanges.auto import Auto
+from hvd_sparse.exchanges.contract import Exchange
 from hvd_sparse.registry import (
     CODECS,
     ENGINES,
@@ -272,7 +273,7 @@ class Configuration(Parts):
         fitting = []
         for id in EXCHANGES:
             exchange: Exchange = EXCHANGES.create(id)
-            if exchange.only_chooses or not exchange.conserves:
+            if isinstance(exchange, Auto) or not exchange.conserves:
                 continue
             if (exchange.shares_indices and not is_common) or (exchange.sums_first and not divides):
                 continue
@@ -286,11 +287,20 @@ class Configuration(Parts):
 
     def resolve_exchange(self, placement: Placement, numel: int, buckets: int) -> Exchange:
         """Return the exchange to use among these ranks, for ``numel`` entries in ``buckets``."""
+        auto = self.exchange
+        if not isinstance(auto, Auto):
+            return auto
         # After any warm-up, because the exchange is chosen once for all steps.
         density = self.density(LONG_RUN) or UNKNOWN_DENSITY
         entry_bytes = self.codec.entry_bytes(max(1, numel // max(1, buckets)), density)
-        volume = StepVolume(self.selector, density, entry_bytes, numel, buckets)
-        return self.exchange.resolve(self.exchanges(placement), volume, placement)
+        costs = {
+            each: auto.predicted_ms(
+                buckets * len(each.phases(self.selector, placement.world_size)),
+                numel * each.inbound(density, entry_bytes, placement),
+            )
+            for each in self.exchanges(placement)
+        }
+        return min(costs, key=costs.__getitem__)
 
     def __str__(self) -> str:
         parts = ", ".join(f"{part}={getattr(self, part)!r}" for part in PARTS)

@@ -12,7 +12,7 @@ from unittest import mock
 import horovod.torch as hvd
 import torch
 
-from hvd_sparse.tracing.spans import Spans
+from hvd_sparse.tracing import Spans
 
 WATCHED = ("select", "encode", "exchange", "decode")
 PARTS = (*WATCHED, "python")

@@ -23,7 +23,6 @@ EXTRAS = {
         "tensorflow",
         "no Keras 2; Keras 3 trains by hvd_sparse.keras.DistributedOptimizer",
     ),
-    "mpi4py": ("mpi", "no collectives for numpy programs under mpirun"),
     "numba": (
         "fast",
         "gradients are selected by plain numpy, in several passes and several times slower",

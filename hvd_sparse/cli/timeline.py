@@ -13,7 +13,7 @@ from numbers import Real
 from pathlib import Path
 
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.tracing.chrome_trace import START, WRITER
+from hvd_sparse.tracing import START, WRITER
 from hvd_sparse.untyped import Report
 
 Event = Report

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_sparse.collectives import unfinished
-from hvd_sparse.collectives.topology import ProcessSetRanks
+from hvd_sparse.collectives.contract import ProcessSetRanks
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.untyped import ProcessSet
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.collectives.contract import Request
-from hvd_sparse.collectives.topology import Placement
-from hvd_sparse.exchanges.context import ExchangeContext
-from hvd_sparse.exchanges.members import Arrival
+from hvd_sparse.collectives.contract import Placement, Request
+from hvd_sparse.exchanges.context import Arrival, ExchangeContext
 from hvd_sparse.selectors.contract import Selector
 
 Conversation = Generator[Request, np.ndarray, dict[int, Arrival]]
@@ -23,22 +21,6 @@ DENSE_BYTES = 4
 
 ROUNDING = 1e-12
 """Relative tolerance of the comparison with dense, so that it does not depend on the last bit."""
-
-
-@dataclass(frozen=True)
-class StepVolume:
-    """The size of a step's communication after warm-up, the same on all ranks.
-
-    density : fraction of the entries that is selected
-    entry_bytes : bytes per selected entry, as encoded by the codec
-    numel, buckets : entries and buckets of all compressed tensors together
-    """
-
-    selector: Selector
-    density: float
-    entry_bytes: float
-    numel: int
-    buckets: int
 
 
 @dataclass(frozen=True)
@@ -65,7 +47,6 @@ class Exchange:
     is_one_allgather : consists of a single allgather of every rank's frames
     selects_everywhere : every rank selects from its gradient on every step; if False,
         ``selects_on`` decides
-    only_chooses : is replaced by another exchange before the first step
     needs_host : why gradients on an accelerator are copied to the host; empty if it works there
     """
 
@@ -79,12 +60,11 @@ class Exchange:
     needs_nodes: ClassVar[bool] = False
     is_one_allgather: ClassVar[bool] = False
     selects_everywhere: ClassVar[bool] = True
-    only_chooses: ClassVar[bool] = False
     needs_host: ClassVar[str] = "is not known to work on devices"
 
     @property
     def conserves(self) -> bool:
-        """Whether applied and kept entries add up to the accumulated ones."""
+        """As above."""
         return True
 
     def phases(self, selector: Selector, world_size: int) -> tuple[str, ...]:
@@ -104,13 +84,6 @@ class Exchange:
         nodes : the node of every rank as the collective reports it; None if unknown
         """
         return None
-
-    def resolve(
-        self, candidates: Sequence[Exchange], volume: StepVolume, placement: Placement
-    ) -> Exchange:
-        """Return the exchange to run: itself, or its choice among the candidates, which are
-        compatible with the compressor's parts and the ranks."""
-        return self
 
     def is_dense_cheaper(self, density: float, entry_bytes: float, placement: Placement) -> bool:
         """Return whether a dense ring allreduce moves no more bytes; the same on all ranks.

@@ -8,13 +8,11 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.checks import check_whole
-from hvd_sparse.collectives.contract import AllGather
-from hvd_sparse.collectives.topology import Placement, in_nodes_of, is_elastic
+from hvd_sparse.collectives.contract import AllGather, Placement, in_nodes_of, is_elastic
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.exchanges._entries import read_values, write_values
-from hvd_sparse.exchanges.context import ExchangeContext
+from hvd_sparse.exchanges.context import BEYOND_RANGE, Arrival, ExchangeContext
 from hvd_sparse.exchanges.contract import DENSE_BYTES, Conversation, Exchange
-from hvd_sparse.exchanges.members import BEYOND_RANGE, Arrival
 from hvd_sparse.kernels.arrays import is_finite
 from hvd_sparse.registry import EXCHANGES
 from hvd_sparse.selectors.contract import Selector

@@ -10,12 +10,10 @@ from typing import ClassVar, TypedDict, cast
 import numpy as np
 
 from hvd_sparse.checks import check_number, check_whole
-from hvd_sparse.collectives.contract import AllGather
-from hvd_sparse.collectives.topology import Placement
+from hvd_sparse.collectives.contract import AllGather, Placement
 from hvd_sparse.exchanges._entries import join, merge, region_of, restrict, subtract
-from hvd_sparse.exchanges.context import ExchangeContext
+from hvd_sparse.exchanges.context import BEYOND_RANGE, Arrival, ExchangeContext, Member
 from hvd_sparse.exchanges.contract import Conversation, Exchange, ring
-from hvd_sparse.exchanges.members import BEYOND_RANGE, Arrival, Member
 from hvd_sparse.kernels.arrays import is_finite
 from hvd_sparse.registry import EXCHANGES
 from hvd_sparse.selectors.contract import Selector, largest_of

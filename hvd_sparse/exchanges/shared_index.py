@@ -7,13 +7,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.collectives.contract import AllGather, AllReduce
-from hvd_sparse.collectives.topology import Placement
+from hvd_sparse.collectives.contract import AllGather, AllReduce, Placement
 from hvd_sparse.errors import PeerFailure, RankMismatch
 from hvd_sparse.exchanges._entries import read_indices, write_indices
-from hvd_sparse.exchanges.context import ExchangeContext
+from hvd_sparse.exchanges.context import Arrival, ExchangeContext
 from hvd_sparse.exchanges.contract import Conversation, Exchange, ring
-from hvd_sparse.exchanges.members import Arrival
 from hvd_sparse.registry import EXCHANGES
 from hvd_sparse.selectors.contract import Selector
 from hvd_sparse.types import Selection

@@ -8,8 +8,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
-from hvd_sparse.collectives.contract import Collective
-from hvd_sparse.collectives.topology import is_elastic
+from hvd_sparse.collectives.contract import Collective, is_elastic
 from hvd_sparse.configuration import DEVICE_WIRE, Configuration
 from hvd_sparse.errors import ExchangeTimeout, InvalidOption
 from hvd_sparse.frontend.naming import Naming
@@ -28,7 +27,7 @@ from hvd_sparse.step.handshake import describe_rank, handshake
 from hvd_sparse.step.stats import BYTES
 from hvd_sparse.step.step import Step
 from hvd_sparse.telemetry.contract import Place
-from hvd_sparse.tracing.chrome_trace import TraceFile, follow
+from hvd_sparse.tracing import TraceFile, follow
 from hvd_sparse.types import TensorSpec
 from hvd_sparse.untyped import Option, ProcessSet, Report, State, Value
 from hvd_sparse.version import __version__

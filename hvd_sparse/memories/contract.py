@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -10,6 +10,7 @@ from numpy.typing import DTypeLike
 from hvd_sparse.kernels.arrays import aligned_zeros
 from hvd_sparse.kernels.contract import Aim, Kernels, Moments, Taking, Zeros
 from hvd_sparse.types import Selection, TensorSpec
+from hvd_sparse.untyped import Value
 
 
 class Accumulated(NamedTuple):
@@ -64,7 +65,7 @@ class MemoryState:
         """
         raise NotImplementedError
 
-    def tune(self, *args: Any, **settings: Any) -> None:
+    def tune(self, *args: Value, **settings: Value) -> None:
         """Adopt the optimizer's current settings for this tensor; only for memories that declare
         ``finishes``."""
 

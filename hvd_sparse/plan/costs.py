@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from hvd_sparse.checks import count_from_density
-from hvd_sparse.collectives.contract import Collective, Pending
-from hvd_sparse.collectives.topology import Placement
+from hvd_sparse.collectives.contract import Collective, Pending, Placement
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.exchanges.contract import Exchange
 from hvd_sparse.plan.measurements import Told

@@ -169,7 +169,7 @@ class Measurements:
         self._step["nbytes"][key] = nbytes
 
     def listen(self, what: str, whose: str, start_s: float, end_s: float) -> None:
-        """Record a span; a ``tracing.spans.Listener``."""
+        """Record a span; a ``tracing.Listener``."""
         kind = {"select": "work", "encode": "work", "decode": "decode"}.get(what)
         if kind is not None:
             self._step[kind][whose] = self._step[kind].get(whose, 0.0) + end_s - start_s

@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Union, cast
 
 from hvd_sparse.checks import count_from_density
-from hvd_sparse.collectives.contract import Collective
-from hvd_sparse.collectives.topology import in_nodes_of
+from hvd_sparse.collectives.contract import Collective, in_nodes_of
 from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.errors import PeerFailure, RankMismatch
 from hvd_sparse.plan.costs import Costs, Route, Samples, expected_bytes, sizes_of, time_messages

@@ -13,7 +13,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from hvd_sparse.plan.measurements import StepClock, StepStarts
 from hvd_sparse.state.checkpoint_file import Gatherer
 from hvd_sparse.step.records import StepRun, Ticket
 from hvd_sparse.step.step import Step
+from hvd_sparse.untyped import Value
 from hvd_sparse.watch.watchdog import Watchdog
 
 logger = logging.getLogger("hvd_sparse")
@@ -162,7 +163,7 @@ def waiting(owner: Owner, what: str) -> Iterator[None]:
         ledger.end(what)
 
 
-def tell_all(owner: Owner, what: str, name: str, mine: object) -> list[Any]:
+def tell_all(owner: Owner, what: str, name: str, mine: object) -> list[Value]:
     """Return the JSON-serializable values of all ranks, in rank order. Collective."""
     with waiting(owner, what):
         return Gatherer(owner.collective, name, owner.limit_s).tell_all(mine)

@@ -16,7 +16,7 @@ import numpy as np
 
 from hvd_sparse.collectives.contract import Collective, Pending, Request
 from hvd_sparse.errors import ExchangeTimeout, PeerFailure, SparseError
-from hvd_sparse.exchanges.members import Arrival
+from hvd_sparse.exchanges.context import Arrival
 from hvd_sparse.step.records import BucketRun, Late, StepRun, TensorStep, Ticket, distinct
 from hvd_sparse.step.step import Step
 from hvd_sparse.wire.padding import Padding

@@ -10,8 +10,7 @@ from collections.abc import Generator, Sequence
 
 import numpy as np
 
-from hvd_sparse.collectives.contract import AllGather
-from hvd_sparse.collectives.topology import Placement
+from hvd_sparse.collectives.contract import AllGather, Placement
 from hvd_sparse.configuration import LOCAL, Configuration
 from hvd_sparse.errors import RankMismatch
 from hvd_sparse.types import TensorSpec

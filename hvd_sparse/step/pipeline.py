@@ -21,8 +21,8 @@ import numpy as np
 
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import NonFiniteGradient
+from hvd_sparse.exchanges.context import Begun, Observed, Outgoing, Waiting
 from hvd_sparse.exchanges.contract import Exchange
-from hvd_sparse.exchanges.members import Begun, Observed, Outgoing, Waiting
 from hvd_sparse.kernels.arrays import as_array
 from hvd_sparse.kernels.contract import Aim, Kernels
 from hvd_sparse.kernels.listed import ListedKernels
@@ -31,7 +31,7 @@ from hvd_sparse.selectors._aim import Cut, Miss
 from hvd_sparse.selectors.contract import Context, Found, Selector
 from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.step_parts import StepParts
-from hvd_sparse.tracing.spans import Spans
+from hvd_sparse.tracing import Spans
 from hvd_sparse.types import Memo, Selection, TensorSpec
 
 GROUP_SHARE = 8

@@ -11,7 +11,7 @@ import numpy as np
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import CorruptPayload, NonFiniteGradient, PeerFailure, RankMismatch
-from hvd_sparse.exchanges.members import Arrival, Part
+from hvd_sparse.exchanges.context import Arrival, Part
 from hvd_sparse.kernels.arrays import aligned_empty, is_finite
 from hvd_sparse.kernels.contract import Kernels, Moments, Surplus
 from hvd_sparse.kernels.rows import ARRIVED, FRAME, address, rows_of

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol, Union
 
 import numpy as np
 
-from hvd_sparse.exchanges.members import Arrival, Begun, Outgoing, Waiting
+from hvd_sparse.exchanges.context import Arrival, Begun, Outgoing, Waiting
 from hvd_sparse.kernels.contract import Moments, Taking, Zeros
 from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.step_parts import StepParts

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
-from hvd_sparse.collectives.topology import Placement
+from hvd_sparse.collectives.contract import Placement
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.step.records import Devices, StepRun

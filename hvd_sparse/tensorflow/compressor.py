@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
+from hvd_sparse.collectives.contract import is_elastic, rank_in
 from hvd_sparse.collectives.horovod_tensorflow import HorovodTensorflowCollective, check_name, hvd
-from hvd_sparse.collectives.topology import is_elastic, rank_in
 from hvd_sparse.compatibility import PLANNED, refuse_hiding
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption

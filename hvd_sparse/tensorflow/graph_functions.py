@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
-from hvd_sparse.collectives.topology import is_elastic
+from hvd_sparse.collectives.contract import is_elastic
 from hvd_sparse.errors import UnknownGradient
 from hvd_sparse.exchanges.contract import Conversation
 from hvd_sparse.frontend.recorder import Recorder

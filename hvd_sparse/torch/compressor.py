@@ -9,13 +9,13 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from hvd_sparse.collectives.contract import is_elastic, rank_in
 from hvd_sparse.collectives.horovod_torch import (
     HorovodDeviceCollective,
     HorovodTorchCollective,
     catch_up,
     hvd,
 )
-from hvd_sparse.collectives.topology import is_elastic, rank_in
 from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.configuration import DEVICE_WIRE, HOST_WIRE, Configuration
 from hvd_sparse.errors import (

@@ -9,8 +9,6 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[2] / "hvd_sparse"
 ROOMS = (
     "collectives.contract",
-    "collectives.topology",
-    "tracing.spans",
     "frontend.torch",
 )
 """Units that lie deeper than the first name below the package."""

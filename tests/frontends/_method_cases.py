@@ -150,7 +150,7 @@ def session_beside(
 
     if collective is None:
         # Not at the top: MPI is Horovod's to initialize, and pytest has none.
-        from hvd_sparse.collectives.mpi import MpiCollective
+        from mpi_collective import MpiCollective
 
         collective = MpiCollective()
     step = compressor.step

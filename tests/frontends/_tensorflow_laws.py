@@ -24,7 +24,7 @@ from _tensorflow_cases import (
 from horovod.tensorflow.keras import DistributedOptimizer
 
 from hvd_sparse.cli.timeline import read_trace
-from hvd_sparse.tracing.chrome_trace import SETTING, path_of
+from hvd_sparse.tracing import SETTING, path_of
 
 LAWS = Cases()
 SHAPES = ((40, 30), (50,), (8, 8, 3))

@@ -17,7 +17,7 @@ from torch import nn
 
 from hvd_sparse.cli.timeline import read_trace
 from hvd_sparse.torch import Compression
-from hvd_sparse.tracing.chrome_trace import SETTING, path_of
+from hvd_sparse.tracing import SETTING, path_of
 
 EVERY, STEPS = 2, 5
 PAUSE_S = slow(0.3)

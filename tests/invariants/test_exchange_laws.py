@@ -11,8 +11,8 @@ import pytest
 import worlds
 from conformance.exchange_checks import whole_residuals
 
+from hvd_sparse.collectives.contract import in_nodes_of
 from hvd_sparse.collectives.local import LocalWorld
-from hvd_sparse.collectives.topology import in_nodes_of
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.engines import resolve_engine
 from hvd_sparse.registry import EXCHANGES

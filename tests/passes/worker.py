@@ -22,7 +22,7 @@ from passes.page_trap import PageTrap, fresh_bytes
 
 from benchmarks._gradients import Gradients
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.exchanges.members import Outgoing
+from hvd_sparse.exchanges.context import Outgoing
 from hvd_sparse.kernels.engines import resolve_engine
 from hvd_sparse.step.pipeline import Pipeline
 from hvd_sparse.step.tensor_state import TensorState

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvd_sparse.checks import count_from_density
-from hvd_sparse.collectives.topology import in_nodes_of
+from hvd_sparse.collectives.contract import in_nodes_of
 from hvd_sparse.registry import EXCHANGES
 
 ALLGATHER = EXCHANGES.create("allgather")

@@ -7,8 +7,8 @@ import logging
 import pytest
 import worlds
 
+from hvd_sparse.collectives.contract import Placement, in_nodes_of
 from hvd_sparse.collectives.local import LocalWorld
-from hvd_sparse.collectives.topology import Placement, in_nodes_of
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption, RankMismatch
 from hvd_sparse.registry import EXCHANGES

@@ -10,7 +10,7 @@ import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hvd_sparse.collectives.topology import in_nodes_of
+from hvd_sparse.collectives.contract import in_nodes_of
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels import reference

@@ -16,8 +16,7 @@ from hvd_sparse.cli import main
 from hvd_sparse.cli.timeline import merge_traces, read_trace
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.step.session import Session
-from hvd_sparse.tracing.chrome_trace import SETTING, START, TraceFile, follow, path_of
-from hvd_sparse.tracing.spans import Spans
+from hvd_sparse.tracing import SETTING, START, Spans, TraceFile, follow, path_of
 
 HOROVOD = """[
 {"name": "process_name", "ph": "M", "pid": 0, "args": \
@@ -79,7 +78,7 @@ import logging, os, resource, sys
 import numpy as np
 import worlds
 from hvd_sparse.step.session import Session
-from hvd_sparse.tracing import chrome_trace as tracing
+from hvd_sparse import tracing
 
 logging.basicConfig(level=logging.WARNING, format="%(message)s")
 specs = worlds.tensors((40, 3), (7, 9))
