@@ -22,6 +22,7 @@ from hvd_sparse.plan.measurements import STEPS, WARMUP
 from hvd_sparse.wire.message import overhead_bytes
 
 WORLDS, SMALL = LAUNCHES[1:], LAUNCHES[1:3]
+KERAS_3 = [(2, "gloo", "keras3"), pytest.param((3, "mpi", "keras3"), marks=pytest.mark.full)]
 GROUPED_STEPS = 8
 IDENTITY = [
     "two_tapes_and_two_compressors_with_equal_names",
@@ -49,7 +50,9 @@ in_small_worlds = pytest.mark.parametrize("world", SMALL, ids=str)
 
 
 def outcome_in(world):
-    ranks, controller = world
+    ranks, controller, *version = world
+    if version:
+        return launched("frontends/keras_training.py", ranks, controller, *version, str(ranks))
     worker = "frontends/tensorflow_training.py"
     return launched(worker, ranks, controller, "tensorflow", str(ranks), controller)
 
@@ -72,7 +75,7 @@ def test_every_two_choices_meet_in_some_setting(settings, factors):
 
 def results_of(world, kind, settings):
     """What every setting of a place measured; every entry was sent, and nothing dense."""
-    for name, setting in settings_of(settings, *world).items():
+    for name, setting in settings_of(settings, *world[:2]).items():
         results = measured(outcome_in(world), f"{kind}-{name}")
         assert any(result["is_reduced"] for result in results) == (world[0] > 1)
         for result in results:
@@ -96,7 +99,7 @@ def test_gradients_of_the_tape_are_those_of_dense_horovod(world):
         assert result["effect_ulps"] > 10 * (world[0] + 1), "the comparison proves nothing"
 
 
-@in_all
+@pytest.mark.parametrize("world", [*LAUNCHES, *KERAS_3], ids=str)
 def test_weights_of_keras_are_those_of_dense_horovod(world):
     for setting, result in results_of(world, "keras", KERAS_SETTINGS):
         if not result["is_reduced"]:
