@@ -16,7 +16,6 @@ ALIGNMENT = 16
 
 
 def padded(size: int) -> int:
-    """Return the entries up to the next address that an allocator might give out."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
@@ -44,7 +43,7 @@ class Gradients:
         return cls(numel, arrays, math.sqrt(float(np.mean(np.square(arrays[0]), dtype=np.float64))))
 
     def at(self, step: int) -> np.ndarray:
-        """Return float32 [numel], a view; the same for the same step."""
+        """Return a view of float32 [numel], the same for the same step."""
         places = (self.arrays[0].size - self.numel) // ALIGNMENT + 1
         start = ALIGNMENT * int(np.random.default_rng(step).integers(places))
         return self.arrays[step % POOL][start : start + self.numel]

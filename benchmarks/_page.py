@@ -26,19 +26,16 @@ QUICK = "**A quick run: no figure here means anything.**"
 
 @dataclass(frozen=True)
 class Quartiles:
-    """The quartiles of a sample."""
-
     low: float
     median: float
     high: float
 
     @classmethod
     def of(cls, samples: np.ndarray) -> Quartiles:
-        """Return the quartiles of the finite samples."""
+        """Of the finite samples."""
         return cls(*np.percentile(samples[np.isfinite(samples)], [25, 50, 75]).tolist())
 
     def __str__(self) -> str:
-        """Median (low to high), with as many digits as the median needs."""
         digits = 3 if self.median < 1 else 2 if self.median < 100 else 0
         low, median, high = (f"{x:,.{digits}f}" for x in (self.low, self.median, self.high))
         return f"{median} ({low} to {high})"
@@ -46,19 +43,10 @@ class Quartiles:
 
 @dataclass(frozen=True)
 class Goal:
-    """A bound for a figure.
-
-    Attributes
-    ----------
-    limit : that the figure has to keep
-    is_most : it is an upper bound; else a lower one
-    """
-
     limit: float
     is_most: bool = True
 
     def is_met(self, figure: float) -> bool:
-        """Tell whether a figure keeps the bound."""
         return figure <= self.limit if self.is_most else figure >= self.limit
 
     def verdict(self, figure: float) -> str:

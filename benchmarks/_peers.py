@@ -27,8 +27,6 @@ class Rule(Protocol):
 
 
 class Peer:
-    """One rule on one tensor."""
-
     def __init__(self, rule: Rule, residual: torch.Tensor, density: float) -> None:
         self.rule = rule
         self.residual = residual
@@ -44,7 +42,6 @@ class Peer:
 
 
 def above(magnitudes: torch.Tensor, threshold: torch.Tensor | float) -> torch.Tensor:
-    """Return the positions of magnitudes that are at least the threshold."""
     return (magnitudes >= threshold).nonzero().view(-1)
 
 

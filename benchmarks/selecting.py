@@ -57,11 +57,9 @@ class Scale:
     warm: int = 40
 
     def rounds_of(self, entries: int) -> int:
-        """Return the number of rounds for a vector."""
         return min(8 * self.rounds, max(-(-self.rounds // 4), self.rounds * self.large // entries))
 
     def every(self, entries: int) -> int:
-        """Return the number of rounds of which the slow contestants run one."""
         return max(2, min(8, self.rounds_of(entries) // 4)) if entries >= 1_000_000 else 1
 
 
@@ -103,26 +101,21 @@ class Line:
 
     @property
     def verdict(self) -> str:
-        """Return whether the goal is met; an empty text where there is none."""
         judged = self.times_ours or self.times_floor
         return "" if self.goal is None or judged is None else self.goal.verdict(judged.median)
 
     def cells(self) -> list[Any]:
-        """Return the row."""
         figures = [self.milliseconds, self.times_floor, self.times_ours]
         return [self.what, *figures, self.goal, self.verdict]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this bench."""
     parser.add_argument(
         "--engine", choices=ENGINES.ids(), help="instead of the best that is installed"
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure, write JSON, picture and page, and print the page; return 0, whether or not goals
-    are met."""
     torch.set_num_threads(1)
     scale = QUICK if options.quick else Scale()
     vectors = [(scale.large, density, "large") for density in DENSITIES]
@@ -227,7 +220,6 @@ def _line(
 
 
 def draw(lines: Sequence[Line], path: Path) -> None:
-    """Draw time against size on the left, and against density on the right."""
     vectors = [line for line in lines if not line.section.startswith("receiving")]
     largest = max(line.entries for line in vectors if line.density != DENSITY)
     figure = Figure(figsize=(11, 5.5), layout="constrained")

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,6 @@ QUICK = {"models": ["overhead"], "methods": ["dense", "ldte_bs"], "ranks": [2], 
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this bench."""
     parser.add_argument(
         "--models",
         nargs="+",
@@ -64,7 +64,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure, write JSON and page, and print the page; return 0, whether or not goals are met."""
     for name, value in (QUICK if options.quick else DEFAULTS).items():
         if getattr(options, name) is None:
             setattr(options, name, value)
@@ -83,8 +82,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 class Bench:
-    """The launches of the bench, one after the other."""
-
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.summaries: list[Summary] = []
@@ -125,7 +122,6 @@ class Bench:
 
 
 def available_bytes() -> int:
-    """Return the memory that programs can still have."""
     told = Path("/proc/meminfo").read_text(encoding="ascii")
     return 1024 * int(re.findall(r"^MemAvailable:\s*(\d+) kB", told, re.MULTILINE)[0])
 
@@ -134,7 +130,6 @@ HEADER = ["method", "ms", "times the floor", *PARTS, "process", "wall", "page fa
 
 
 def write_page(bench: Bench, machine: dict[str, str]) -> str:
-    """Write step.json and step.md; return the page."""
     options, found = bench.options, bench.summaries
     density = plain_density(options.density)
     goals = list(verdicts(found, density))
@@ -142,7 +137,7 @@ def write_page(bench: Bench, machine: dict[str, str]) -> str:
     head |= {"density": density, "seconds": options.seconds}
     lists = {
         "goals": goals,
-        "summaries": [summary.describe() for summary in found],
+        "summaries": [asdict(summary) for summary in found],
         "left_out": bench.left_out,
         "rows": bench.rows,
     }
@@ -196,7 +191,6 @@ def _cells(summary: Summary) -> list[str]:
 
 
 def _command(options: argparse.Namespace) -> str:
-    """Return the command that measures the same."""
     lists = {name: getattr(options, name) for name in ("models", "methods", "ranks")}
     parts = ["python -m benchmarks step", *(["--quick"] if options.quick else [])]
     parts += [f"--{name} {' '.join(map(str, values))}" for name, values in lists.items()]

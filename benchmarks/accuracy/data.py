@@ -30,19 +30,11 @@ class Data(Protocol):
         """Return the mean loss of some examples."""
 
     def score(self, network: nn.Module, part: float = 1.0) -> float:
-        """Return what is reported of a network, on data that it was not trained on.
-
-        part : of that data, for points of a curve
-        """
+        """Return the score on held-out data, or on this part of it."""
 
 
 class Images:
-    """Images with labels, of which every epoch sees a permutation.  Scored by test accuracy in %.
-
-    Parameters
-    ----------
-    train, test : images and labels
-    """
+    """Images with labels; every epoch sees a permutation.  Scored by test accuracy in %."""
 
     def __init__(
         self, train: tuple[torch.Tensor, torch.Tensor], test: tuple[torch.Tensor, torch.Tensor]
@@ -69,12 +61,7 @@ class Images:
 
 
 class Text:
-    """Text, of which every step draws windows.  Scored by the loss in nats a character.
-
-    Parameters
-    ----------
-    text : of which the last twentieth is held out
-    """
+    """Text, of which every step draws windows.  Scored by the loss in nats a character."""
 
     def __init__(self, text: str) -> None:
         self.alphabet = sorted(set(text))
@@ -99,7 +86,6 @@ class Text:
 
 
 def _loss_of(network: nn.Module, windows: torch.Tensor) -> torch.Tensor:
-    """Return the mean loss of every character but the first."""
     guesses = network(windows[:, :-1])
     return nn.functional.cross_entropy(guesses.flatten(0, 1), windows[:, 1:].flatten())
 

@@ -69,7 +69,6 @@ TASKS = {
 
 
 def make_optimizer(name: str, network: nn.Module, rate: float) -> torch.optim.Optimizer:
-    """Return an optimizer by its name."""
     if name == "muon":
         return SingleDeviceMuonWithAuxAdam(network, rate, WEIGHT_DECAY)
     if name == "adamw":

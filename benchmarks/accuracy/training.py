@@ -39,13 +39,6 @@ class Line:
 
 @dataclass(frozen=True, order=True)
 class Run:
-    """A line with its learning rate and seed.
-
-    Attributes
-    ----------
-    is_real : by ranks of this machine, and not by simulated workers
-    """
-
     line: Line
     rate: float
     seed: int
@@ -53,13 +46,6 @@ class Run:
 
 
 class Training:
-    """A network, what trains it, and its data.
-
-    Parameters
-    ----------
-    task, optimizer, rate, steps, seed : of the run
-    """
-
     def __init__(self, task: Task, optimizer: str, rate: float, steps: int, seed: int) -> None:
         torch.set_num_threads(1)
         self.task, self.steps, self.seed = task, steps, seed
@@ -72,15 +58,12 @@ class Training:
 
     @property
     def compressed(self) -> tuple[int, ...]:
-        """Return the numbers of entries of the tensors that rules compress."""
         return tuple(p.numel() for p in self.network.parameters() if rules.is_compressed(p))
 
     def of(self, kind: Callable[..., rules.Dense], *told: Any, workers: int = WORKERS) -> Any:
-        """Return a rule for this network and optimizer."""
         return kind(self.network, self.optimizer, workers, *told)
 
     def gradients(self, chosen: torch.Tensor) -> tuple[list[torch.Tensor], float]:
-        """Return the gradients and the loss of some examples."""
         self.network.zero_grad()
         loss = self.data.loss(self.network, chosen)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -135,7 +118,6 @@ def _ours(training: Training, *told: str) -> tuple[str, dict[str, Any]]:
 def _with_velocity(
     training: Training, budget: str, *, is_masked: bool
 ) -> tuple[str, dict[str, Any]]:
-    """The package's line with DGC's velocity before the residual."""
     method, options = _ours(training, budget)
     return method, {**options, "memory": {"id": "momentum_correction", "masking": is_masked}}
 

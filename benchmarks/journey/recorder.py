@@ -111,8 +111,6 @@ def tree(way: Sequence[Call]) -> list[str]:
 
 
 class _Node:
-    """A file at one place of the tree."""
-
     def __init__(self, file: str) -> None:
         self.file = file
         self.functions: dict[str, int] = {}

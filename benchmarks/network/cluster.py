@@ -50,7 +50,6 @@ def inside(command: Sequence[str]) -> list[str]:
 
 
 def bits_per_second(rate: str) -> float:
-    """Return the bits a second of a rate as tc writes it; raise ValueError for another text."""
     for unit, factor in UNITS.items():
         if rate.endswith(unit):
             return float(rate.removesuffix(unit)) * factor
@@ -125,7 +124,6 @@ class Cluster:
                 _run(*tc, "replace", "dev", device, "root", "tbf", *limits)
 
     def on(self, host: str, command: Sequence[str]) -> list[str]:
-        """The command that runs ``command`` on a host."""
         return [str(AGENT / "ssh"), "--", host, shlex.join(command)]
 
     def environment(self) -> dict[str, str]:
@@ -139,7 +137,6 @@ class Cluster:
         }
 
     def bytes_received(self) -> dict[str, int]:
-        """Return the bytes that each host has received since it was made, headers included."""
         return {host: _counter(host) for host in self.hosts}
 
 

@@ -64,7 +64,6 @@ class Given(nn.Module):
         self.source, self.steps, self.start = Gradients.draw(POOL, seed=rank).arrays[0], 0, 0.0
 
     def draw(self) -> None:
-        """Make other gradients."""
         self.steps += 1
         fill(self.work.numpy(), self.source, self.steps)
 
@@ -84,7 +83,6 @@ class Given(nn.Module):
 
 
 def join() -> None:
-    """Meet the other ranks, of which mpirun has told the number."""
     os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE
     dist.init_process_group(
         "gloo",
@@ -114,7 +112,6 @@ def wrap(network: nn.Module, method: str, density: Spelled) -> DistributedDataPa
 
 
 def step(model: DistributedDataParallel) -> dict[str, float]:
-    """One step, on all ranks at once: the slowest one's seconds, of everything else the mean."""
     bare = model.module
     bare.draw()
     model.zero_grad()
@@ -136,7 +133,6 @@ def step(model: DistributedDataParallel) -> dict[str, float]:
 
 
 def check_replicas(bare: Given) -> None:
-    """Raise AssertionError if the averages' bits differ between ranks."""
     sums = torch.stack([p.grad.view(torch.int32).sum(dtype=torch.int64) for p in bare.weights])
     told = [torch.empty_like(sums) for _ in range(dist.get_world_size())]
     dist.all_gather(told, sums)

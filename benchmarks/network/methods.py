@@ -50,15 +50,12 @@ class Method:
     """Whether the steps that follow are like each other: a trial of several ways is over."""
 
     def submit(self, position: int) -> None:
-        """A parameter's gradient is ready."""
         raise NotImplementedError
 
     def finish(self) -> None:
-        """Put the averages in the gradients' places."""
         raise NotImplementedError
 
     def report(self) -> dict[str, Any]:
-        """JSON-able: what it was, and what it did."""
         return {}
 
 
@@ -161,8 +158,7 @@ class Gathered(Method):
 
 
 class TopK(Gathered):
-    """Exact top-k of every tensor, however small, with error feedback; float32 values, int64
-    indices (xu2021grace)."""
+    """Exact top-k of every tensor with error feedback; float32 and int64 (xu2021grace)."""
 
     def __init__(self, named: Named, density: float, spans: Spans, label: str) -> None:
         super().__init__(named, density, spans, label)
@@ -210,7 +206,6 @@ PEERS: dict[str, type[Gathered]] = {"topk": TopK, "dgc": Dgc}
 
 
 def create(spec: str, named: Named, density: Spelled, spans: Spans) -> Method:
-    """Return a method by its name on the command line."""
     labelled = [(f"{spec}.{name}", parameter) for name, parameter in named]
     if spec in PEERS:
         assert isinstance(density, float)  # as the command has checked

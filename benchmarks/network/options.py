@@ -37,13 +37,7 @@ STEP_DENSITY, STEPS = 0.001, 5
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """Return the options of a command; what cannot be measured is refused.
-
-    Raises
-    ------
-    SystemExit
-        After a message that says what is wrong.
-    """
+    """Return the options of a command; what cannot be measured ends it with a message."""
     parser = create_parser()
     options = parser.parse_args(arguments)
     what = "train" if options.train else options.frontend
@@ -80,7 +74,6 @@ def _refuse(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Non
 
 
 def create_parser() -> argparse.ArgumentParser:
-    """Return the parser, which knows names and kinds."""
     parser = argparse.ArgumentParser(
         prog="scripts/bench-network",
         description=DESCRIPTION,

@@ -92,7 +92,6 @@ def measure(cluster: Cluster, rate: str | None) -> dict[str, Any]:
 
 
 def describe(wire: dict[str, Any]) -> str:
-    """Return what was measured, in words."""
     alone, ring = wire["alone_mbit_s"], wire["ring_mbit_s"]
     return (
         f"one host to another {alone['long']:,.0f} Mbit/s ({alone['medium']:,.0f} for 1 MB, "

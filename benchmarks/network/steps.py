@@ -47,7 +47,6 @@ ResNet-50 on 4 hosts.  Unshaped, ours is to go dense by itself where it would lo
 
 
 def run(options: argparse.Namespace) -> None:
-    """Measure every setting, and write each as it comes."""
     cluster = Cluster(options.hosts)
     cluster.lay()
     settings = _kept(options.output) if options.append else []
@@ -77,7 +76,6 @@ def _place(setting: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def write_page(settings: list[dict[str, Any]], options: argparse.Namespace) -> None:
-    """Write JSON, page and picture."""
     head = {
         "made_with": made_with(),
         "frontend": options.frontend,
@@ -92,7 +90,6 @@ def write_page(settings: list[dict[str, Any]], options: argparse.Namespace) -> N
 
 
 def title(setting: dict[str, Any]) -> str:
-    """Return a setting in words."""
     rate = "unshaped" if setting["rate"] == "none" else setting["rate"]
     how = "" if setting["controller"] == "gloo" else f", {setting['controller']}"
     return (
@@ -121,7 +118,6 @@ def _spread(values: dict[str, float], digits: int) -> str:
 
 
 def goals_table(settings: list[dict[str, Any]]) -> str:
-    """Return a line a goal that was measured; nothing where none was."""
     found = {
         (each["rate"], each["compute"], each["controller"]): each["summary"]
         for each in settings

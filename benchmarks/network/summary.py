@@ -10,7 +10,6 @@ from benchmarks.network.spans import PHASES
 
 
 def by_round(rows: list[dict[str, Any]], method: str, what: str = "total") -> np.ndarray:
-    """The median of each round [rounds]."""
     rounds = sorted({row["round"] for row in rows})
     return np.array(
         [
@@ -29,8 +28,6 @@ def spread(values: np.ndarray) -> dict[str, float]:
 
 
 def ratio(rows: list[dict[str, Any]], slower: str, faster: str) -> dict[str, float]:
-    """Return how many times longer a step of ``slower`` takes: median, least and most over the
-    rounds."""
     return spread(by_round(rows, slower) / by_round(rows, faster))
 
 
@@ -41,14 +38,6 @@ def phases(rows: list[dict[str, Any]], method: str) -> dict[str, float]:
     times = {name: 1e3 * float(np.mean([row[name] for row in steps])) for name in PHASES}
     total = 1e3 * float(np.mean([row["mean_total"] for row in steps]))
     return {**times, "other": max(0.0, total - sum(times.values()))}
-
-
-def processor(rows: list[dict[str, Any]], method: str) -> dict[str, float]:
-    """Mean milliseconds of the processor that a rank's training thread uses, by phase."""
-    steps = [row for row in rows if row["method"] == method]
-    return {
-        name: 1e3 * float(np.mean([row[f"{name}_processor"] for row in steps])) for name in PHASES
-    }
 
 
 def summarize(setting: dict[str, Any]) -> dict[str, Any]:
@@ -72,5 +61,5 @@ def summarize(setting: dict[str, Any]) -> dict[str, Any]:
         }
         if "select" in mine[0]:
             summaries[method]["phases_ms"] = phases(rows, method)
-            summaries[method]["processor_ms"] = processor(rows, method)
+
     return summaries

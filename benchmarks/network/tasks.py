@@ -24,13 +24,7 @@ PART = 0.25
 
 
 class Words:
-    """The King James Bible in words and marks, of which every step draws windows.  Scored by the
-    loss of the next word in nats: lower is better.
-
-    Attributes
-    ----------
-    vocabulary : all words and marks of the text, 12,768 of them
-    """
+    """The King James Bible in words and marks.  Scored by the loss of the next word in nats."""
 
     def __init__(self) -> None:
         verses = re.sub(r"^\S+ ", "", bible(), flags=re.MULTILINE)
@@ -56,7 +50,6 @@ class Words:
 
 
 def _next_word(network: nn.Module, windows: torch.Tensor) -> torch.Tensor:
-    """Return the mean loss of every word of the windows but the first."""
     return cross_entropy(network(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten())
 
 
@@ -80,8 +73,6 @@ def vgg() -> nn.Module:
 
 
 class WordLstm(nn.Module):
-    """Embedding, one LSTM and a softmax over all words, 288 wide: about 8 million parameters."""
-
     def __init__(self, words: int, width: int = 288) -> None:
         super().__init__()
         self.embedding = nn.Embedding(words, width)
@@ -89,7 +80,6 @@ class WordLstm(nn.Module):
         self.decoder = nn.Linear(width, words)
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
-        """Return logits [batch, length, vocabulary] of words, int64 [batch, length]."""
         logits: torch.Tensor = self.decoder(self.lstm(self.embedding(words))[0])
         return logits
 
@@ -126,7 +116,6 @@ class Task:
 
 
 def _ladder(middle: float) -> tuple[float, ...]:
-    """Return seven rates, each twice the one before."""
     return tuple(middle * 2.0**step for step in range(-3, 4))
 
 

@@ -51,12 +51,10 @@ class Store:
                 self.results[Training(**row["training"])] = row["result"]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return all of it, JSON-able, in an order of its own."""
         runs = sorted(self.results.items(), key=lambda run: str(sorted(asdict(run[0]).items())))
         return [{"training": asdict(run), "result": result} for run, result in runs]
 
     def like(self, wanted: Training) -> Iterator[tuple[Training, dict[str, Any]]]:
-        """Yield the runs that differ from one in learning rate and seed alone."""
         for run, result in self.results.items():
             if replace(run, rate=wanted.rate, seed=wanted.seed) == wanted:
                 yield run, result
@@ -73,7 +71,6 @@ def best(tried: Sequence[tuple[Training, dict[str, Any]]], *, is_loss: bool) -> 
 
 
 def tasks() -> dict[str, Any]:
-    """Return the tasks by name."""
     from benchmarks.network.tasks import TASKS  # with torch
 
     return TASKS

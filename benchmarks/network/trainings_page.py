@@ -45,16 +45,13 @@ class Line:
 
     @property
     def last(self) -> float:
-        """Return the last score of the curves, over the seeds."""
         return mean(result["curve"][-1][2] for result in self.results)
 
     def of_a_step(self, name: str) -> float:
-        """Return the median of a figure over the seeds."""
         return median(result[name] for result in self.results)
 
     def reached_s(self, mark: float, *, is_loss: bool) -> float | None:
-        """Return the median of the seconds until a score is reached; None if not every seed
-        reaches it."""
+        """The median of the seconds until a score is reached; None if a seed never reaches it."""
         found = [reached_s(result["curve"], mark, is_loss=is_loss) for result in self.results]
         return None if None in found else median(s for s in found if s is not None)
 
@@ -111,7 +108,6 @@ def _order(method: str) -> int:
 
 
 def write_page(store: Store, options: argparse.Namespace) -> str:
-    """Write JSON, page and picture; return the page."""
     groups = lines_of(store)
     head = {"made_with": made_with(), "quick": options.quick, "peer_density": options.density}
     commands = list(dict.fromkeys(result["command"] for result in store.results.values()))
@@ -139,13 +135,11 @@ def write_page(store: Store, options: argparse.Namespace) -> str:
 
 
 def title(run: Training) -> str:
-    """Return a setting in words."""
     wire = "unshaped" if run.wire == "none" else run.wire
     return f"{run.task}, {run.hosts} hosts, {wire}, {run.steps} steps"
 
 
 def dense_of(lines: Sequence[Line]) -> Line | None:
-    """Return dense among the lines of a setting."""
     return next((line for line in lines if line.run.method == "dense"), None)
 
 
@@ -187,7 +181,6 @@ def advised_ms(line: Line, lines: Sequence[Line]) -> float | None:
 
 
 def table(lines: Sequence[Line]) -> str:
-    """Return a line a method."""
     header = ["method", "rate", "seeds", "received, kB a step", "step, ms", "advised, ms"]
     header += ["all threads, ms", "training thread, ms", "all steps, s", "score at the end"]
     header += ["99 % of dense's, s", "times dense", "dense's end, s", "times dense"]
@@ -233,7 +226,6 @@ def goals_table(groups: Sequence[Sequence[Line]]) -> str:
 
 
 def draw(groups: Sequence[Sequence[Line]], path: Path) -> None:
-    """Draw scores over seconds, a panel a setting, of the first seed."""
     columns = min(3, len(groups))
     figure, panels = _panels(len(groups), columns)
     for panel, lines in zip(panels, groups):
@@ -287,7 +279,6 @@ def draw_headline(groups: Sequence[Sequence[Line]], path: Path) -> None:
 
 
 def _four_of(lines: Sequence[Line], seconds: Mapping[str, float | None]) -> list[Line]:
-    """Return the lines of dense, of fp16, of the best peer, and of ours."""
     peers = [x for x in lines if _order("fp16") < _order(x.run.method) < _order("auto")]
     first = min(peers, key=lambda x: seconds[x.run.method] or math.inf, default=None)
     kept = [x for x in lines if x.run.method in ("dense", "fp16")]
@@ -309,7 +300,6 @@ def _colour(line: Line) -> str:
 
 
 def _panels(count: int, columns: int) -> tuple[Figure, list[Axes]]:
-    """Return a figure and as many panels as asked, with seconds of training along their x."""
     rows = -(-count // columns)
     figure = Figure(figsize=(5.2 * columns, 3.6 * rows), layout="constrained")
     panels = list(figure.subplots(rows, columns, squeeze=False).flat)

@@ -28,10 +28,6 @@ Row = tuple[str, str, str, str]
 
 
 def verdicts(summaries: Sequence[Summary], density: object) -> Iterator[Row]:
-    """Yield a row for every goal whose figures are there.
-
-    density : that was asked for; goals are about one alone
-    """
     if density != DENSITY:
         return
     found = {(each.model, each.method): each for each in summaries if each.ranks == RANKS}

@@ -30,7 +30,7 @@ MIN_NUMEL = 1024
 
 
 def clock_cost() -> float:
-    """Return the seconds of this thread that asking for its time takes: the median of many."""
+    """Return the seconds of this thread that asking for its time takes."""
     pairs = [(time.thread_time(), time.thread_time()) for _ in range(2001)]
     return sorted(second - first for first, second in pairs)[1000]
 
@@ -55,7 +55,6 @@ class Meter:
         self._clock_s = clock_cost()
 
     def clear(self) -> None:
-        """Forget what was measured."""
         self.seconds.clear()
         self.calls.clear()
 
@@ -129,6 +128,5 @@ class Meter:
 
 
 def spans_of(compressor: Any) -> Spans:
-    """Return what tells when a compressor's parts of the work begin and end."""
     spans: Spans = compressor.step.spans
     return spans

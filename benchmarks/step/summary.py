@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -52,13 +52,8 @@ class Summary:
     dense_us: Quartiles | None
     one_pass: float | None
 
-    def describe(self) -> dict[str, Any]:
-        """JSON-able."""
-        return asdict(self)
-
 
 def merged(by_rank: Sequence[Sequence[Row]]) -> list[Row]:
-    """Return one row a round, of the rows of every rank."""
     rows = []
     for together in zip(*by_rank):
         row = {}
@@ -72,11 +67,6 @@ def merged(by_rank: Sequence[Sequence[Row]]) -> list[Row]:
 def summarize(
     method: str, ranks: int, by_rank: Sequence[dict[str, Any]], rows: Sequence[Row]
 ) -> Summary:
-    """Return the figures of a model.
-
-    by_rank : what every rank found of it; rows : of all ranks, as ``merged`` makes them
-    """
-
     def quartiles(of: Callable[[Row], float]) -> Quartiles:
         return Quartiles.of(np.array([of(row) for row in rows]))
 

@@ -44,8 +44,6 @@ HOROVODS = {"dense": hvd.Compression.none, "fp16": hvd.Compression.fp16}
 
 
 class Rank:
-    """One model's gradients, through one method."""
-
     def __init__(self, model: str, method: str, density: Spelled) -> None:
         tensors = tensors_of(model)
         self.replay = Replay([shape for _, shape in tensors], seed=hvd.rank() + 1)
@@ -150,7 +148,6 @@ class Rank:
         return {"floor": worked, "floor_wall": wall}
 
     def close(self) -> None:
-        """Let go of the method."""
         if self.is_ours:
             self.meter.inner.close()
 
@@ -193,7 +190,6 @@ def _page_faults() -> int:
 
 
 def measure(model: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Return the rows of all rounds, and what was really sent in them; JSON-able."""
     rank = Rank(model, options.method, options.density)
     rank.warm_up()
     rank.check_gradients()
