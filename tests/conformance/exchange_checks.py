@@ -29,8 +29,7 @@ REQUESTS = {
 
 @dataclass(frozen=True)
 class Everything(DensitySelector):
-    """All entries that are not zero, whatever the density asks for: counts are what a test makes
-    them."""
+    """All entries that are not zero, whatever the density asks for."""
 
     id: ClassVar[str] = "everything"
 
@@ -39,7 +38,6 @@ class Everything(DensitySelector):
 
 
 def configured(exchange: Any, selector: Any = "topk", **options: Any) -> Configuration:
-    """A configuration with this exchange; what the parts refuse is refused here too."""
     plain = worlds.configure(density=DENSITY, **options)
     if not isinstance(selector, str):
         return replace(plain, exchange=exchange, selector=selector)
@@ -47,7 +45,6 @@ def configured(exchange: Any, selector: Any = "topk", **options: Any) -> Configu
 
 
 def whole_residuals(session: Session) -> dict[str, np.ndarray]:
-    """What a rank keeps back, in the place of the tensor that it belongs to."""
     kept = {}
     for position, state in session.step.transactions.settle_all().items():
         spec = session.step.specs[position]
@@ -64,9 +61,6 @@ Gradients = Callable[[int, int], dict[str, np.ndarray]]
 def run_steps(
     configuration: Configuration, world_size: int, gradients: Gradients, steps: int = STEPS
 ) -> list[dict[str, Any]]:
-    """The same steps on all ranks: what was given, what was applied (not averaged), what is kept,
-    by rank."""
-
     def script(collective: Any) -> dict[str, Any]:
         session = Session(configuration, SPECS, collective, average=False)
         given = [gradients(collective.rank, step) for step in range(steps)]
@@ -82,7 +76,6 @@ def run_steps(
 
 
 def lost(outcomes: list[dict[str, Any]]) -> float:
-    """L1 norm of what was given and was neither applied nor kept."""
     total = 0.0
     for spec in SPECS:
         given = sum(
@@ -103,7 +96,6 @@ def integers(rank: int, step: int) -> dict[str, np.ndarray]:
 
 
 def uneven(rank: int, step: int) -> dict[str, np.ndarray]:
-    """0, 1, k and 2k entries that are not zero, at places that overlap between ranks."""
     gradients = {}
     for spec in SPECS:
         k = int(spec.numel * DENSITY)
@@ -137,8 +129,7 @@ def check_replicas(exchange: Any, world_size: int, **options: Any) -> None:
 
 
 def check_conservation(exchange: Any, world_size: int, **options: Any) -> None:
-    """(3, 25) What is applied and what all ranks keep is what was given, exactly, however unevenly
-    ranks sent."""
+    """(3, 25) All that was given is applied or kept, exactly, however unevenly ranks sent."""
     for name, outcomes in {
         "topk": run_steps(configured(exchange, **options), world_size, integers),
         "uneven": run_steps(
@@ -157,8 +148,7 @@ def check_conservation(exchange: Any, world_size: int, **options: Any) -> None:
 
 
 def check_failures(exchange: Any, world_size: int, **options: Any) -> None:
-    """A rank that cannot compress takes part in every phase; all raise, and the step leaves no
-    trace on any."""
+    """A rank that cannot compress takes part in every phase; all raise, without a trace."""
     faulty = world_size - 1
 
     def script(collective: Any) -> tuple[str, bool, int]:
@@ -198,13 +188,12 @@ def composed(exchange: Any, selector: Any, **options: Any) -> Configuration:
 
 
 def beyond_range(world_size: int) -> np.float32:
-    """A number that fits float32, as its sum over some ranks does, and that over all does not."""
+    """A number whose sum over some ranks fits float32, and over all does not."""
     return np.float32(1.1 * float(np.finfo(np.float32).max) / world_size)
 
 
 def check_range(configuration: Configuration, world_size: int, scale: float = 1.0) -> None:
-    """(ADR 18) Finite gradients whose sum is not: NaN in one tensor, or an error, on all; no
-    trace."""
+    """(ADR 18) Finite gradients whose sum is not: NaN in one tensor, or an error; no trace."""
 
     def script(collective: Any) -> None:
         sessions = {
@@ -258,8 +247,7 @@ def check_range_of(exchange: Any) -> None:
 def check_nonfinite(
     exchange: Any, world_size: int, rollback: bool, selector: Any = "topk", **options: Any
 ) -> None:
-    """NaN on one rank: all see it in exactly that tensor; nothing is lost, and with a second buffer
-    nothing changed."""
+    """NaN on one rank: all see it in that tensor; nothing is lost, or changed with rollback."""
     faulty = world_size - 1
 
     def script(collective: Any) -> tuple[Any, ...]:

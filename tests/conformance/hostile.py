@@ -26,7 +26,6 @@ def with_last(numel: int, value: float) -> np.ndarray:
 
 
 def sums_that_cancelled(numel: int) -> np.ndarray:
-    """Two numbers and zeros, as where the lists of two ranks were added up."""
     x = np.where(np.arange(numel) % 3, 0.0, -0.0)
     x[0], x[-1] = 5.0, 3.0
     return x
@@ -55,8 +54,6 @@ def vectors(dtype: str) -> list[np.ndarray]:
 
 
 def random_vector(rng: np.random.Generator, dtype: str) -> np.ndarray:
-    """A few kinds of numbers, mixed anew, at a size that is one of those where engines change their
-    ways."""
     limits = np.finfo(dtype)
     kinds = [
         0,
@@ -79,7 +76,6 @@ def random_vector(rng: np.random.Generator, dtype: str) -> np.ndarray:
 
 
 def check_beside_the_reference(kernels: Any, seed: int) -> None:
-    """One draw of everything: the same bits as the reference's, or the same refusal."""
     rng = np.random.default_rng(seed)
     dtype = str(rng.choice(["float32", "float64"]))
     x = random_vector(rng, dtype)

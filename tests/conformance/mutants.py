@@ -68,7 +68,6 @@ def anything_goes(*_: Any) -> None:
 
 
 def any_padding(packed: Any, width: int, count: int) -> Any:
-    """A reader of bits that does not look at those behind the last number."""
     assert width == 1
     return np.unpackbits(packed, bitorder="little")[:count]
 
@@ -171,7 +170,7 @@ MUTANTS = (
 
 
 def caught(mutant: Mutant) -> str | None:
-    """The check that objects, and its words; None if the mutant lives."""
+    """Return the check that objects, and its words; None if the mutant lives."""
     patched = mock.patch.object(*mutant.patch) if mutant.patch else contextlib.nullcontext()
     with patched:
         try:

@@ -186,8 +186,6 @@ class AnyOrder(AllGatherExchange):
 
 
 class Overdrawing(OkTopK):
-    """Takes all that a rank offered for sent."""
-
     def run(self, context):
         arrivals = yield from super().run(context)
         return {
@@ -197,8 +195,6 @@ class Overdrawing(OkTopK):
 
 
 class Pretending(GTopK):
-    """The published rule, said to conserve."""
-
     @property
     def conserves(self):
         return True

@@ -32,7 +32,6 @@ def numbers() -> np.ndarray:
 
 
 def written(encode: Any, values: np.ndarray, shift: int) -> np.ndarray:
-    """The codes, at an address that suits them or not."""
     room = np.zeros(2 * values.size + shift, np.uint8)[shift:]
     encode(values, room.view(np.uint16))
     return room.view(np.uint16).copy()
@@ -114,7 +113,6 @@ def check_blocks(kernels: Any) -> None:
 
 
 def vectors_of_values() -> list[np.ndarray]:
-    """float32 and float64, without zeros: lengths around registers', and magnitudes far apart."""
     rng = np.random.default_rng(5)
     drawn = [rng.laplace(size=count) for count in (0, 1, 2, 3, 5, 63, 64, 65, 1_000)]
     drawn += [-np.ones(7), np.array([1e-30, -1e30, 3.0]), 10.0 ** rng.uniform(-20, 20, 500)]
@@ -165,8 +163,6 @@ def check_levels(kernels: Any) -> None:
 
 
 def check_few_bits(kernels: Any) -> None:
-    """The first number in the lowest bits; higher bits of a number are left out, and are refused
-    where they fill up the last byte."""
     rng = np.random.default_rng(6)
     for width in (2, 4):
         for count in (0, 1, 2, 3, 4, 5, 127, 128, 1_001):
@@ -186,7 +182,6 @@ def check_few_bits(kernels: Any) -> None:
 
 
 def lists_of_numbers() -> list[list[int]]:
-    """Counts around words of 64 bits, all zeros, and numbers that leave whole words empty."""
     rng = np.random.default_rng(7)
     drawn = [rng.geometric(0.4, count) - 1 for count in (0, 1, 2, 31, 63, 64, 65, 128, 3_000)]
     drawn += [np.zeros(200, int), np.array([0, 63, 0, 64, 1, 1_000, 0, 128]), np.full(9, 63)]

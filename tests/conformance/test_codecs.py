@@ -34,8 +34,6 @@ EXPONENT = {4: np.uint32(0x7F800000), 8: np.uint64(0x7FF0000000000000)}
 
 @st.composite
 def selections(draw, largest):
-    """Any selection at all: any indices, and finite values of any bits, subnormal numbers and -0.0
-    among them."""
     numel = draw(st.one_of(st.integers(1, 40), st.integers(1, largest)))
     indices = sorted(draw(st.sets(st.integers(0, numel - 1), max_size=40)))
     width = draw(st.sampled_from([4, 8]))

@@ -58,8 +58,6 @@ def test_exact_selectors_take_the_exact_top_k(case):
 
 
 def walk(configuration, model):
-    """Steps of one tensor of a model, its recorded vectors taken for gradients: sent, before,
-    after."""
     vectors = list(recorded(model=model))
     tensor = vectors[0].tensor
     pipeline = Pipeline(configuration, reference)

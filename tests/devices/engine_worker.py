@@ -36,7 +36,6 @@ from hvd_sparse.types import Selection
 
 
 def calls(numel: int) -> dict[str, tuple[Any, ...]]:
-    """What every kernel that a step may call is given here."""
     x, gradient = (draw(name, numel, "float32") for name in ("laplace", "normal"))
     out = np.empty_like(x)
     some = np.arange(0, numel, 9, dtype=np.uint32)
@@ -101,8 +100,6 @@ def count_waits(device: torch.device) -> dict[str, Any]:
 
 
 def begin_and_add_up(kernels: Any, device: torch.device) -> None:
-    """Begin a bucket's passes, and add up its sums."""
-
     def vector() -> torch.Tensor:
         return torch.zeros(1000, device=device)
 

@@ -74,8 +74,6 @@ def check_waits(kernels: Any) -> None:
 
 
 def check_bucket(kernels: Any, chosen: Selection) -> None:
-    """Begin a bucket's passes, and add up its sums, with torch's own watch on."""
-
     def vector() -> torch.Tensor:
         return torch.ones(ENTRIES, device=DEVICE)
 
@@ -94,7 +92,6 @@ def check_bucket(kernels: Any, chosen: Selection) -> None:
 
 
 def milliseconds(work: Callable[[], Any]) -> float:
-    """Return the mean time of a work, the device's included."""
     work()
     done, count = _finished(), 0
     while time.perf_counter() - done < LEAST_S:
@@ -140,8 +137,7 @@ def times(kernels: Any, entries: int) -> list[dict[str, float]]:
 def beside_cub(
     residual: torch.Tensor, gradient: torch.Tensor, count: int, cut: float
 ) -> dict[str, float]:
-    """Return what one addition and ``cub::DeviceTopK`` cost, if it was compiled; first, whether it
-    finds what it must."""
+    """Return what an addition and ``cub::DeviceTopK`` cost, where the latter was compiled."""
     library = os.environ.get("HVD_SPARSE_CUB_TOPK")
     if not library:
         return {}
@@ -158,7 +154,6 @@ def beside_cub(
 
 
 def peer_of(rule: Callable[[], Rule], gradient: torch.Tensor, density: float) -> Peer:
-    """Return a rule with error feedback, on the gradient's device."""
     return Peer(rule(), torch.zeros_like(gradient), density)
 
 

@@ -57,7 +57,6 @@ class Launches:
 
 
 def seen(work: Callable[[], Any], own: Launches) -> dict[str, Any]:
-    """Return how often a work waits, the forbidden operations in it, and its launches."""
     own.names, before = [], pretend.waits()
     with Watch() as watch:
         work()

@@ -55,7 +55,6 @@ def shuffled() -> Iterator[None]:
 
 
 def members(dtype: str) -> Iterator[tuple[np.ndarray, np.ndarray, Aim]]:
-    """Gradients, residuals and aims: of every vector some thresholds, with room enough or not."""
     for number, x in enumerate(vectors(dtype)[:: 3 if dtype == "float32" else 12]):
         if not x.size:
             continue
@@ -85,7 +84,6 @@ def check_take() -> None:
 
 
 def in_one(kernels: Any, given: list[tuple[Any, Any, Any, Aim | None]]) -> Any:
-    """Return the answers of passes that are begun together."""
     answers = kernels.begin([Pass(*map(tensor_of, vectors), aim) for *vectors, aim in given])
     return answers.read(answers.words.numpy())
 
@@ -131,8 +129,7 @@ def check_beside_the_reference(
 
 
 def check_assemble() -> None:
-    """Sums of lists that overlap, whatever was there before; of tensors of several lengths, and of
-    lists as many as ranks sent, at once.  What is surplus goes back to its vectors besides."""
+    """Sums of overlapping lists, of several tensors at once; surplus goes back besides."""
     kernels = engine.TritonKernels(reference, block=256)
     for dtype in ("float32", "float64"):
         ours, expected = [], []
@@ -190,8 +187,6 @@ def torch_of(x: np.ndarray) -> Any:
 
 
 class WithoutOrder:
-    """Take the lists as the programs left them."""
-
     def __getitem__(self, grid: Any) -> Any:
         def copy(rows: Any, owners: Any, places: Any, values: Any, *rest: Any, **_: Any) -> None:
             ordered_places, ordered_values = rest[4], rest[5]
@@ -219,7 +214,6 @@ def forget_what_is_surplus() -> None:
 
 
 def leave_moments_out() -> None:
-    """Add up what the programs counted as if nobody had asked for moments."""
     own = launches.device_code.add_up_counts
 
     class Without:

@@ -19,7 +19,6 @@ VECTORS = {"x", "gradient", "residual", "out", "accumulated"}
 
 
 def carried(parameter: str, value: Any, carry: Callable[[np.ndarray], DeviceVector]) -> Any:
-    """Return an argument of a kernel with its vectors on a device."""
     if isinstance(value, (Momentum, Adam)):
         return type(value)(*(carry(x) if isinstance(x, np.ndarray) else x for x in value))
     is_vector = parameter in VECTORS and isinstance(value, np.ndarray)
@@ -59,7 +58,6 @@ class VectorsOnDevice:
         return call
 
     def _carry(self, array: np.ndarray, known: dict[int, Any]) -> DeviceVector:
-        """Return the array's entries on the device; of one array, one vector."""
         if id(array) not in known:
             tensor = torch.from_numpy(array.copy()).to(self._device)
             known[id(array)] = array, DeviceVector(tensor)
