@@ -23,24 +23,8 @@ from hvd_sparse.selectors.contract import DensitySelector
 from hvd_sparse.step.session import Session
 from hvd_sparse.types import INDEX_LIMIT, TensorSpec
 
-NO_DENSITIES = [
-    0,
-    0.0,
-    -1,
-    -0.5,
-    1.5,
-    2,
-    math.nan,
-    math.inf,
-    -math.inf,
-    True,
-    False,
-    "x",
-    "0.1",
-    None,
-    1j,
-    [0.1],
-]
+NO_DENSITIES = [0, 0.0, -1, -0.5, 1.5, 2, math.nan, math.inf, -math.inf, True, False]
+NO_DENSITIES += ["x", "0.1", None, 1j, [0.1]]
 
 
 @pytest.mark.parametrize(
@@ -54,10 +38,10 @@ def test_a_density_outside_zero_to_one_is_refused_with_an_example(id):
         assert "in (0, 1]; 0.001 sends one entry in a thousand" in str(caught.value)
 
 
-@pytest.mark.parametrize("density", NO_DENSITIES, ids=repr)
-def test_a_schedule_refuses_them_too(density):
-    with pytest.raises(InvalidOption, match=r"in \(0, 1\]"):
-        SCHEDULES.create("constant", value=density)
+def test_a_schedule_refuses_them_too():
+    for density in NO_DENSITIES:
+        with pytest.raises(InvalidOption, match=r"in \(0, 1\]"):
+            SCHEDULES.create("constant", value=density)
 
 
 @pytest.mark.parametrize("density", [0.5, np.float32(0.5), np.float64(0.5), 1])
@@ -128,11 +112,6 @@ def test_options_that_no_part_could_keep_are_refused_by_name(registry, id, name,
     for value in values:
         with pytest.raises(InvalidOption, match=f"{name} of {registry.get(id).__name__} is"):
             cases.Case(id, {**given, name: value}).create(registry, density=0.1)
-
-
-@pytest.mark.parametrize("keys", [[], ["a"], ["a", "b"], ["module.a", "module.b", "a"]])
-def test_names_that_differ_are_accepted(keys):
-    check_keys(keys)
 
 
 @pytest.mark.parametrize(

@@ -48,9 +48,6 @@ class Trained:
         return self.network.weight.detach().clone()
 
 
-# -- the rules of others --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("rank", [1, 4])
 def test_powersgd_is_exact_for_matrices_of_its_rank_and_owes_the_rest(accuracy, rank):
     trained = Trained(accuracy.PowerSGD, rank, rate=1.0)
@@ -129,9 +126,6 @@ def test_demo_sends_the_largest_cosines_and_moves_by_signs(accuracy):
     assert int((components.abs() < 1e-4).sum()) >= 2
 
 
-# -- ours, simulated and real ---------------------------------------------------------------------
-
-
 def test_the_workers_share_what_dense_sees(accuracy):
     losses = []
     for rule in ("dense", "everything"):
@@ -153,12 +147,3 @@ def test_real_ranks_train_as_simulated_ones(accuracy):
     simulated = training.run(rule)
     # a loss is that of one rank's examples, and of all
     assert simulated["score"] == pytest.approx(real["score"], abs=0.5)
-
-
-# -- which runs, and what becomes of them ---------------------------------------------------------
-
-
-# -- networks and data ----------------------------------------------------------------------------
-
-
-# -- curves ---------------------------------------------------------------------------------------

@@ -69,11 +69,6 @@ def test_a_difference_is_named_on_every_rank(what, world_size):
     assert "on every rank" in str(errors[0])
 
 
-@pytest.mark.parametrize("options", [{"timeout_s": 5.0}, {"engine": "numpy"}])
-def test_options_of_one_rank_alone_may_differ(options):
-    assert shake(LocalWorld(2, worlds.TIMEOUT_S), document(configure(**options))) == [None, None]
-
-
 def test_a_long_list_of_differences_is_cut_and_says_so():
     many = document(specs=tensors(*[(i + 1, 2) for i in range(100)]))
     errors = shake(LocalWorld(2, worlds.TIMEOUT_S), many)

@@ -44,11 +44,6 @@ def test_a_misspelt_id_is_answered_with_the_one_that_was_meant(typed, meant):
         SELECTORS.create(typed, density=0.1)
 
 
-def test_create_takes_options_by_name(gadgets):
-    assert gadgets.create("gadget", size=3) == Gadget(3)
-    assert gadgets.create("gadget", size=3, colour="blue") == Gadget(3, "blue")
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [

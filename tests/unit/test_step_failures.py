@@ -133,18 +133,6 @@ def test_a_tensor_that_one_rank_lacks_is_named_on_all():
         assert "all ranks must compress the same tensors" in message
 
 
-def test_ranks_at_different_steps_are_told_so():
-    def script(collective):
-        session = start(collective)
-        session.reduce(gradients(collective, 0))
-        if collective.rank == FAULTY:
-            session.step.transactions.settle_all()[0].restore(7, None, None)
-        with pytest.raises(RankMismatch, match=r"'t0'.*same step of the same configuration"):
-            session.reduce(gradients(collective, 1))
-
-    worlds.run(3, script)
-
-
 @pytest.mark.parametrize("world_size", [2, 4])
 @pytest.mark.parametrize("position", [0, 1], ids=["in a bucket of its own", "in a bucket of two"])
 def test_a_gradient_that_one_rank_cannot_place_fails_on_all_ranks_and_disturbs_no_later_step(

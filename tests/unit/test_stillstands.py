@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from types import SimpleNamespace
 
 import pytest
 from harness import slow
@@ -89,20 +88,6 @@ def test_the_limit_holds_after_a_standstill_too(waiting):
     suspend(waiting)
     waiting.stdout.read()
     assert waiting.wait() in (1, EXIT_CODE)  # of the wait, or of the watchdog
-
-
-def test_of_what_passes_between_two_looks_so_much_counts(monkeypatch):
-    times = iter([100.0, 100.25, 104.25, 104.5])
-
-    def sleep(seconds):
-        assert seconds == clocks.TURN_S
-        read.append(clock.now_s)
-
-    monkeypatch.setattr(clocks, "time", SimpleNamespace(monotonic=times.__next__, sleep=sleep))
-    clock, read = clocks.RunningClock(), []
-    with pytest.raises(StopIteration):
-        clock._run()
-    assert read == [0.0, 0.25, 0.25 + clocks.MOST_S, 0.5 + clocks.MOST_S]
 
 
 def test_a_clock_that_does_not_run_any_more_is_started_anew():
