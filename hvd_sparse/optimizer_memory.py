@@ -4,9 +4,8 @@ follow."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
 
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
@@ -16,7 +15,9 @@ from hvd_sparse.memories.momentum_correction import MomentumCorrection
 from hvd_sparse.memories.momentum_feedback import MomentumFeedback
 from hvd_sparse.memories.muon_correction import MuonCorrection
 from hvd_sparse.registry import MEMORIES
+from hvd_sparse.schedules.contract import LONG_RUN
 from hvd_sparse.types import Pace
+from hvd_sparse.untyped import Option
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -25,6 +26,12 @@ COSTS_ACCURACY_AT = 0.01
 feedback."""
 KEPT = ("masking", "clip_norm")
 """Options of a memory that are no optimizer's."""
+OF_SGD: tuple[type, ...] = (MomentumFeedback, MomentumCorrection)
+OF_ADAM: tuple[type, ...] = (AdamCorrection,)
+OF_MUON: tuple[type, ...] = (MuonCorrection,)
+"""Kinds of memories that do these optimizers' work."""
+ADAPTIVE = {"alpha", "rho", "lr_decay", "initial_accumulator_value"}
+"""Options of RMSprop, Adadelta and Adagrad."""
 
 SLACK = 0.05
 """Tolerance for differences from the predicted rate, as a fraction of the mean rate."""
@@ -71,10 +78,33 @@ class Handover:
         return type(chosen)(**kept)
 
 
-OF_SGD: tuple[type, ...] = (MomentumFeedback, MomentumCorrection)
-OF_ADAM: tuple[type, ...] = (AdamCorrection,)
-OF_MUON: tuple[type, ...] = (MuonCorrection,)
-"""Kinds of memories that do these optimizers' work."""
+def judge(
+    configuration: Configuration, settings: Iterable[Mapping[str, Option]], *, is_forewarned: bool
+) -> None:
+    """Refuse or warn of an optimizer that gets the gradients and was not handed over, by the
+    settings of its parameter groups."""
+    memory = configuration.memory
+    if memory.counts_votes:
+        return  # votes know no size, so that momentum behind them is the optimizer's own affair
+    for each in settings:
+        habit = _momentum_in(each)
+        if memory.finishes and habit is not None:
+            raise InvalidOption(
+                f"the optimizer has {habit}, and the compressor's memory applies momentum already: "
+                "doubled momentum diverges; give the optimizer to the compressor, by its option "
+                "optimizer=, or use SGD without momentum"
+            )
+        if habit is None and not ADAPTIVE.isdisjoint(each):
+            habit = "steps that it adapts to the gradients"
+        if habit is not None and not is_forewarned:
+            return warn_of_rare_entries(configuration, habit)
+
+
+def _momentum_in(settings: Mapping[str, Option]) -> str | None:
+    if settings.get("momentum"):
+        return f"momentum {settings['momentum']}"
+    found = [name for name in ("betas", "beta_1") if name in settings]
+    return f"{found[0]} {settings[found[0]]}" if found else None
 
 
 def warn_of_rare_entries(configuration: Configuration, what: str) -> None:
@@ -90,10 +120,6 @@ def warn_of_rare_entries(configuration: Configuration, what: str) -> None:
         density,
         configuration.memory.id,
     )
-
-
-LONG_RUN = 1_000_000
-"""A step behind any warm-up."""
 
 
 @dataclass(eq=False)
@@ -164,9 +190,13 @@ def first_rates(rates: Sequence[float], why: str | None) -> Rates:
     return Rates([rates], is_foreseen=False)
 
 
-def refuse_path(error: Exception, steps: int) -> NoReturn:
-    """Raise InvalidOption for a scheduler whose copy could not be stepped ``steps`` times."""
-    raise InvalidOption(
-        f"steps is {steps}, and a copy of the scheduler could not be stepped so often "
-        f"({type(error).__name__}: {error}): give the number of steps it was created for"
-    ) from error
+def foreseen(path: Callable[[int], Iterable[Sequence[float]]], steps: int) -> Rates:
+    """Return the rates that a copy of a scheduler gives; InvalidOption if it fails."""
+    try:
+        rates = list(path(steps))
+    except Exception as error:
+        raise InvalidOption(
+            f"steps is {steps}, and a copy of the scheduler could not be stepped so often "
+            f"({type(error).__name__}: {error}): give the number of steps it was created for"
+        ) from error
+    return Rates(rates, is_foreseen=True)

@@ -149,24 +149,31 @@ class Recorder:
         self._outlet.put(stamped("step", self.steps(), self._began_s, record))
 
     def _values(self, run: StepRun, steps: int) -> Report:
-        stats = self._step.stats
+        stats, exchange = self._step.stats, self._step.exchange
         seconds = _seconds_of(self._spans)
         tickets: dict[str, TensorStep] = {}
         for bucket in run.buckets.values():
             tickets |= {ticket.key: ticket for ticket in bucket.sending.values()}
-        counts: dict[str, dict[str, int]] = {}
+        bytes_before, self._bytes = self._bytes, stats.all_bytes()
+        has_frames = not (exchange.settles_later or exchange.sums_first)
+        counts, tensors = [], {}
         for key, counter in list(stats.tensors.items()):
             # Plain mappings: a Counter takes several times as long, for every tensor.
             before, now = self._counted.get(key, {}), dict(counter)
-            counts[key] = {name: now[name] - before.get(name, 0) for name in now}
+            counted = {name: now[name] - before.get(name, 0) for name in now}
             self._counted[key] = now
-        bytes_before, self._bytes = self._bytes, stats.all_bytes()
-        has_frames = not (self._step.exchange.settles_later or self._step.exchange.sums_first)
-        tensors = {}
-        for key, counted in counts.items():
-            mine = _of_tensor(counted, tickets.get(key), steps, has_frames=has_frames)
-            tensors[key] = {**mine, **{f"{kind}_s": seconds[kind].get(key) for kind in SPANS}}
-        total = _of_all(counts.values(), tickets.values())
+            counts.append(counted)
+            ticket = tickets.get(key)
+            sent = None if ticket is None else ticket.outgoing
+            values = _together([counted], [] if ticket is None or sent is None else [ticket])
+            if has_frames:
+                values["bytes_sent"] = counted.get(BYTES, 0) / steps
+                if ticket is not None and sent is not None:
+                    values["bytes_received"] = _received(ticket)
+            if sent is not None and sent.found is not None and sent.found.threshold is not None:
+                values["threshold"] = _finite(sent.found.threshold)
+            tensors[key] = {**values, **{f"{kind}_s": seconds[kind].get(key) for kind in SPANS}}
+        total = _together(counts, tickets.values())
         for way in ("sent", "received"):
             total[f"bytes_{way}"] = (self._bytes[way] - bytes_before.get(way, 0)) / steps
         for kind in SPANS:
@@ -175,48 +182,36 @@ class Recorder:
         return {"total": total, "tensors": tensors}
 
 
-def _of_tensor(
-    counted: Mapping[str, int], ticket: TensorStep | None, steps: int, *, has_frames: bool
-) -> Report:
-    """Return one tensor's values but times; ``ticket`` is None if the step was dense."""
-    sent = None if ticket is None else ticket.outgoing
-    values = _of_all([counted], [] if ticket is None or sent is None else [ticket])
-    values["bytes_sent"] = counted.get(BYTES, 0) / steps if has_frames else None
-    values["bytes_received"] = None
-    if ticket is not None and sent is not None:
-        if has_frames:
-            values["bytes_received"] = _received(ticket)
-        if sent.found is not None and sent.found.threshold is not None:
-            values["threshold"] = _finite(sent.found.threshold)
-    return values
-
-
-def _of_all(counts: Iterable[Mapping[str, int]], tickets: Iterable[TensorStep]) -> Report:
+def _together(counts: Iterable[Mapping[str, int]], tickets: Iterable[TensorStep]) -> Report:
     """Return the values that several tensors have together, without bytes and times."""
     sums = dict.fromkeys((*COUNTS, "entries_sent", "entries_total"), 0)
     for counted in counts:
         for name in sums:
             sums[name] += counted.get(name, 0)
-    observed, asked, norms = [], [], []
+    kept = there = waited = entries = 0.0
+    asked, norms = set(), []
     for ticket in tickets:
         sent = ticket.outgoing
         if sent is not None and sent.observed is not None:
-            observed.append((*sent.observed, sent.entries))
-            norms.append(_finite(sent.norm))
+            own_kept, own_there, own_waited = sent.observed
+            kept, there, waited = kept + own_kept, there + own_there, waited + own_waited
+            entries += sent.entries
+            if math.isfinite(sent.norm):
+                norms.append(sent.norm)
         if ticket.parts.density is not None:
-            asked.append(ticket.parts.density)
-    kept, there, waited, entries = (sum(values) for values in zip([0.0] * 4, *observed))
-    known = [norm for norm in norms if norm is not None]
+            asked.add(ticket.parts.density)
     total = sums["entries_total"]
     return {
         **{name: sums[name] for name in COUNTS},
         # One number only if all tensors have the same density; else see each tensor's.
-        "density_asked": asked[0] if len(set(asked)) == 1 else None,
+        "density_asked": asked.pop() if len(asked) == 1 else None,
         "density_achieved": sums["entries_sent"] / total if total else None,
         "threshold": None,
-        "residual_norm": math.hypot(*known) if known else None,
+        "residual_norm": math.hypot(*norms) if norms else None,
         "contraction": kept / there if there else None,
         "staleness": waited / entries if entries else None,
+        "bytes_sent": None,
+        "bytes_received": None,
     }
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -13,7 +15,7 @@ import tensorflow as tf
 from hvd_sparse.collectives.horovod_tensorflow import GRAPH_PHASES, graph_reduce
 from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.errors import InvalidOption, UnsupportedInput
-from hvd_sparse.plan.policy import Fallback, Trial
+from hvd_sparse.plan.policy import Fallback, Owner, Trial
 from hvd_sparse.step.buckets import check_merged
 from hvd_sparse.tensorflow.graph_functions import (
     DENSE,
@@ -21,19 +23,25 @@ from hvd_sparse.tensorflow.graph_functions import (
     FP16,
     HOST,
     SPARSE,
-    GraphOwner,
+    GraphFunctions,
     call_numpy,
 )
 from hvd_sparse.tensorflow.variables import CallSite, runtime_token
 from hvd_sparse.types import TensorSpec
-from hvd_sparse.untyped import Value
+from hvd_sparse.untyped import ProcessSet, Value
 
 WAYS = {"sparse": SPARSE, "dense": DENSE, "fp16": FP16}
 DENSE_STEP = "the gradients of a step, which Horovod averages"
-Build = Callable[[], Value]
-"""Builds operations of the graph, and returns their results."""
 
 
+class GraphOwner(Owner, Protocol):
+    """The part of a TensorFlow compressor that its graphs use."""
+
+    process_set: ProcessSet
+    functions: GraphFunctions
+
+
+@dataclass(frozen=True, eq=False)
 class Branches:
     """The ways of a step in a graph (sparse, dense, fp16), of which all ranks take ``way``.
 
@@ -41,45 +49,41 @@ class Branches:
     when a result has arrived.
     """
 
-    def __init__(
-        self,
-        owner: GraphOwner,
-        site: CallSite,
-        way: tf.Tensor,
-        is_timed: tf.Tensor,
-        note_end: Callable[[np.ndarray], np.int32],
-    ) -> None:
-        self._owner, self._site, self._note_end = owner, site, note_end
-        self.way, self._is_timed = way, is_timed
-        self.is_sparse, self._is_half = way <= EVERYTHING, tf.equal(way, FP16)
+    owner: GraphOwner
+    site: CallSite
+    way: tf.Tensor
+    is_sparse: tf.Tensor
+    is_half: tf.Tensor
+    is_timed: tf.Tensor
+    note_end: Callable[[np.ndarray], np.int32]
 
     def aside(self, flat: tf.Tensor, moved: Sequence[tf.DType]) -> list[tf.Tensor]:
         """Return a dense way's array to reduce, with stand-ins for a tensor's number and data."""
         # A float16 gradient has an allreduce of its own, and one entry stands for it here, because
         # Horovod's operation has a single dtype.
-        wire = tf.cond(self._is_half, lambda: tf.ones([1], flat.dtype), lambda: flat)
+        wire = tf.cond(self.is_half, lambda: tf.ones([1], flat.dtype), lambda: flat)
         return [wire, tf.constant(-1, tf.int64), *(tf.zeros([0], dtype) for dtype in moved)]
 
     def dense(self, flat: tf.Tensor, reduced: tf.Tensor) -> tf.Tensor:
         """Return a dense way's result; ``reduced`` is Horovod's reduction of the array."""
 
         def half() -> tf.Tensor:
-            owner, site, array = self._owner, self._site, tf.cast(flat, tf.float16)
-            name = f"hvd_sparse.{owner.name}.fp16"
-            summed = graph_reduce(array, site.op, site.scales, name, owner.process_set)
+            site, array = self.site, tf.cast(flat, tf.float16)
+            name = f"hvd_sparse.{self.owner.name}.fp16"
+            summed = graph_reduce(array, site.op, site.scales, name, self.owner.process_set)
             return tf.cast(summed, flat.dtype)
 
-        return tf.cond(self._is_half, half, lambda: reduced)
+        return tf.cond(self.is_half, half, lambda: reduced)
 
     def timed(self, result: tf.Tensor) -> tf.Tensor:
         """Return a result of any way, so that the measurement delays all alike."""
 
         def noted() -> tf.Tensor:
-            end = call_numpy(self._note_end, [result[:1]], tf.int32, name="hvd_sparse_end")
+            end = call_numpy(self.note_end, [result[:1]], tf.int32, name="hvd_sparse_end")
             with tf.control_dependencies([end]):
                 return tf.identity(result)
 
-        return tf.cond(self._is_timed, noted, lambda: result)
+        return tf.cond(self.is_timed, noted, lambda: result)
 
 
 class GraphBucket:
@@ -110,10 +114,8 @@ class GraphBucket:
         """
         self._join(spec)
         functions = self._owner.functions
-        function: Callable[..., Value] = functions.take
-        moved: list[tf.DType] = []
-        if not self._is_group:
-            function, moved = functions.send, self._moved(0)
+        function: Callable[..., Value] = functions.take if self._is_group else functions.send
+        moved = [] if self._is_group else self._moved(0)
         inputs = [flat, token, scale]
         if self._branches is not None:
             inputs.append(self._branches.way)
@@ -159,9 +161,10 @@ class GraphBucket:
         result = self._if_sparse(build, lambda ways: ways.dense(flat, reduced))
         return result if self._branches is None else self._branches.timed(result)
 
-    def _if_sparse(self, build: Build, otherwise: Callable[[Branches], Value]) -> Value:
-        branches = self._branches
-        if branches is None:
+    def _if_sparse(
+        self, build: Callable[[], Value], otherwise: Callable[[Branches], Value]
+    ) -> Value:
+        if (branches := self._branches) is None:
             return build()
         return tf.cond(branches.is_sparse, build, lambda: otherwise(branches))
 
@@ -205,18 +208,15 @@ class GraphFallback(Fallback):
     def __init__(self, trial: Trial, *, sends_all: bool = False) -> None:
         super().__init__(trial, sends_all=sends_all)
         self._lock = threading.Lock()
-        self._built_for: object | None = None
         self._branches: Branches | None = None
         # It holds nothing: operations that touch it run in the program's order, so in the same
         # order on all ranks.
         with tf.init_scope(), tf.device("cpu"):
             self._order = tf.Variable(0, trainable=False, dtype=tf.int64, name="hvd_sparse_order")
 
-    # -- while a graph is traced ------------------------------------------------------------------
-
     def branches(self, owner: GraphOwner, site: CallSite) -> Branches:
-        if self._branches is None or self._built_for is not site.gradients:
-            self._built_for, self._branches = site.gradients, self._build(owner, site)
+        if self._branches is None or self._branches.site.gradients is not site.gradients:
+            self._branches = self._build(owner, site)
         return self._branches
 
     def _build(self, owner: GraphOwner, site: CallSite) -> Branches:
@@ -241,18 +241,13 @@ class GraphFallback(Fallback):
             ]
             first = tf.reshape(pairs[-1][0], [-1])[:1]
             inputs = [self._order.read_value(), first, tf.stack(tokens)]
-            way, is_timed, order = call_numpy(
-                partial(self._begin_step, owner),
-                inputs,
-                [tf.int32, tf.bool, tf.int64],
-                name="hvd_sparse_way",
-            )
+            dtypes, begin = [tf.int32, tf.bool, tf.int64], partial(self._begin_step, owner)
+            way, is_timed, order = call_numpy(begin, inputs, dtypes, name="hvd_sparse_way")
             for told in (way, is_timed, order):
                 told.set_shape([])
             self._order.assign(order)
-            return Branches(owner, site, way, is_timed, self._note_end)
-
-    # -- at every step ----------------------------------------------------------------------------
+            is_sparse, is_half = way <= EVERYTHING, tf.equal(way, FP16)
+            return Branches(owner, site, way, is_sparse, is_half, is_timed, self._note_end)
 
     def _begin_step(
         self, owner: GraphOwner, order: np.int64, first: np.ndarray, tokens: np.ndarray
@@ -292,13 +287,12 @@ class GraphFallback(Fallback):
 
     def _count(self, owner: GraphOwner, positions: Sequence[int], way: int) -> None:
         """Count the tensors and bytes of a dense way, because no other code sees them."""
-        step, ledger = owner.step, owner.watchdog.ledger
-        specs = [step.specs[position] for position in positions]
-        itemsizes = [2 if way == FP16 else spec.accumulator.itemsize for spec in specs]
-        nbytes = sum(spec.numel * itemsize for spec, itemsize in zip(specs, itemsizes))
-        step.stats.count_bytes("dense", nbytes + owner.functions.dense_bytes)
-        if way == FP16:
-            step.stats.count_bytes("carrier", sum(spec.accumulator.itemsize for spec in specs))
+        stats, ledger, nbytes = owner.step.stats, owner.watchdog.ledger, 0
+        for spec in (owner.step.specs[position] for position in positions):
+            nbytes += spec.numel * (2 if way == FP16 else spec.accumulator.itemsize)
+            if way == FP16:
+                stats.count_bytes("carrier", spec.accumulator.itemsize)
+        stats.count_bytes("dense", nbytes + sum(owner.functions.dense_bytes.values()))
         ledger.begin(DENSE_STEP)
         ledger.end(DENSE_STEP)
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 import tensorflow as tf
 
-from hvd_sparse.errors import InvalidOption, UnsupportedInput
+from hvd_sparse.errors import InvalidOption
 from hvd_sparse.memories.adam_correction import AdamCorrection
 from hvd_sparse.optimizer_memory import (
     OF_ADAM,
@@ -20,7 +21,7 @@ from hvd_sparse.optimizer_memory import (
     Handover,
     Rates,
     first_rates,
-    refuse_path,
+    foreseen,
 )
 from hvd_sparse.tensorflow.variables import callers
 from hvd_sparse.untyped import Optimizer, Settings, Value
@@ -64,29 +65,22 @@ def inner_of(optimizer: Optimizer) -> Optimizer:
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
-def refuse_horovods_wrapper(caller: Optimizer) -> None:
-    if is_optimizer_of_keras_3(caller) and type(caller).__module__ == "horovod._keras":
-        raise UnsupportedInput(f"{type(caller).__name__} is an optimizer of Keras 3. {WAY_OUT}")
-
-
 def updates_of(*names: str) -> list[Value]:
     """Return the update rules of these optimizers, in all loaded versions of Keras; of the legacy
     ones only SGD, because no memory supports the others."""
     loaded = [tf.keras.optimizers, getattr(sys.modules.get("keras"), "optimizers", None)]
     updates = [
-        getattr(optimizers, name).update_step
+        getattr(getattr(optimizers, name, None), "update_step", None)
         for optimizers in loaded
         for name in names
-        if hasattr(optimizers, name)
     ]
     legacy = getattr(getattr(tf.keras.optimizers, "legacy", None), "SGD", None)
-    if "SGD" in names and hasattr(legacy, LEGACY_UPDATE):
-        updates.append(getattr(legacy, LEGACY_UPDATE))
-    return updates
+    if "SGD" in names:
+        updates.append(getattr(legacy, LEGACY_UPDATE, None))
+    return [update for update in updates if update is not None]
 
 
 def update_of(optimizer: Optimizer) -> Value:
-    """Return the method that applies a gradient."""
     # One that was handed over before is asked for what it was.  Updates are compared, not classes:
     # one derived that only adds options is known, one with an update of its own is not.
     base = getattr(optimizer, "hvd_sparse_base", optimizer.__class__)
@@ -126,13 +120,11 @@ def read_optimizer(optimizer: Optimizer) -> Handover:
             "hvd.DistributedOptimizer (with Keras 3, hvd_sparse.keras.DistributedOptimizer)"
         )
     optimizer = inner_of(optimizer)
-    update, memories = update_of(optimizer), ()  # type: tuple[Value, tuple[type, ...]]
-    if update in updates_of("SGD"):
-        memories = OF_SGD
-    elif update in updates_of("Muon"):
-        memories = OF_MUON
-    elif update in updates_of("Adam", "AdamW", "Nadam"):
-        memories = OF_ADAM
+    memories: tuple[type, ...] = ()
+    adams = ("Adam", "AdamW", "Nadam")
+    for names, kinds in ((("SGD",), OF_SGD), (("Muon",), OF_MUON), (adams, OF_ADAM)):
+        if update_of(optimizer) in updates_of(*names):
+            memories = kinds
     if memories:
         refuse_clipping(optimizer, with_options_of(optimizer, memories[0]()))
     return Handover(type(optimizer).__name__, memories)
@@ -151,7 +143,6 @@ def as_options(numbers: Mapping[str, float]) -> Settings:
 
 
 def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
-    """Return the rates of a run of so many steps, or the first rate if ``steps`` is None."""
     if scheduler is not None:
         raise InvalidOption(
             f"scheduler is {type(scheduler).__name__}: a Keras schedule is found in the optimizer; "
@@ -163,7 +154,7 @@ def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
         held = getattr(optimizer, "_hyper", {}).get("learning_rate")
     if callable(held) and hasattr(held, "get_config"):
         if steps is not None:
-            return Rates(_path_of(held, steps), is_foreseen=True)
+            return foreseen(partial(_path_of, held), steps)
         return first_rates([float(held(0))], "steps= was not given")
     return first_rates([float(tf.convert_to_tensor(optimizer.learning_rate))], None)
 
@@ -171,16 +162,12 @@ def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
 def _path_of(schedule: Value, steps: int) -> list[list[float]]:
     @tf.function
     def all_rates() -> tf.Tensor:
-        return tf.map_fn(
-            lambda step: tf.cast(schedule(step), tf.float32),
-            tf.range(steps),
-            fn_output_signature=tf.float32,
-        )
+        def rate(step: tf.Tensor) -> tf.Tensor:
+            return tf.cast(schedule(step), tf.float32)
 
-    try:
-        return [[float(rate)] for rate in all_rates().numpy()]
-    except Exception as error:
-        refuse_path(error, steps)
+        return tf.map_fn(rate, tf.range(steps), fn_output_signature=tf.float32)
+
+    return [[float(rate)] for rate in all_rates().numpy()]
 
 
 # -- the optimizer that calls ---------------------------------------------------------------------
@@ -194,30 +181,6 @@ def calling_optimizer() -> Optimizer:
             if hasattr(caller, "get_config"):
                 return caller
     return None
-
-
-def habits_of(optimizer: Optimizer) -> str | None:
-    """Return the feature of a Keras optimizer that sparse gradients spoil, as text, or None."""
-    with tf.init_scope():  # the configuration holds values, which do not exist inside a graph
-        config = inner_of(optimizer).get_config()
-    if config.get("momentum"):
-        return f"momentum {config['momentum']}"
-    if "beta_1" in config:
-        return f"beta_1 {config['beta_1']}"
-    is_adaptive = not {"rho", "initial_accumulator_value"}.isdisjoint(config)
-    return "steps that it adapts to the gradients" if is_adaptive else None
-
-
-def refuse_momentum(optimizer: Optimizer) -> None:
-    """Refuse an optimizer with momentum behind a memory that applies it already."""
-    what = habits_of(optimizer)
-    if what is not None and what.startswith(("momentum", "beta_1")):
-        raise InvalidOption(
-            f"the optimizer has {what}, and momentum correction applies momentum already: doubled "
-            "momentum diverges; "
-            "give the optimizer to Compression.<method>(..., optimizer=optimizer), or use SGD "
-            "without momentum"
-        )
 
 
 def refuse_clipping(optimizer: Optimizer, memory: Value) -> None:

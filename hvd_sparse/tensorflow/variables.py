@@ -187,6 +187,28 @@ class CallSite:
     variables: Sequence[Value] | None = None
     scales: tuple[float, float] = (1.0, 1.0)
 
+    def place(self, tensor: object, local: Report, group: list[int] | None) -> None:
+        """Find the tensor in the lists of Horovod's frame; ``group`` has the positions asked for.
+
+        The gradient of `a + b` is one object for both, and Horovod asks for each in list order. The
+        count of calls lives on the tensor and so ends with its graph; an id would be reused.
+        """
+        gradients, variables = local.get("grads"), local.get("vars")
+        if not isinstance(gradients, (list, tuple)) or not isinstance(variables, (list, tuple)):
+            return
+        if len(gradients) != len(variables):
+            return
+        self.gradients, self.variables = gradients, variables
+        positions = range(len(gradients)) if group is None else group
+        owners = tuple(i for i in positions if gradients[i] is tensor)
+        if len(owners) > 1:
+            calls = getattr(tensor, CALLS, Counter())
+            self.variable = variables[owners[calls[owners] % len(owners)]]
+            calls[owners] += 1
+            setattr(tensor, CALLS, calls)
+        elif owners:
+            self.variable = variables[owners[0]]
+
 
 def find_call_site(tensor: object, process_set: ProcessSet) -> CallSite:
     """Return Horovod's current call, and refuse those that no compressor can serve.
@@ -217,38 +239,23 @@ def find_call_site(tensor: object, process_set: ProcessSet) -> CallSite:
             site.together = tensors
         # AutoGraph compiles Horovod's functions anew, and puts "tf__" before their names.
         if frame.f_code.co_name.removeprefix("tf__") == "allreduce_grads":
-            _place(site, tensor, local, group)
+            site.place(tensor, local, group)
             break
     _check_reduction(site, process_set)
     return site
 
 
-def _place(site: CallSite, tensor: object, local: Report, group: list[int] | None) -> None:
-    gradients, variables = local.get("grads"), local.get("vars")
-    if not isinstance(gradients, (list, tuple)) or not isinstance(variables, (list, tuple)):
-        return
-    if len(gradients) != len(variables):
-        return
-    site.gradients, site.variables = gradients, variables
-    positions = range(len(gradients)) if group is None else group
-    owners = tuple(i for i in positions if gradients[i] is tensor)
-    if owners:
-        turn = _times_asked(tensor, owners) % len(owners) if len(owners) > 1 else 0
-        site.variable = variables[owners[turn]]
-
-
-def _times_asked(tensor: object, owners: tuple[int, ...]) -> int:
-    """Return how often this tensor was asked for before, for these positions.
-
-    The gradient of `a + b` is one object for both, and Horovod asks for each in list order. The
-    count lives on the tensor and so ends with its graph; an id would be reused.
-    """
-    calls = getattr(tensor, CALLS, None)
-    if calls is None:
-        calls = {}
-        setattr(tensor, CALLS, calls)
-    calls[owners] = calls.get(owners, -1) + 1
-    return int(calls[owners])
+def _check_reduction(site: CallSite, process_set: ProcessSet) -> None:
+    if site.op not in (None, hvd.Average, hvd.Sum):
+        raise UnsupportedReduction(
+            "Horovod's op is neither hvd.Average nor hvd.Sum, which alone can be restored: use one"
+        )
+    theirs = site.process_set
+    if theirs is not None and theirs.process_set_id != process_set.process_set_id:
+        raise RankMismatch(
+            f"the compressor's process set is {process_set}, Horovod's is {theirs}: give "
+            "process_set= to both"
+        )
 
 
 def runtime_token(variable: Value) -> Value:
@@ -296,14 +303,14 @@ def _eager_handle(variable: object) -> object | None:
     """Return the resource handle outside all graphs, the same object for every wrapper of a
     variable."""
     handle: object | None = getattr(variable, "handle", None)
-    while handle is not None:
-        graph = getattr(handle, "graph", None) if not hasattr(handle, "numpy") else None
+    while handle is not None and not hasattr(handle, "numpy"):
+        graph = getattr(handle, "graph", None)
         if graph is None:
-            return handle
+            break
         # Inside a traced function: the graph's stand-in for a handle outside.
         captures = getattr(graph, "captures", ())
         handle = next((outside for outside, inside in captures if inside is handle), None)
-    return None
+    return handle
 
 
 def spec_of_unknown(
@@ -333,19 +340,6 @@ def callers() -> Iterator[Value]:
     while frame is not None:
         yield frame
         frame = frame.f_back
-
-
-def _check_reduction(site: CallSite, process_set: ProcessSet) -> None:
-    if site.op is not None and site.op not in (hvd.Average, hvd.Sum):
-        raise UnsupportedReduction(
-            "Horovod's op is neither hvd.Average nor hvd.Sum, which alone can be restored: use one"
-        )
-    theirs = site.process_set
-    if theirs is not None and theirs.process_set_id != process_set.process_set_id:
-        raise RankMismatch(
-            f"the compressor's process set is {process_set}, Horovod's is {theirs}: give "
-            "process_set= to both"
-        )
 
 
 def refuse_xla() -> None:

@@ -40,8 +40,10 @@ from hvd_sparse.step.records import StepRun
 from hvd_sparse.types import FLOATS
 from hvd_sparse.untyped import Optimizer, Params, ProcessSet, Value
 
-FRAMES = 8
+FRAMES = 10
 """How far up Horovod's optimizer can be."""
+REDUCING = "_allreduce_grad_async"
+"""Horovod's method that compresses its argument ``p``."""
 OPERATIONS = ("Adasum", "Min", "Max", "Product")
 SAMPLES = 16
 """Entries of each gradient that are compared."""
@@ -99,7 +101,8 @@ class ParameterIndex:
             and parameter.grad.is_sparse
             and parameter.shape == gradient.shape
         ]
-        called_for = _parameter_in_frames()
+        reducing = (frame for frame in _frames() if frame.f_code.co_name == REDUCING)
+        called_for = next((frame.f_locals.get("p") for frame in reducing), None)
         for position in candidates:
             if self._named[position][1] is called_for:
                 return position
@@ -127,25 +130,13 @@ def _frames() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _parameter_in_frames() -> Value:
-    """Return the parameter that Horovod's optimizer is about to reduce; None if it is not there."""
-    for frame in _frames():
-        if frame.f_code.co_name == "_allreduce_grad_async":
-            return frame.f_locals.get("p")
-    return None
-
-
 def find_optimizer(process_set: ProcessSet) -> Optimizer:
     """Return the calling optimizer of Horovod, which must fit the compressor; None without one."""
-    for frame in _frames():
-        caller = frame.f_locals.get("self")
-        if hasattr(caller, "_allreduce_grad_async") and hasattr(caller, "process_set"):
-            _refuse_other(caller, process_set)
-            return caller
-    return None
-
-
-def _refuse_other(optimizer: Optimizer, process_set: ProcessSet) -> None:
+    callers = (frame.f_locals.get("self") for frame in _frames())
+    fits = (c for c in callers if hasattr(c, REDUCING) and hasattr(c, "process_set"))
+    optimizer = next(fits, None)
+    if optimizer is None:
+        return None
     if optimizer.process_set.process_set_id != process_set.process_set_id:
         raise RankMismatch(
             f"the compressor's process set is {process_set}, the optimizer's is "
@@ -158,6 +149,7 @@ def _refuse_other(optimizer: Optimizer, process_set: ProcessSet) -> None:
             f"the optimizer's op is hvd.{name}: use hvd.Average or hvd.Sum, which alone can be "
             "restored"
         )
+    return optimizer
 
 
 def refuse_parameter(tensor: torch.Tensor) -> None:

@@ -20,12 +20,11 @@ from hvd_sparse.frontend.torch.arrays import (
     spec_of,
     vector_of,
 )
-from hvd_sparse.frontend.torch.optimizer import habits_of, refuse_momentum
 from hvd_sparse.frontend.torch.results import Results
 from hvd_sparse.frontend.torch.ways import DEVICE, HOST, say_experimental, say_ways, ways_of
 from hvd_sparse.kernels.engines import resolve_engine, resolve_engine_by_place
 from hvd_sparse.memories._directions import DirectionState, Moments
-from hvd_sparse.optimizer_memory import Rates, warn_of_rare_entries
+from hvd_sparse.optimizer_memory import Rates, judge
 from hvd_sparse.plan.measuring import HidingPolicy
 from hvd_sparse.plan.policy import Policy, waiting
 from hvd_sparse.state.checkpoint_file import with_arrays
@@ -192,14 +191,7 @@ class ParameterCompressor(Compressor):
 
     def _judge(self, optimizer: Optimizer) -> None:
         """Refuse, or warn of, an optimizer that receives the gradients and was not handed over."""
-        if self.configuration.memory.counts_votes:
-            return  # votes know no size, so that momentum behind them is the optimizer's own affair
-        if self.configuration.memory.finishes:
-            refuse_momentum(optimizer)
-        elif not self.is_forewarned:
-            found = [habit for habit in map(habits_of, optimizer.param_groups) if habit is not None]
-            if found:
-                warn_of_rare_entries(self.configuration, found[0])
+        judge(self.configuration, optimizer.param_groups, is_forewarned=self.is_forewarned)
 
     # -- what users read --------------------------------------------------------------------------
 
