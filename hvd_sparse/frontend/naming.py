@@ -44,7 +44,9 @@ class Naming:
             process_set = self.place.partition(".")[2]
             of_set = "" if process_set in ("", "0") else f".set{process_set}"
             number = f".{self._number}" if self._number else ""
-            self.name = f"{_digest(specs)}{of_set}{number}"
+            text = "\n".join(f"{spec.key} {spec.shape} {spec.dtype}" for spec in specs)
+            digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+            self.name = f"{digest}{of_set}{number}"
         if _LIVE.get(self.name) not in (None, self):
             gc.collect()  # an unreferenced compressor may still be registered
         if _LIVE.get(self.name) not in (None, self):
@@ -76,11 +78,6 @@ class Naming:
             del _LIVE[self.name]
         if _NUMBERS[self.place].get(self._number) is self._claim:
             del _NUMBERS[self.place][self._number]
-
-
-def _digest(specs: Sequence[TensorSpec]) -> str:
-    text = "\n".join(f"{spec.key} {spec.shape} {spec.dtype}" for spec in specs)
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def check_keys(names: Sequence[str]) -> None:

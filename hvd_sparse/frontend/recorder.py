@@ -275,27 +275,21 @@ class Outlet:
         ]
         self._jobs: queue.Queue[Report | None] = queue.Queue(MOST_WAITING)
         self._is_over = self._has_dropped = False
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="hvd_sparse telemetry", daemon=True)
+        if self._targets:
+            self._thread.start()
 
     def _names(self) -> str:
         return ", ".join(target.name for target in self._targets)
 
     @property
     def is_open(self) -> bool:
-        """Return whether any writer is open."""
         return bool(self._targets) and not self._is_over
 
     def put(self, record: Report) -> None:
         """Queue a record for all writers, without waiting."""
-        with self._lock:
-            if not self.is_open:
-                return
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="hvd_sparse telemetry", daemon=True
-                )
-                self._thread.start()
+        if not self.is_open:
+            return
         try:
             self._jobs.put_nowait(record)
         except queue.Full:
@@ -336,16 +330,9 @@ class Outlet:
 
     def close(self) -> None:
         """Write pending records, close the writers, and accept no more; with a time limit."""
-        with self._lock:
-            if self._is_over:
-                return
-            self._is_over, thread = True, self._thread
-        if thread is threading.current_thread():  # garbage is collected in any thread
-            return
-        if thread is None:
-            for target in self._targets:
-                with contextlib.suppress(Exception):  # no record was written
-                    target.close()
+        was_over, self._is_over, thread = self._is_over, True, self._thread
+        # Garbage is collected in any thread.
+        if was_over or not thread.is_alive() or thread is threading.current_thread():
             return
         with contextlib.suppress(queue.Full):
             self._jobs.put(None, timeout=LAST_S)
