@@ -22,8 +22,7 @@ from hvd_sparse.untyped import Option
 logger = logging.getLogger("hvd_sparse")
 
 COSTS_ACCURACY_AT = 0.01
-"""Densities up to this one were measured to cost accuracy where momentum meets plain error
-feedback."""
+"""Highest density at which momentum with plain error feedback was measured to cost accuracy."""
 KEPT = ("masking", "clip_norm")
 """Options of a memory that are no optimizer's."""
 OF_SGD: tuple[type, ...] = (MomentumFeedback, MomentumCorrection)
@@ -39,21 +38,16 @@ SLACK = 0.05
 
 @dataclass(frozen=True)
 class Handover:
-    """The demands of an optimizer on a memory.
-
-    name : the optimizer's class
-    memories : kinds of memories that do its work, the first by default; empty if there is none
-    """
+    """An optimizer's class, and the kinds of memories that do its work, the default first."""
 
     name: str
     memories: tuple[type, ...]
 
     def join(self, given: object) -> object:
-        """Return the memory to use, given the option ``memory``, with the optimizer's own options
-        at their defaults; InvalidOption if it does not fit the optimizer.
+        """Return the memory for the option ``memory``; InvalidOption if it does not fit.
 
-        The optimizer supplies its options at every step.  In the configuration they would tie a
-        checkpoint to the momentum that a schedule had reached.
+        The optimizer's own options stay at their defaults: it supplies them at every step, and a
+        checkpoint is not tied to the momentum that a schedule had reached.
         """
         if not self.memories:
             logger.warning(
@@ -81,8 +75,7 @@ class Handover:
 def judge(
     configuration: Configuration, settings: Iterable[Mapping[str, Option]], *, is_forewarned: bool
 ) -> None:
-    """Refuse or warn of an optimizer that gets the gradients and was not handed over, by the
-    settings of its parameter groups."""
+    """Refuse or warn of an optimizer that was not handed over, by its groups' settings."""
     memory = configuration.memory
     if memory.counts_votes:
         return  # votes know no size, so that momentum behind them is the optimizer's own affair
@@ -124,10 +117,8 @@ def warn_of_rare_entries(configuration: Configuration, what: str) -> None:
 
 @dataclass(eq=False)
 class Rates:
-    """Reference rates by parameter group.
-
-    path : predicted rates by step and group, if ``is_foreseen``; or only the first rates
-    """
+    """Reference rates by parameter group.  ``path`` holds the predicted rates by step and group if
+    ``is_foreseen``, else only the first rates."""
 
     path: Sequence[Sequence[float]]
     is_foreseen: bool
@@ -143,8 +134,7 @@ class Rates:
                 )
 
     def pace(self, rate: float, group: int, step: int) -> Pace:
-        """Return the optimizer's present rate, at a tensor's completed steps, with its
-        reference."""
+        """Return the rate at a tensor's completed steps, with its reference."""
         if group >= len(self._references):  # added to the optimizer later
             return Pace(rate, rate, is_mean=False)
         if self.is_foreseen and not self._has_warned and self._is_off(rate, group, step):
@@ -176,10 +166,8 @@ class Rates:
 
 
 def first_rates(rates: Sequence[float], why: str | None) -> Rates:
-    """Return reference rates for a run whose rates are not known in advance.
-
-    why : the reason, for a warning; None if the rates are probably constant
-    """
+    """Return reference rates for a run whose rates are unknown; warn of the reason ``why``, None if
+    they are probably constant."""
     if why is not None:
         logger.warning(
             "the density follows the learning rate, whose mean over the run is not known in "

@@ -19,11 +19,8 @@ _NUMBERS: dict[str, dict[int, object]] = {}
 
 
 class Naming:
-    """The name of one compressor.
-
-    place : text that identifies process set and frontend
-    given : the option ``name``
-    """
+    """The name of one compressor.  ``place`` identifies process set and frontend; ``given`` is the
+    option ``name``."""
 
     def __init__(self, place: str, given: str | None) -> None:
         self.place, self._claim = place, object()
@@ -35,9 +32,8 @@ class Naming:
     def take(self, specs: Sequence[TensorSpec]) -> str:
         """Settle and return the name; InvalidOption if another live compressor has it.
 
-        A default name contains the compressor's number in order of creation, which is the same on
-        all ranks. A name becomes free only when the compressor is closed, because ranks do not
-        collect garbage at the same time.
+        A name becomes free when the compressor is closed, because ranks do not collect garbage at
+        the same time.
         """
         if not self._given:
             # Equal models differ by number, and those of several process sets by the set.
@@ -59,12 +55,11 @@ class Naming:
         return self.name
 
     def meeting_place(self) -> str:
-        """Return the name of a new handshake: its number in this world, the same on every rank.
+        """Return the name of a new handshake, the same on every rank.
 
-        Handshakes are numbered by the order of first gradients. Names depend on the model, whose
-        differences the handshake must find; in the order of creation ranks would wait for a
-        compressor that only one rank made. A compressor's second handshake means that an elastic
-        restart made a new world, so the numbers start again.
+        Handshakes are numbered by the order of first gradients: names depend on the model, whose
+        differences the handshake must find, and one rank alone may make a compressor. A second
+        handshake means that an elastic restart made a new world, so the numbers start again.
         """
         met = _MET.setdefault(self.place, [])
         if self._claim in met:

@@ -1,7 +1,5 @@
-"""Telemetry: measures one step at every interval, and passes a record to the writers.
-
-Between those steps it only counts steps and notes the sent entries, which staleness needs.  The
-writers run in a separate thread, so that training never waits.
+"""Telemetry: measures one step at every interval, and passes a record to the writers, which run in
+a separate thread.  Between those steps it only counts steps and notes the sent entries.
 """
 
 from __future__ import annotations
@@ -41,9 +39,7 @@ Span = tuple[str, str, float, float]
 
 class Recorder:
     """Makes the records of one compressor on one rank, every ``every`` steps and at the first.
-
-    find_lagging : returns the ranks behind this one; called in a separate thread
-    """
+    ``find_lagging`` returns the ranks behind this one; a separate thread calls it."""
 
     def __init__(
         self,
@@ -106,7 +102,6 @@ class Recorder:
         threading.Thread(target=ask, name="hvd_sparse lag", daemon=True).start()
 
     def log(self, step: int | None, metrics: dict[str, Option]) -> None:
-        """Hand the program's own metrics to the writers."""
         number = self.steps() if step is None else step
         self._outlet.put(stamped("metrics", number, self._began_s, numbers_of(metrics)))
 
@@ -229,8 +224,7 @@ def _finite(value: float) -> float | None:
 
 
 def _seconds_of(spans: Iterable[Span]) -> dict[str, dict[str, float]]:
-    """Return the seconds of each kind of span by tensor; those of a message count for each
-    member."""
+    """Return the seconds of each kind of span by tensor; a message's count for each member."""
     found: dict[str, dict[str, float]] = {kind: defaultdict(float) for kind in SPANS}
     for kind, whose, start_s, end_s in list(spans):
         # "hvd_sparse.NAME.INDEX: KEY, KEY"
@@ -253,8 +247,6 @@ def union(spans: Iterable[Span]) -> float | None:
 
 
 class Target(NamedTuple):
-    """An open writer: its name, its functions, and the remedy when it fails."""
-
     name: str
     write: Callable[[Report], object]
     close: Callable[[], object]
@@ -262,10 +254,7 @@ class Target(NamedTuple):
 
 
 class Outlet:
-    """The open writers of one rank.
-
-    A writer that fails is closed, with one warning that names the writer and the remedy.
-    """
+    """The open writers of one rank; one that fails is closed, with a warning."""
 
     def __init__(self, writers: Sequence[Writer | Function], place: Place) -> None:
         self._targets = [

@@ -1,8 +1,7 @@
 """Handed-over Keras optimizers: the compressor's memory does their work, and they apply the result.
 
-The optimizer's variables for moments are idle meanwhile.  They are filled from the memory where a
-program asks for them, above all to save them, so that plain Keras can go on from there.  Values
-that a program writes into them, the memory takes over in the next step.
+Their variables for moments are filled from the memory when a program asks for them, for example to
+save them.  Values that a program writes into them are the memory's from the next step on.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ LISTS = {
 }
 """Attributes of Keras's optimizers that hold moments, by the names of memories' arrays."""
 OVERWRITTEN = 1e-30
-"""Momentum for a step without any in Keras 2, whose velocity is the gradient then.  Memories, as
-torch and Keras 3, leave the velocity as it is at a momentum of 0."""
+"""Momentum for a step without any in Keras 2, whose velocity is the gradient then; memories, torch
+and Keras 3 leave the velocity as it is."""
 
 # -- classes that an optimizer gets ---------------------------------------------------------------
 
@@ -113,8 +112,7 @@ class ApplyingLegacy(Applying):
 
 
 class Follower:
-    """Source of the settings that the memory needs, above all the learning rate of the step; it
-    also copies moments between the memory and the optimizer's variables.
+    """Gives the memory the optimizer's settings, and copies moments between the two.
 
     met : positions of the variables whose gradients come through the compressor
     rates : reference rates, if densities follow the learning rate
@@ -162,11 +160,8 @@ class Follower:
         paths: Sequence[str],
         averaged: Callable[[int], int],
     ) -> None:
-        """Serve a compressor's step, now that its variables and their Keras paths are known.
-
-        averaged : returns over how many ranks the optimizer's gradients of a tensor are averaged,
-            and the memory's are not
-        """
+        """Serve a compressor's step.  ``averaged`` returns the number of ranks over which the
+        optimizer's gradients of a tensor are averaged, and the memory's are not."""
         self._step, self._index, self._paths, self._averaged = step, index, paths, averaged
         self._to_look = set(range(len(index.variables)))
         step.settings_of = self._settings_of
@@ -193,8 +188,7 @@ class Follower:
         self._optimizer = caller
 
     def check(self, gradient: Value, variable: Value) -> None:
-        """Refuse to apply a gradient that came through no compressor, and so lacks the memory's
-        momentum."""
+        """Refuse to apply a gradient that came through no compressor: it lacks the momentum."""
         self._is_eager, self._traced = tf.executing_eagerly(), self._constants()
         if gradient is None:
             return
@@ -214,11 +208,10 @@ class Follower:
             )
 
     def beside(self, scale: tf.Tensor) -> tf.Tensor:
-        """Return the loss scale, followed by this step's learning rate and the memory's
-        hyper-parameters.
+        """Return the loss scale, the step's learning rate and the memory's hyper-parameters.
 
-        All are read in the graph, because a function called by the graph could see the step counter
-        before or after the optimizer advances it, and not alike on all ranks.
+        The graph reads them: a function that it calls may see the step counter before or after the
+        optimizer advances it, which differs between ranks.
         """
         optimizer = self._optimizer
         rate = self._rate()  # first: the legacy optimizers make their variables for it
@@ -271,7 +264,7 @@ class Follower:
         return float(self._settings["rate"])
 
     def factors(self) -> tuple[float, float]:
-        """Return by how much the optimizer multiplies results and values to update a variable."""
+        """Return the optimizer's factors of results and of values in an update."""
         return self.rate, self.rate * float(getattr(self._optimizer, "weight_decay", None) or 0.0)
 
     def _settings_of(self, position: int) -> Settings:
@@ -328,8 +321,7 @@ class Follower:
         self._filled_at.clear()
 
     def show(self, optimizer: Optimizer) -> None:
-        """Copy this rank's moments into the optimizer's variables, which the next step reads back;
-        nothing while a graph is traced."""
+        """Copy this rank's moments into the optimizer's variables, except into a graph."""
         if self._step is None or not tf.executing_eagerly():
             return
         with self._lock:
@@ -389,10 +381,8 @@ def _warn_of_moments(optimizer: Optimizer, loss: str) -> None:
 
 
 def _slots_of(optimizer: Optimizer, variable: Value) -> dict[str, Value]:
-    """Return an optimizer's moments of a variable, by the names of memories' arrays.
-
-    There are none before it is built, and none of a Muon, whose ranks have different momenta.
-    """
+    """Return an optimizer's moments of a variable, by the names of memories' arrays; none before it
+    is built, and none of a Muon, whose ranks have different momenta."""
     if hasattr(optimizer, "adam_lr_ratio"):  # Muon
         return {}
     if hasattr(optimizer, "_slots"):  # of the legacy optimizers

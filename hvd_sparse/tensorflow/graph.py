@@ -1,5 +1,4 @@
-"""What a graph is built of: the messages of Horovod's groups, and the branches of
-``Compression.auto``, whose policy chooses one in each step."""
+"""The parts of a graph: messages, and the branches of ``Compression.auto``."""
 
 from __future__ import annotations
 
@@ -43,11 +42,8 @@ class GraphOwner(Owner, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Branches:
-    """The ways of a step in a graph (sparse, dense, fp16), of which all ranks take ``way``.
-
-    Collectives of the other branches are not submitted.  If ``is_timed``, ``note_end`` is called
-    when a result has arrived.
-    """
+    """The branches of a step.  All ranks take the branch ``way``, and submit only its collectives.
+    If ``is_timed``, ``note_end`` is called when a result has arrived."""
 
     owner: GraphOwner
     site: CallSite
@@ -89,9 +85,8 @@ class Branches:
 class GraphBucket:
     """The tensors of one message, while a graph is traced.
 
-    Horovod hands over all tensors of a group before it requests the first result, in the same
-    graph.  So a group's message is built when the first result is requested, and the message of a
-    single tensor at once.  Without ``branches`` every step is sparse.
+    A single tensor's message is built at once.  A group's message is built when Horovod requests
+    the first result, because by then it has handed over all tensors of the group.
     """
 
     def __init__(
@@ -108,10 +103,7 @@ class GraphBucket:
     def send(
         self, spec: TensorSpec, flat: tf.Tensor, token: tf.Tensor, scale: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Add a tensor, and return the array that Horovod is to reduce for it, and its number.
-
-        InvalidOption if ``select_over`` is "group" and this cannot be one.
-        """
+        """Add a tensor, and return the array that Horovod reduces for it, and its number."""
         self._join(spec)
         functions = self._owner.functions
         function: Callable[..., Value] = functions.take if self._is_group else functions.send
@@ -150,8 +142,7 @@ class GraphBucket:
         """Return the reduced gradient of a tensor, flat; no further tensor can join."""
         if self._gathered is None:
             self._gathered = self._exchange()
-        # One function takes both, so that neither the carrier's verdict nor the messages can be
-        # overlooked: a control dependency between them does not hold inside Horovod's branches.
+        # One function takes both: a control dependency does not hold inside Horovod's branches.
         inputs = [number, reduced, self._gathered, parameter]
 
         def build() -> tf.Tensor:
@@ -200,17 +191,15 @@ class GraphBucket:
 class GraphFallback(Fallback):
     """Policy that follows a trial's verdict by a branch of the graph.
 
-    One function per step chooses the branch for all gradients of one call of Horovod.  On a dense
-    way Horovod reduces them without a carrier and without a call of Python; the step before it
-    sends all residuals along.
+    One function per step chooses the branch for all gradients of one call of Horovod.  Horovod
+    reduces the gradients of a dense branch without a carrier and without a call of Python.
     """
 
     def __init__(self, trial: Trial, *, sends_all: bool = False) -> None:
         super().__init__(trial, sends_all=sends_all)
         self._lock = threading.Lock()
         self._branches: Branches | None = None
-        # It holds nothing: operations that touch it run in the program's order, so in the same
-        # order on all ranks.
+        # Operations that touch it run in the program's order, the same on all ranks.
         with tf.init_scope(), tf.device("cpu"):
             self._order = tf.Variable(0, trainable=False, dtype=tf.int64, name="hvd_sparse_order")
 
@@ -220,10 +209,8 @@ class GraphFallback(Fallback):
         return self._branches
 
     def _build(self, owner: GraphOwner, site: CallSite) -> Branches:
-        """Build the operation that returns a step's way, outside Horovod's branches.
-
-        It waits for the last gradient of the list, which most backward passes compute first.
-        """
+        """Build the operation that returns a step's way, outside Horovod's branches; it waits for
+        the last gradient of the list, which most backward passes compute first."""
         graph = getattr(tf.compat.v1.get_default_graph(), "outer_graph", None)
         if graph is None or site.gradients is None or site.variables is None:
             raise UnsupportedInput(
@@ -286,7 +273,7 @@ class GraphFallback(Fallback):
         return are_paid
 
     def _count(self, owner: GraphOwner, positions: Sequence[int], way: int) -> None:
-        """Count the tensors and bytes of a dense way, because no other code sees them."""
+        """Count the tensors and bytes of a dense way, which no other code sees."""
         stats, ledger, nbytes = owner.step.stats, owner.watchdog.ledger, 0
         for spec in (owner.step.specs[position] for position in positions):
             nbytes += spec.numel * (2 if way == FP16 else spec.accumulator.itemsize)

@@ -28,19 +28,17 @@ from hvd_sparse.wire.padding import Padding
 logger = logging.getLogger("hvd_sparse")
 
 SPARSE, EVERYTHING, DENSE, FP16 = range(4)
-"""A step's ways: as the method says; all that was kept back along with it; as Horovod does it, as
-float32 or float16."""
+"""A step's ways: sparse; dense with the residuals; Horovod's own, in float32 or float16."""
 HOST = "/CPU:0"
 """Device of numpy's functions and our collectives, whatever device the gradients are on."""
 LONGEST_WAIT_S = 5.0
-"""Seconds for the other tensors of a step that failed; a graph that leaves out some of the traced
-ones waits this long for nothing."""
+"""Seconds for the other tensors of a step that failed."""
 NO_SPLITS = np.empty(0, np.int32)
 """Splits of an array that goes to all ranks alike."""
 WATCHED_STEPS = 100
 """Steps in which a variable is watched; each costs a copy of it."""
 ENOUGH = 3
-"""Steps of one kind before a warning: one or two may be skipped, or have a learning rate of 0."""
+"""Steps of one kind before a warning."""
 TOLERANCE = 0.02
 """Share by which roundings, and a loss scale's division, may change an update."""
 VISIBLE = 1e-4
@@ -88,9 +86,7 @@ class SealedBucket:
 class GraphFunctions:
     """The two halves of a tensor's step, called by TensorFlow's executor in any thread.
 
-    Every tensor is a bucket of its own, unless Horovod hands several over as a group: Horovod
-    reduces each gradient, or group, in a branch of its own, and no tensor can pass to another's.
-
+    A bucket is a tensor, or one of Horovod's groups: Horovod reduces each in a branch of its own.
     ``tokens`` are positions of variables, by their ``variables.runtime_token``.
     """
 
@@ -140,10 +136,8 @@ class GraphFunctions:
     ) -> tuple[np.ndarray, np.int64]:
         """Return the array to allreduce for a tensor, and the tensor's number.
 
-        gradient : flat; only read, as it is TensorFlow's own memory
+        gradient : flat; TensorFlow's own memory
         scale : of the loss, followed by the hyper-parameters of a handed-over optimizer
-        way : SPARSE or EVERYTHING
-        is_joined : the tensor shares its message with others
         """
         if self._place is None:
             self._place = self._collective.rank, self._collective.world_size
@@ -189,8 +183,7 @@ class GraphFunctions:
         return wire, np.int64(number)
 
     def seal(self, *numbers: np.int64) -> tuple[np.ndarray, np.ndarray]:
-        """Return the first array that the exchange of these tensors moves, with splits; all ranks
-        have them in the same order."""
+        """Return the first array that the exchange of these tensors moves, with splits."""
         all_numbers = tuple(map(int, numbers))
         tickets = list(map(self._tickets.__getitem__, all_numbers))
         bucket, spans = joined(tickets), self._step.spans
@@ -205,8 +198,7 @@ class GraphFunctions:
         return self.advance(numbers[0], None)
 
     def advance(self, number: np.int64, received: Value) -> tuple[np.ndarray, np.ndarray]:
-        """Return the next array that the exchange moves, with splits; at first ``received`` is
-        None."""
+        """Return the next array that the exchange moves, with splits."""
         sealed: Value = self._tickets[int(number)].extra
         request = sealed.conversation.send(received)
         splits = getattr(request, "splits", NO_SPLITS)
@@ -219,8 +211,7 @@ class GraphFunctions:
         ticket = self._tickets.pop(int(number))
         run, sealed = ticket.run, cast(SealedBucket, ticket.extra)
         run.received.update(sealed.numbers)  # all of its phases are over
-        # Another thread waits for this exchange, to raise the step's failure: zeros, which nobody
-        # will see, let it go on at once.
+        # Another thread waits for this exchange, to raise the step's failure: let it go on at once.
         if run.is_raising and ticket.position is not None:
             spec = self._step.specs[ticket.position]
             return np.zeros(spec.numel, spec.accumulator)
@@ -263,10 +254,10 @@ class GraphFunctions:
         self._step.receive(bucket, arrivals)
 
     def _take_back(self, run: StepRun, error: Exception) -> None:
-        """Undo a step in one thread, while the step's other tensors are in other threads.
+        """Undo a step, once its tensors in other threads have passed all phases.
 
-        First wait until they have passed all phases: once this tensor raises, TensorFlow drops
-        operations that have not begun, and the other ranks would wait for them.
+        When this tensor raises, TensorFlow drops operations that have not begun, and the other
+        ranks would wait for them.
         """
         self._ledger.clear()
         if is_elastic():  # Horovod's elastic run ends in silence at errors that it does not know
@@ -291,11 +282,8 @@ class GraphFunctions:
 
 
 class Witness:
-    """Detects a program with a tape that does not apply the results, or changes them first.
-
-    It compares the smallest compressed variable, at ``position``, between steps with its expected
-    update.  ``factors`` are those of a ``Follower``; None without one.
-    """
+    """Detects a program with a tape that does not apply the results, or changes them first, from
+    the updates of the smallest compressed variable.  ``factors`` are a ``Follower``'s."""
 
     def __init__(
         self,

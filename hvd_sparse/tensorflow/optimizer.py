@@ -1,7 +1,5 @@
-"""Keras's optimizers: their versions, the memories that do their work, and what is refused.
-
-Horovod does not support Keras 3.  Keras itself is not imported here, because either version may be
-in use."""
+"""Keras's optimizers: their versions, the memories that do their work, and refusals.  Keras itself
+is not imported, because either version may be in use."""
 
 from __future__ import annotations
 
@@ -66,8 +64,8 @@ def inner_of(optimizer: Optimizer) -> Optimizer:
 
 
 def updates_of(*names: str) -> list[Value]:
-    """Return the update rules of these optimizers, in all loaded versions of Keras; of the legacy
-    ones only SGD, because no memory supports the others."""
+    """Return the update rules of these optimizers, and of the legacy SGD, in all loaded versions of
+    Keras."""
     loaded = [tf.keras.optimizers, getattr(sys.modules.get("keras"), "optimizers", None)]
     updates = [
         getattr(getattr(optimizers, name, None), "update_step", None)
@@ -88,11 +86,8 @@ def update_of(optimizer: Optimizer) -> Value:
 
 
 def derive(optimizer: Optimizer, base: type, **members: Value) -> None:
-    """Give a Keras 3 optimizer a class derived from its own, with ``base`` first.
-
-    It stays the same object.  When Keras serialises it, it reports its original class, so any
-    program can load it.
-    """
+    """Give a Keras 3 optimizer a class derived from its own, with ``base`` first.  It is serialised
+    as its original class."""
     plain = optimizer.__class__
     told = {"__class__": property(lambda self: plain), "__module__": plain.__module__}
     derived = type(plain.__name__, (base, type(optimizer)), {**told, **members})
@@ -103,11 +98,10 @@ def derive(optimizer: Optimizer, base: type, **members: Value) -> None:
 
 
 def read_optimizer(optimizer: Optimizer) -> Handover:
-    """Return the work that a memory must do for a Keras optimizer; nothing is changed yet.
+    """Return the memories that can do a Keras optimizer's work; nothing is changed yet.
 
-    Weight decay stays with the optimizer, because Keras's is decoupled from the gradient.  Keras
-    multiplies the learning rate into its momentum; here it is applied afterwards, so after a change
-    of the rate, old momentum counts at the new rate.
+    Weight decay, which is decoupled from the gradient, stays with the optimizer.  The learning rate
+    is applied to the memory's momentum; Keras's own momentum includes the rate of old steps.
     """
     if not hasattr(optimizer, "get_config"):
         raise InvalidOption(

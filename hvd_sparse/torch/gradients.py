@@ -65,7 +65,6 @@ class ParameterIndex:
         ]
 
     def record(self, position: int, parameter: torch.Tensor) -> None:
-        """Remember where a parameter's gradient lies, and forget where its last one lay."""
         gradient = parameter.grad
         if gradient is None:
             return
@@ -90,10 +89,7 @@ class ParameterIndex:
         return self._find_densified(gradient)
 
     def _find_densified(self, gradient: torch.Tensor) -> int:
-        """Find the parameter of a dense copy of a sparse gradient (``sparse_as_dense``).
-
-        Horovod's calling frame has it; else it is the last hook's, or the only possible one.
-        """
+        """Find the parameter of a dense copy of a sparse gradient (``sparse_as_dense``)."""
         candidates = [
             position
             for position, (_, parameter) in enumerate(self._named)
@@ -195,8 +191,7 @@ def hold_back(cls: Value, clip: Callable[[Optimizer, list[torch.Tensor]], None])
 
 
 def clip_alone(parameters: list[torch.Tensor], bound: float) -> Value:
-    """Clip gradients before an optimizer steps, in a world of one rank, where Horovod calls no
-    compressor; return the hook's handle."""
+    """Clip gradients before optimizers step, in a world of one rank; return the hook's handle."""
     mine = set(parameters)
 
     def look(optimizer: Optimizer, *_: object) -> None:
@@ -208,10 +203,8 @@ def clip_alone(parameters: list[torch.Tensor], bound: float) -> Value:
 
 
 def check_named(named_parameters: Params) -> list[tuple[str, torch.Tensor]]:
-    """Return the parameters that can have a gradient; InvalidOption for other objects.
-
-    Frozen floats may be trained later; LoRA's int8 weights, for example, may not.
-    """
+    """Return the parameters that can have a gradient, also frozen floats; InvalidOption for other
+    objects."""
     if isinstance(named_parameters, torch.nn.Module):
         named_parameters = named_parameters.named_parameters()
     named = list(named_parameters)
@@ -269,8 +262,7 @@ class Given:
 
 
 class Changes:
-    """The gradients of a step, up to its first result. All are compared then, because results are
-    written from then on, and some gradients share memory."""
+    """The gradients of a step up to its first result, when all are compared: some share memory."""
 
     def __init__(self) -> None:
         self.given: dict[int, Given] = {}
@@ -346,8 +338,7 @@ def _memory_of(values: torch.Tensor) -> np.ndarray:
 def _owns_version(gradient: torch.Tensor) -> bool:
     """Return whether writing to other tensors leaves a gradient's version as it is.
 
-    Parts of one buffer, as of concatenated parameters, share their version. That shows in the
-    memory only until it is replaced, so the answer is kept as long as the tensor lives.
+    Parts of one buffer share their version, also when their memory is replaced later.
     """
     if gradient.is_inference() or gradient._is_view():
         return False

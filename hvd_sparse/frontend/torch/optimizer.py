@@ -28,8 +28,8 @@ OF_SCHEDULERS = "_wrapped_by_lr_sched"
 
 
 def read_optimizer(optimizer: Optimizer) -> Handover:
-    """Return the work that a memory must do for an optimizer, which stays as it is; InvalidOption
-    for other objects and for settings that no memory supports."""
+    """Return the memories that can do an optimizer's work; InvalidOption for other objects and for
+    settings that no memory supports."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise InvalidOption(
             f"optimizer is {type(optimizer).__name__}: give a torch.optim.Optimizer, or leave it "
@@ -151,9 +151,8 @@ def is_decoupled(optimizer: torch.optim.Optimizer, group: Mapping[str, Option]) 
 
 
 def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
-    """Return the rates of a run, of which ``steps`` are the calls of ``scheduler.step()``;
-    InvalidOption for a scheduler that is another optimizer's, none, or under way.  Nothing is
-    changed."""
+    """Return the rates of a run with ``steps`` calls of ``scheduler.step()``; InvalidOption for
+    another optimizer's scheduler, and for one that is under way."""
     now = [float(group["lr"]) for group in optimizer.param_groups]
     if scheduler is None:
         changes = any("initial_lr" in group for group in optimizer.param_groups)
