@@ -105,9 +105,10 @@ class GraphBucket:
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Add a tensor, and return the array that Horovod reduces for it, and its number."""
         self._join(spec)
-        functions = self._owner.functions
-        function: Callable[..., Value] = functions.take if self._is_group else functions.send
-        moved = [] if self._is_group else self._moved(0)
+        function: Callable[..., Value] = self._owner.functions.send
+        moved = self._moved(0)
+        if self._is_group:
+            function, moved = partial(function, is_joined=True), []
         inputs = [flat, token, scale]
         if self._branches is not None:
             inputs.append(self._branches.way)

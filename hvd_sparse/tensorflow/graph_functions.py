@@ -119,22 +119,16 @@ class GraphFunctions:
         self._place = None
 
     def send(
-        self, gradient: np.ndarray, token: Value, scale: Value, way: Value = SPARSE
-    ) -> tuple[np.ndarray, np.int64, np.ndarray, np.ndarray]:
-        """``take`` and ``seal`` a tensor outside groups."""
-        wire, number = self.take(gradient, token, scale, way, is_joined=False)
-        return wire, number, *self.seal(number)
-
-    def take(
         self,
         gradient: np.ndarray,
         token: Value,
         scale: Value,
         way: Value = SPARSE,
         *,
-        is_joined: bool = True,
-    ) -> tuple[np.ndarray, np.int64]:
-        """Return the array to allreduce for a tensor, and the tensor's number.
+        is_joined: bool = False,
+    ) -> tuple[Value, ...]:
+        """Return the array to allreduce for a tensor, and the tensor's number, followed by ``seal``
+        unless the tensor ``is_joined`` with others.
 
         gradient : flat; TensorFlow's own memory
         scale : of the loss, followed by the hyper-parameters of a handed-over optimizer
@@ -180,9 +174,10 @@ class GraphFunctions:
                 self._owed[position] = ticket.run
         if self.recorder is not None and len(ticket.run.entered) >= len(self.traced):
             self.recorder.submitted(ticket.run)
-        return wire, np.int64(number)
+        told = wire, np.int64(number)
+        return told if is_joined else told + self.seal(number)
 
-    def seal(self, *numbers: np.int64) -> tuple[np.ndarray, np.ndarray]:
+    def seal(self, *numbers: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the first array that the exchange of these tensors moves, with splits."""
         all_numbers = tuple(map(int, numbers))
         tickets = list(map(self._tickets.__getitem__, all_numbers))
@@ -197,7 +192,7 @@ class GraphFunctions:
             ticket.extra = sealed
         return self.advance(numbers[0], None)
 
-    def advance(self, number: np.int64, received: Value) -> tuple[np.ndarray, np.ndarray]:
+    def advance(self, number: int, received: Value) -> tuple[np.ndarray, np.ndarray]:
         """Return the next array that the exchange moves, with splits."""
         sealed: Value = self._tickets[int(number)].extra
         request = sealed.conversation.send(received)
