@@ -32,11 +32,9 @@ from hvd_sparse.untyped import Optimizer, Value
 class KerasState(WithCompressor, elastic.TensorFlowKerasState):  # type: ignore[misc]
     """Elastic state of a Keras 3 model, its optimizer, and their compressor.
 
-    It commits, restores and broadcasts weights and optimizer, as numpy arrays.  States of random
-    generators stay each rank's own, and so do metrics.
-
-    The optimizer is built here if the first step has not done so, because a worker that joins needs
-    as many variables as the others.
+    It commits, restores and broadcasts weights and optimizer.  States of random generators and
+    metrics stay each rank's own.  An optimizer that is not built yet is built here, because a
+    worker that joins needs as many variables as the others.
 
     Parameters
     ----------

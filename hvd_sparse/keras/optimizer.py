@@ -132,11 +132,8 @@ class _Distributed:
 
 
 class _Reducing(_Distributed):
-    """An optimizer that reduces gradients before it clips and applies them.
-
-    Keras calls ``_clip_gradients`` with all gradients of an update, unscaled and accumulated, and
-    only if there is an update; the counter of batches decides that, the same on all ranks.
-    """
+    """An optimizer that reduces gradients before it clips and applies them.  Keras calls
+    ``_clip_gradients`` with all gradients of an update, unscaled and accumulated."""
 
     def apply(self, grads: Sequence[Value], trainable_variables: Value = None) -> None:
         _refuse_inside_scaling(self)
@@ -170,8 +167,7 @@ class _Reducing(_Distributed):
 
 
 class _ReducingScaled(_Distributed):
-    """A ``LossScaleOptimizer`` that reduces gradients first, so that all ranks see NaN and Inf at
-    the same batches."""
+    """A ``LossScaleOptimizer`` that reduces gradients before it looks for NaN and Inf."""
 
     def apply(self, grads: Sequence[Value], trainable_variables: Value = None) -> None:
         own: Optimizer = self
@@ -183,10 +179,8 @@ class _ReducingScaled(_Distributed):
 
 
 class _Agreeing(_Distributed):
-    """A ``LossScaleOptimizer`` that asks all ranks whether their gradients are finite.
-
-    The optimizer inside accumulates batches, and alone knows when there is an update: it reduces.
-    """
+    """A ``LossScaleOptimizer`` that asks all ranks whether gradients are finite; the optimizer
+    inside accumulates batches, and reduces."""
 
     _hvd_sparse_process_set: ProcessSet
 

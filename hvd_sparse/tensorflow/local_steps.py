@@ -37,9 +37,9 @@ class LocalSteps(LocalStepsBase):
     Notes
     -----
     Collective: it broadcasts rank 0's variables, because all ranks must start from one anchor.
-    Variables that are not trainable now are not exchanged, so make this object before you freeze a
-    layer that will be trained later. A model or a callable is checked at every exchange, and a
-    layer unfrozen since is an error; a list cannot be checked.
+    Variables that are not trainable now are not exchanged: freeze a layer that will be trained
+    later after you make this object. If a model or a callable was given, a layer unfrozen since is
+    an error at the next exchange.
 
     Paper: sarfi2025sparseloco, douillard2023diloco.
 
@@ -121,16 +121,11 @@ class LocalSteps(LocalStepsBase):
         }
 
     def load_state_dict(self, state: Report) -> None:
-        """Load this rank's state; load the model and the local optimizer separately.
-
-        Parameters
-        ----------
-        state : this rank's ``state_dict()``
+        """Load this rank's ``state_dict()``; load the model and the local optimizer separately.
 
         Raises
         ------
-        RankMismatch : it belongs to another model or configuration; the message lists the
-            differences
+        RankMismatch : it belongs to another model or configuration
         """
         self.compressor.load_state_dict(state["compressor"])
         self.taken = state["taken"]

@@ -124,12 +124,7 @@ class LocalSteps(LocalStepsBase):
         )
 
     def step(self, closure: Value = None) -> Value:
-        """Take a step of the local optimizer, and exchange if it is due.
-
-        Parameters
-        ----------
-        closure : passed to the local optimizer
-        """
+        """Take a step of the local optimizer, with ``closure``, and exchange if it is due."""
         self._refuse_unfrozen()
         loss = self.optimizer.step(closure)
         self.advance()
@@ -173,16 +168,12 @@ class LocalSteps(LocalStepsBase):
 
     @torch.no_grad()
     def load_state_dict(self, state: State) -> None:
-        """Load this rank's state; load the model and the local optimizer separately.
-
-        Parameters
-        ----------
-        state : this rank's ``state_dict()``
+        """Load this rank's ``state_dict()``; load the model and the local optimizer separately.
 
         Raises
         ------
         InvalidOption : it belongs to other parameters
-        RankMismatch : the compressor's state does not fit; the message lists the differences
+        RankMismatch : the compressor's state belongs to another configuration
         """
         anchors: Mapping[str, torch.Tensor] = state["anchors"]
         if list(anchors) != [name for name, _ in self._anchors]:
