@@ -43,19 +43,10 @@ from hvd_sparse.untyped import GradScaler, Optimizer, Params, ProcessSet, Report
 
 
 class TensorflowCompressor(Compressor):
-    """A stateful compressor with Horovod's ``compress`` and ``decompress``; ``Compression`` makes
-    it.
+    """A stateful compressor with Horovod's ``compress`` and ``decompress``.
 
     ``compress`` runs when a graph is traced; the operations it builds run at every step.  All state
     is numpy, outside the graphs, so retracing, branches and ``tf.function`` do not affect it.
-
-    Parameters
-    ----------
-    params : a model, a list of variables, or a callable that returns one
-    configuration : parts and options
-    process_set : Horovod's ranks of the reduction; None for all
-    grad_scaler : the loss scaler: a Keras ``LossScaleOptimizer``, or a callable
-    policy : chooses each step's way; None to compress at every step
     """
 
     functions: GraphFunctions
@@ -97,8 +88,7 @@ class TensorflowCompressor(Compressor):
         self._has_shaken_hands = False
 
     def __hash__(self) -> int:
-        """Refuse Horovod's wrapper of a Keras 3 optimizer: it would average nothing, and it only
-        ever hashes a compressor."""
+        """Refuse Horovod's wrapper of a Keras 3 optimizer, which only ever hashes a compressor."""
         caller = calling_optimizer()
         if is_optimizer_of_keras_3(caller) and type(caller).__module__ == "horovod._keras":
             raise UnsupportedInput(f"{type(caller).__name__} is an optimizer of Keras 3. {WAY_OUT}")
@@ -292,11 +282,8 @@ class TensorflowCompressor(Compressor):
     # -- the optimizer ----------------------------------------------------------------------------
 
     def take_over(self, optimizer: Optimizer) -> None:
-        """Do an optimizer's work from now on; the optimizer applies the result.  ``Compression``
-        calls it once.
-
-        In a world of one rank Horovod calls no compressor, so the optimizer stays unchanged.
-        """
+        """Do an optimizer's work from now on, where Horovod calls the compressor; the optimizer
+        applies the result."""
         if self._is_called():
             self._follower = Follower(optimizer, self.configuration.memory)
 
@@ -306,15 +293,12 @@ class TensorflowCompressor(Compressor):
             self._follower.rates = rates
 
     def _averaged(self, position: int) -> int:
-        """Return over how many ranks the optimizer's gradients of a tensor are averaged; the
-        memory's are this rank's own."""
+        """Return the number of ranks over which the optimizer's gradients are averaged."""
         return self._size_of_world() if self._is_sparse(self.step.specs[position]) else 1
 
     def scale_by(self, optimizer: Optimizer) -> None:
         """Take the loss scale from a Keras 3 ``LossScaleOptimizer``, unless a scaler was given.
-
-        None : gradients are unscaled before they come, whatever scaler was given
-        """
+        None: gradients come unscaled."""
         if optimizer is None:
             self._scaler = None
         elif not self._is_scaled:

@@ -133,8 +133,7 @@ class Follower:
         self._is_nadam = update_of(optimizer) in updates_of("Nadam")
         self._keeps_momentum = is_optimizer_of_keras_3(optimizer)
         self._last_rate = 0.0
-        self._settings: Settings = {name: getattr(memory, name) for name in self._names}
-        self._settings["rate"] = 0.0
+        self._settings: Settings = {"rate": 0.0}
         self._lock = threading.Lock()
         self._to_look: set[int] = set()
         self._written: dict[tuple[int, str], int] = {}
