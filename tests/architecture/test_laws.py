@@ -28,7 +28,6 @@ def numbered(kind: str) -> set[int]:
 
 
 def citations(text: str) -> set[tuple[str, int]]:
-    """Return what a text cites: whether a law or an invariant, and its number."""
     found = set()
     for kind, first, more in CITATION.findall(text):
         numbers = [int(first), *map(int, re.findall(r"\d+", more))]

@@ -27,7 +27,6 @@ LIGHT = {"isal"}
 
 
 def modules_after(statement: str) -> set[str]:
-    """Top-level modules that a new interpreter has loaded after a statement."""
     script = (
         f"import sys\n{statement}\nprint(*sorted({{name.split('.')[0] for name in sys.modules}}))"
     )

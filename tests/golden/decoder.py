@@ -15,8 +15,6 @@ VALUE_LETTERS = {1: "f", 2: "d"}
 
 @dataclass(frozen=True)
 class Frame:
-    """One tensor's entries; ``value_type`` is "f" for float32 and "d" for float64."""
-
     value_type: str
     numel: int
     indices: tuple[int, ...]
@@ -35,14 +33,12 @@ class Message:
 
 
 def read_frame(data: bytes) -> Frame:
-    """The one frame that the bytes are."""
     frame, rest = split_frame(data)
     assert not rest
     return frame
 
 
 def split_frame(data: bytes) -> tuple[Frame, bytes]:
-    """The frame that the bytes begin with, and the bytes behind it."""
     magic, version, codec, kind, form, numel, count, body_bytes, checksum = struct.unpack(
         "<2s4B2xIIQI4x", data[:FRAME_HEAD]
     )
@@ -65,7 +61,6 @@ def read_messages(data: bytes) -> list[Message]:
 
 
 def split_message(data: bytes) -> tuple[Message, bytes]:
-    """The message that the bytes begin with, and the bytes behind it."""
     magic, version, is_error, rank, step, configuration, members, total = struct.unpack(
         "<3sBB3xIIIIQ", data[:MESSAGE_HEAD]
     )

@@ -44,7 +44,6 @@ def test_files_are_the_bytes_that_were_committed(file):
 
 @pytest.mark.parametrize("codec", sorted(set(CODECS) - {"auto"}))
 def test_every_codec_has_payloads_of_the_current_wire_version(codec):
-    """All but the one that writes the others' frames."""
     assert any(contents.codec_of(entry).id == codec for entry in FRAMES.values())
 
 

@@ -21,8 +21,7 @@ OPTIONS = {"beta1": BETA1, "beta2": BETA2, "epsilon": EPSILON}
 
 
 def moments_of(gradients):
-    """Mean and square of gradients so far, as Kingma and Ba define them: weighted sums, in one
-    go."""
+    """Mean and square of gradients so far, as Kingma and Ba define them."""
     count = len(gradients)
     first = sum((1 - BETA1) * BETA1 ** (count - 1 - i) * g for i, g in enumerate(gradients)) / (
         1 - BETA1**count

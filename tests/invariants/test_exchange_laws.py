@@ -39,7 +39,7 @@ def reduce_once(
     ranks_per_node=1,
     kernels=reference,
 ):
-    """The same gradients at every step: what is applied at the last, and what every rank keeps."""
+    """The same gradients at every step: the last result, and what every rank keeps."""
 
     def script(collective):
         session = Session(configuration, [spec], collective, average=average, kernels=kernels)
@@ -131,8 +131,7 @@ def test_gtopk_of_disjoint_supports_is_the_top_k_of_the_sum(world_size):
 def test_oktopk_with_thresholds_refreshed_is_the_top_k_of_the_sum_of_the_ranks_top_k(
     world_size, steps
 ):
-    """Invariant 28, with the k-th entry that the authors' comparison drops; also where regions have
-    moved."""
+    """Invariant 28."""
     exchange = {"id": "oktopk", "period": 1, "least_entries": 1, "slack": 4.0}
     gradients, kept = whole_numbers(world_size), [np.zeros(SPEC.numel)] * world_size
     for _ in range(steps):
@@ -146,7 +145,6 @@ def test_oktopk_with_thresholds_refreshed_is_the_top_k_of_the_sum_of_the_ranks_t
 
 @pytest.mark.parametrize("world_size", SIZES)
 def test_oktopk_between_two_exact_steps_stays_near_k(world_size):
-    """Threshold reuse: the count drifts in a band, and is exact again after the period."""
     configuration = configured({"id": "oktopk", "period": 4, "least_entries": 1})
     gradients = worlds.normals([SPEC], 0)
 
@@ -206,7 +204,6 @@ def _selector(described):
 
 
 def test_chunks_are_those_of_the_summed_norms():
-    """Every rank chooses by the same numbers, and no rank's own choice counts."""
     gradients = whole_numbers(3)
     applied, _ = reduce_once(
         replace(worlds.configure(exchange="shared_index"), **_selector(SHARED[3][0])), gradients
@@ -261,7 +258,7 @@ def test_averages_are_divided_by_the_number_of_ranks_once(exchange, world_size):
 @pytest.mark.parametrize("exchange", EVERY, ids=str)
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5, 8])
 def test_density_one_is_the_dense_sum(exchange, world_size):
-    """Invariant 31, at every step: a threshold that is used again must not hold anything back."""
+    """Invariant 31, at every step."""
     gradients = [worlds.normals([SPEC], rank)["t"] for rank in range(world_size)]
     applied, kept = reduce_once(configured(exchange, density=1.0), gradients, steps=3)
     np.testing.assert_allclose(
@@ -272,7 +269,6 @@ def test_density_one_is_the_dense_sum(exchange, world_size):
 
 @pytest.mark.parametrize("world_size", [2, 4, 6])
 def test_hierarchical_selects_from_a_nodes_sum_part_by_part(world_size):
-    """Two ranks a node: what is applied is the top k / 2 of each half of every node's sum."""
     gradients = whole_numbers(world_size)
     applied, kept = reduce_once(configured({"id": "hierarchical", "ranks_per_node": 2}), gradients)
     expected = np.zeros(SPEC.numel)
@@ -285,7 +281,7 @@ def test_hierarchical_selects_from_a_nodes_sum_part_by_part(world_size):
 
 
 def test_hierarchical_sends_its_residual_along_on_a_dense_step():
-    """Law 1 across a warm-up: what was kept back of a node's sum is applied by the dense step."""
+    """Law 1 across a warm-up."""
     schedule = {"id": "piecewise", "boundaries": [1], "densities": [DENSITY, 1.0]}
     exchange = {"id": "hierarchical", "ranks_per_node": 2}
     gradients = whole_numbers(4)
@@ -297,7 +293,7 @@ def test_hierarchical_sends_its_residual_along_on_a_dense_step():
 
 
 def wire_bytes(configuration, world_size, steps=4, numel=64_000):
-    """Most bytes that any rank receives in a step, headers included, averaged over the steps."""
+    """Most bytes that any rank receives in a step, headers included."""
     spec = TensorSpec("t", (numel,), "float32")
 
     def script(collective):
@@ -338,8 +334,7 @@ def test_what_a_rank_receives_is_what_the_formula_says(exchange, world_size):
 
 @pytest.mark.parametrize("world_size", [2, 4, 8, 16, 32])
 def test_oktopk_receives_less_than_six_k_words_whatever_the_number_of_ranks(world_size):
-    """Its paper's bound, with 8 bytes an entry: 6 k words of 4 bytes, every message's header
-    apart."""
+    """Its paper's bound."""
     configuration = configured({"id": "oktopk", "period": 2}, density=0.05)
     headers = 2 * world_size * HEADERS
     assert wire_bytes(configuration, world_size) < 6 * 3_200 * 4 + headers

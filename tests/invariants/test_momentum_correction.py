@@ -49,7 +49,6 @@ def never_compressed(state, given, parameter):
 
 
 def corrected(send, **options):
-    """The parameter after training with one rank that sends everything."""
     state = MEMORIES.create("momentum_correction", momentum=MOMENTUM, **options).create(
         SPEC, rollback=True
     )
@@ -62,7 +61,6 @@ def corrected(send, **options):
 
 
 def sgd(momentum, nesterov=False, weight_decay=0.0):
-    """The same with an optimizer's momentum, as every framework defines it."""
     parameter, buffer = START.copy(), np.zeros(NUMEL)
     for step in range(STEPS):
         d = gradient(parameter, step) + weight_decay * parameter

@@ -39,7 +39,6 @@ def state_of(rollback: bool = True, **options: Any) -> Any:
 
 
 def step_of(state: Any, given_now: np.ndarray, density: float | None, **settings: Any) -> Any:
-    """One step that sends the largest entries: what the optimizer is given."""
     told = {"rate": 1.0, "momentum": 0.9, "nesterov": False, "weight_decay": 0.0, **settings}
     state.tune(**told)
     state.density = density

@@ -22,7 +22,6 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
 
 def update_of(gradients, *, nesterov=True, shape=SHAPE, scale=None):
-    """Muon's update with these gradients so far: its singular values go through the polynomial."""
     count = len(gradients)
     m = sum((1 - MOMENTUM) * MOMENTUM ** (count - 1 - i) * g for i, g in enumerate(gradients))
     u = (1 - MOMENTUM) * gradients[-1] + MOMENTUM * m if nesterov else m

@@ -27,7 +27,6 @@ def test_the_quantile_is_scipys(shape, probability):
 
 
 def stages_over(steps, name, **options):
-    """The number of stages that each step began with."""
     selector, memo, seen = SELECTORS.create("sidco", density=0.01, **options), None, []
     for step in range(steps):
         found = selector.find(draw(name, 5_000, seed=step), Context(memo=memo))

@@ -82,7 +82,6 @@ def watched():
 
 @pytest.fixture
 def listen():
-    """Starts ports that answer what they are told to, and closes them."""
     made = []
 
     def start(rank, answer=lambda submitted: None):

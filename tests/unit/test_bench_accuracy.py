@@ -25,8 +25,6 @@ def accuracy():
 
 
 class Trained:
-    """A matrix and a vector, whose gradients are told."""
-
     def __init__(self, kind, *told, rate=0.1, adamw=False):
         torch.manual_seed(0)
         self.network = torch.nn.Linear(COLUMNS, ROWS)
@@ -36,7 +34,6 @@ class Trained:
         self.drawn = torch.Generator().manual_seed(3)
 
     def step(self, matrices=None):
-        """Take a step with these gradients, or others; return them, [workers, rows, columns]."""
         if matrices is None:
             matrices = torch.randn(WORKERS, ROWS, COLUMNS, generator=self.drawn)
         each = iter(matrices)

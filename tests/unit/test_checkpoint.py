@@ -292,8 +292,6 @@ def test_states_of_different_steps_are_refused():
 
 
 def test_all_ranks_gather_into_one_file(tmp_path):
-    """Also where a tensor has had a step on some ranks alone."""
-
     def on_rank(collective):
         state = state_of(collective.rank)
         if collective.rank == 1:
@@ -319,7 +317,6 @@ def test_a_file_that_rank_0_cannot_write_is_an_error_on_every_rank(tmp_path):
 
 @pytest.mark.parametrize("path", ["with\0nul", "lone \ud800 surrogate", None, 7])
 def test_a_path_that_is_none_is_an_error_on_every_rank(path, tmp_path, monkeypatch):
-    """Also where it is wrong in a way that is no OSError."""
     monkeypatch.chdir(tmp_path)
 
     def on_rank(collective):
@@ -331,8 +328,6 @@ def test_a_path_that_is_none_is_an_error_on_every_rank(path, tmp_path, monkeypat
 
 
 class LostAt:
-    """A collective that fails at the given gather, as where a rank has died."""
-
     def __init__(self, collective, last):
         self._collective, self._left, self.rank = collective, last, collective.rank
         self.world_size, self.calls = collective.world_size, 0

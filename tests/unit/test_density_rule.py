@@ -50,7 +50,6 @@ def test_each_tensor_sends_what_its_own_density_asks_for(density, selector):
 
 
 def sum_of(uniform):
-    """What uniform densities send, each of the tensor that has it in the rule."""
     return {name: sent(each)[name] for name, each in zip(NAMES, uniform)}
 
 

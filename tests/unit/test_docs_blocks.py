@@ -22,8 +22,7 @@ PYTHON = blocks_for("python")
 
 
 def whole(number: int) -> str:
-    """Return a block with those before it that it goes on from; their process group is not
-    ended."""
+    """Return a block behind those that it goes on from."""
     block = PYTHON[number]
     if not block.goes_on:
         return block.text
@@ -72,7 +71,6 @@ def test_a_command_of_the_checkout_runs_in_it(block):
 
 
 def write_a_run(path: Path) -> None:
-    """Write what a user's run without a compressor has written down by itself."""
     sink = JsonLines(os.fspath(path)).open()
     for step in (1, 50, 100):
         sink.log(step=step, loss=1 / step, bytes_sent=1000)

@@ -20,7 +20,6 @@ OF_WRITERS = ("tensorboard", "wandb", "mlflow")
 
 
 def of_pyproject() -> set[tuple[str, str]]:
-    """Every package that an extra brings to users, with the extra."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     section = text.partition("[project.optional-dependencies]\n")[2].partition("\n[")[0]
     extras = dict(re.findall(r"^(\w+) = \[(.*)\]$", section, re.MULTILINE))

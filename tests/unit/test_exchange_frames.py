@@ -35,7 +35,6 @@ TEN = np.arange(10, dtype=np.float32)
 
 
 def values(count, *, body=None, **header):
-    """A frame of the first values, or of a body, that says that they are so many of 10."""
     return forged(
         TEN[:count].tobytes() if body is None else body,
         codec=VALUES,

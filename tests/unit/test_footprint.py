@@ -99,8 +99,6 @@ SIZE, LIMIT = 4, 4 * 400
 
 
 def run(configuration, steps=4):
-    """Messages by rank and step, what was applied and what is kept."""
-
     def script(collective):
         session = Session(configuration, [SPEC], collective, average=False)
         given = [worlds.integers([SPEC], collective.rank, step) for step in range(steps)]

@@ -223,7 +223,6 @@ def said_while_training(
     scaler: torch.amp.GradScaler | None = None,
     **options: Any,
 ) -> list[str]:
-    """What is logged in three steps of AdamW, the first of which has gradients of zeros."""
     model, optimizer = made("adamw")
     handle = handed(model, optimizer, **options)
     for step in range(3):
@@ -290,8 +289,6 @@ def test_nothing_is_told_where_results_are_applied_as_they_came(
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
 def test_torchs_own_muon_is_taken_over_and_goes_on_from_its_state() -> None:
-    """It computes in bfloat16, and the memory in float32."""
-
     def train(model: Any, optimizer: torch.optim.Optimizer, steps: range) -> None:
         for step in steps:
             optimizer.zero_grad()
@@ -323,10 +320,6 @@ def test_torchs_own_muon_is_taken_over_and_goes_on_from_its_state() -> None:
 
 
 def scheduled(name: str, *, first: str) -> list[torch.Tensor]:
-    """Train with a schedule, which is made before the compressor, behind it, or without one.
-
-    A schedule puts a ``step`` of the optimizer's class on the object.
-    """
     model, optimizer = made(name)
     handle = handed(model, optimizer) if first == "compressor" else None
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)

@@ -26,8 +26,7 @@ def buckets(groups):
 
 
 def train(plans, ranks=3, **options):
-    """The bits that were applied in all steps; the plan of step i is plans[i % len(plans)]; bytes
-    and messages of rank 0."""
+    """The bits that were applied and kept; the plan of step i is plans[i % len(plans)]."""
 
     def script(collective):
         configuration = worlds.configure(density=0.05, groups=plans[0], **options)

@@ -20,8 +20,6 @@ def document(configuration=None, specs=SPECS, name="model", **changes):
 
 
 def shake(world, odd_one_out, usual=None):
-    """Shake hands with another document on the last rank; every rank's outcome."""
-
     def script(collective):
         is_odd = collective.rank == collective.world_size - 1
         own = odd_one_out if is_odd else usual or document()

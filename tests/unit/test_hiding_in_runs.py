@@ -35,7 +35,6 @@ costs = st.tuples(st.floats(0, 5), st.floats(0.01, 5))
 
 
 def takes_of(messages, start_s, unit_s, sizes=6):
-    """Seconds of messages that grow with the size."""
     return start_s + unit_s * np.arange(1, sizes + 1) * np.ones((messages, 1))
 
 

@@ -30,8 +30,7 @@ PLANS = [1, 1, [["t0", "t3"], ["t1", "t2", "t4"]], 2, 50, [["t0", "t4"]], 1, 1]
 @pytest.mark.parametrize("case", MERGED, ids=str)
 @pytest.mark.parametrize("plans", [(), PLANS], ids=["one plan", "many plans"])
 def test_nothing_is_lost_and_replicas_are_the_same_bits(case, plans):
-    """Laws 1 and 2: also where gradients are missing, and where other tensors travel together in
-    mid-run."""
+    """Laws 1 and 2."""
     configuration = configure(case)
     outcomes = train(configuration, plans=plans)
     first, *others = outcomes
@@ -200,8 +199,6 @@ def test_a_steady_group_is_chosen_from_what_the_passes_took_along(rollback):
 
 
 class Told(TopK):
-    """Top-k that notes how large a vector was, and whether it was given a threshold to start at."""
-
     id = "told"
     log: ClassVar[list[tuple[int, bool]]] = []
 

@@ -69,7 +69,6 @@ def test_messages_in_another_order_than_the_ranks_are_refused():
 
 
 def test_bytes_between_the_frames_and_the_end_of_a_message_are_refused():
-    """Though every checksum is right and the length is the one announced."""
     head = struct.pack(
         "<3sBB3xIIIIQ", b"HSM", 1, 0, 0, 0, 0, 1, 32 + 4 + 4 + frame(2).size + 3
     ) + struct.pack("<I", 7)

@@ -71,8 +71,7 @@ def gather_and_sum(content):
 
 
 def padded_steps(collective, lengths):
-    """Exchange contents of these lengths, one a step; return what they brought, the lengths of the
-    blocks that left this rank, and the bytes counted for padding."""
+    """Exchange contents of these lengths; return them, the blocks' lengths, and the padding."""
     counted, blocks, brought = Counter(), [], []
     padding = Padding(lambda sent, received: counted.update(sent=sent, received=received))
     for length in lengths:

@@ -36,8 +36,7 @@ SIZES_TIMED = [100, 1_000, 10_000, 100_000, 1_000_000]
 
 
 def told(seen, gap_s=0.01, whole_s=0.0):
-    """What a rank tells whose gradients came one by one, the last registered first, of the steps
-    given by key."""
+    """What a rank tells whose gradients came one by one, the last registered first."""
     keys = [spec.key for spec in reversed(SPECS) if spec.key in seen]
     return {
         "ready": {key: gap_s * number for number, key in enumerate(keys)},
@@ -195,8 +194,6 @@ def measured(planning, rank, good):
 
 
 def run_steps(world_size, outcomes):
-    """For every rank, the number of the step that adopted a plan, and the plan."""
-
     def script(collective):
         planning = PlannedGroups(Step(CONFIGURATION, SPECS, DEFAULT, reference), "test")
         good, adopted = False, []

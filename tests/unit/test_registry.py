@@ -13,8 +13,6 @@ from hvd_sparse.registry import ALL, SELECTORS, Registry, configuration
 
 @dataclass(frozen=True)
 class Gadget:
-    """A part with one option that must be given and two that need not."""
-
     size: int
     colour: str = "red"
     range: tuple[int, int] = (1, 2)

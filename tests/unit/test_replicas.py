@@ -15,7 +15,6 @@ FAULTY = 1
 
 
 def break_memory(session, position):
-    """From now on, one bit of one tensor is another, as on a machine whose memory is faulty."""
     receiver = session.step
     finish = receiver._finish
 
@@ -50,8 +49,6 @@ def test_one_flipped_bit_is_found_after_the_next_checked_step_and_the_tensor_nam
 
 @pytest.mark.parametrize("options", [{}, {"density": 1.0, "allow_dense": True}, {"min_numel": 9}])
 def test_replicas_that_agree_go_on(options):
-    """The same results as without checks."""
-
     def script(collective):
         checked = Session(configure(check_replicas_every=2, **options), SPECS, collective)
         plain = Session(configure(**options), SPECS, collective)

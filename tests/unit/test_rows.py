@@ -76,7 +76,6 @@ def made_of(options):
 
 
 def train(collective, configuration, dtype, *, kernels, waits, scale):
-    """What every step brings, what is kept behind it, and what is counted in the end."""
     specs = worlds.tensors(*SHAPES, dtype=dtype)
     buckets = [tuple(range(len(specs)))]
     session = Session(configuration, specs, collective, buckets=buckets, kernels=kernels)
@@ -155,7 +154,6 @@ def test_the_engine_of_numpy_is_the_oracle_of_the_rows(codec, memory, dtype):
 
 
 def forged(codec, frame, body):
-    """A frame around any body, as its writer would have sealed it."""
     count, dtype = int(frame[12:16].view("<u4")[0]), np.dtype("<f4" if frame[4] == 1 else "<f8")
     return write_frame(codec.number, dtype, int(frame[8:12].view("<u4")[0]), count, [body])
 
@@ -195,7 +193,6 @@ def test_of_bodies_of_signs_rows_take_just_those_that_the_codec_takes(numel, cou
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_frame_that_is_not_whole_leaves_its_row_as_it_is(dtype):
-    """Every byte of a frame is looked at: the walk says what is wrong with it."""
     kernels, codec, numel = numba.CompiledKernels(), IndexValue(), 50
     chosen = Selection(np.array([0, 7, 49], np.uint32), np.array([1, -2, 3], dtype), numel)
     frame = codec.encode(chosen)

@@ -49,8 +49,6 @@ def bits(results):
 def test_a_step_with_nan_or_inf_is_seen_in_one_tensor_on_all_ranks_and_leaves_no_trace(
     name, tensor, bad
 ):
-    """The other steps are, bit for bit, those of a training that never had it."""
-
     def script(collective):
         def spoil(step, given):
             if step == BAD_STEP and collective.rank == FAULTY:

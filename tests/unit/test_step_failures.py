@@ -36,13 +36,10 @@ DENSE = configure(density=1.0, allow_dense=True, on_nonfinite="raise")
 
 
 def spoil_last_gradient(session, given):
-    """NaN and Inf in the last tensor that is compressed, when the others are through."""
     given["t2"][0, :2] = np.nan, np.inf
 
 
 def break_kernel(session, given):
-    """A fault of this machine's own, once, in the middle of a later tensor's step."""
-
     class Broken(Kernels):
         def accumulate_and_take(self, gradient, *others):
             if gradient.size == SPECS[1].numel:
@@ -179,8 +176,6 @@ def test_a_failure_that_shows_late_takes_back_the_tensors_that_were_through():
 
 
 def test_a_failure_takes_back_no_earlier_step():
-    """The tensors take turns: that of the failed step is not the one that was through before."""
-
     def script(collective):
         session = start(collective, SPARSE)
         session.reduce({"t0": gradients(collective, 0)["t0"]})
@@ -229,7 +224,6 @@ def test_a_cause_that_all_tensors_share_is_told_once():
 
 @pytest.mark.parametrize("on_nonfinite", ["propagate", "raise"])
 def test_a_square_that_overflows_does_not_spoil_the_only_buffer(on_nonfinite):
-    """Of a tensor that is never compressed, whose moments are made of the reduced gradient."""
     specs = worlds.tensors((8, 4))
     options = {"rollback": False, "memory": "adam_correction", "min_numel": 1000}
 

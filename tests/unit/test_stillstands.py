@@ -51,7 +51,6 @@ print(LocalWorld(2, timeout_s=1200).run(on_rank), flush=True)
 
 @pytest.fixture
 def waiting():
-    """A process in which one rank waits for another, which waits for a line of ours."""
     process = subprocess.Popen(
         [sys.executable, "-c", WAITS, str(LIMIT_S)],
         stdin=subprocess.PIPE,

@@ -48,7 +48,6 @@ def record(
 
 
 def records_of(steps: int = STEPS, **options: Any) -> tuple[list[dict[str, Any]], Any]:
-    """The records of rank 0 in a world of two, and its stats."""
     heard: list[dict[str, Any]] = []
 
     def train(collective: LocalCollective) -> Any:
@@ -134,7 +133,6 @@ def test_between_records_nothing_is_measured():
 
 
 def documented_fields() -> set[str]:
-    """Return the fields of a record's values, as the page on watching lists them."""
     docs = Path(__file__).parents[2] / "docs"
     page = (docs / "guide" / "watching.md").read_text(encoding="utf-8")
     _, _, table = page.partition("| field | meaning; None where it is not known |\n")

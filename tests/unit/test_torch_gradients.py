@@ -108,7 +108,6 @@ def test_sparse_gradients_are_watched() -> None:
 
 
 def concatenated() -> list[Any]:
-    """Two parameters whose gradients are parts of one tensor, so that they have one version."""
     parts = [nn.Parameter(torch.ones(6, 4)) for _ in range(2)]
     torch.cat(parts).exp().sum().backward()
     return parts

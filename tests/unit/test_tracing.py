@@ -182,7 +182,6 @@ def test_a_folder_or_no_path_at_all_is_refused_by_name(tmp_path, monkeypatch, se
 
 
 def ends_of_events(text):
-    """Where each event's last brace is over."""
     depth, ends = 0, []
     for place, letter in enumerate(text, 1):
         depth += {"{": 1, "}": -1}.get(letter, 0)

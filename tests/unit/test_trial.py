@@ -16,8 +16,7 @@ from hvd_sparse.step.records import StepRun
 
 
 def run(seconds, steps, ranks=3, **options):
-    """The ways of all steps and the trials; ``seconds(way, step, rank)`` is what a rank needs for a
-    step."""
+    """The ways of all steps and the trials; a rank needs ``seconds(way, step, rank)``."""
     trials = [
         Trial(**{"ways": WAYS, "steps": 5, "review_every": 0, **options}) for _ in range(ranks)
     ]
@@ -39,7 +38,6 @@ def run(seconds, steps, ranks=3, **options):
 
 
 def what_is_told(trial, last_s):
-    """What a rank will give to the gather; None if it will not ask."""
     told = []
     copy.deepcopy(trial).next(last_s, lambda mine: told.append(mine) or mine[None])
     return told[0] if told else None

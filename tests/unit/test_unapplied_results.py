@@ -28,14 +28,11 @@ def start(collective: Any, configuration: Configuration) -> Session:
 
 
 def alone(script: Callable[[Any], Any]) -> Any:
-    """Run a script on the one rank of a world; only a hang meets the limit."""
     (found,) = LocalWorld(1, 600.0).run(script)
     return found
 
 
 class Trainee:
-    """One parameter, its optimizer, and a compressor of its gradient that runs on one rank."""
-
     def __init__(self, collective: Any, **options: Any) -> None:
         self.session = start(collective, worlds.configure(density=0.1, **options))
         self.weight = nn.Parameter(torch.linspace(-1.0, 1.0, NUMEL))
@@ -43,13 +40,11 @@ class Trainee:
         self.descent = torch.optim.SGD([self.weight], lr=0.5)
 
     def reduce(self, seed: int) -> None:
-        """Run a backward pass, and put what its gradient is reduced to into the gradient."""
         given = np.random.RandomState(seed).normal(size=NUMEL).astype(np.float32)
         (self.weight * torch.from_numpy(given)).sum().backward()
         self.collect()
 
     def collect(self) -> None:
-        """Reduce what lies in the gradient's place."""
         gradient = self.weight.grad
         assert gradient is not None
         self.results.settle(0)
@@ -75,8 +70,6 @@ class Trainee:
 
 
 def played(*acts: Callable[[Trainee], object], **options: Any) -> tuple[Any, int]:
-    """What is kept back after a program, and the steps that were counted."""
-
     def script(collective: Any) -> tuple[Any, int]:
         trainee = Trainee(collective, **options)
         for act in acts:
@@ -311,8 +304,6 @@ def test_a_step_with_nan_is_not_said_to_be_thrown_away(caplog: pytest.LogCapture
 
 @pytest.mark.parametrize("case", MEMORIES, ids=str)
 def test_every_memory_goes_back(case: Any) -> None:
-    """Momentum and moments, too."""
-
     def script(collective: Any) -> list[dict[str, bytes]]:
         memory = {"id": case.id, **case.options}
         configuration = (

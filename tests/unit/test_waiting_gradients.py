@@ -27,7 +27,6 @@ CONFIGURATIONS = {
 
 
 def train(collective, options, *, waits, scale):
-    """What every step brings, and what is kept and counted; one has a gradient with NaN."""
     session = start(collective, configure(**options))
     compress = session.driver.compress
     session.driver.compress = lambda *given, **more: compress(*given, **{**more, "stays": waits})
@@ -80,8 +79,6 @@ def test_each_takes_its_own_turn_where_somebody_listens(is_heard):
 
 
 def test_a_step_that_failed_while_gradients_waited_is_not_gone_on_with():
-    """What waits then is another step's state: it is told to the others, and nothing is written."""
-
     def script(collective):
         session = start(collective, configure())
         session.reduce(worlds.normals(SPECS, collective.rank, 0))
@@ -105,8 +102,6 @@ def test_a_step_that_failed_while_gradients_waited_is_not_gone_on_with():
 
 
 def test_a_payload_that_was_altered_is_told_in_its_own_tensors_turn():
-    """A bucket's payloads are read together; the others of the bucket are added up nevertheless."""
-
     def script(collective):
         session = start(collective, configure())
         session.reduce(worlds.normals(SPECS, collective.rank, 0))

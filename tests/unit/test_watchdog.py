@@ -53,7 +53,6 @@ except ExchangeTimeout as error:
 
 @pytest.fixture
 def here():
-    """A watchdog of rank 0 that is not wound, with a tensor submitted."""
     made = Watchdog("here", 0, None)
     yield made
     made.close()
@@ -61,7 +60,6 @@ def here():
 
 @pytest.fixture
 def start_peer(monkeypatch):
-    """Starts ranks that answer alike, or not at all, and ends them."""
     open_ports, silent = [], []
     monkeypatch.setattr(watchdogs, "PATIENCE_S", 600.0)
 
@@ -82,7 +80,6 @@ def start_peer(monkeypatch):
 
 @pytest.fixture
 def ends(monkeypatch):
-    """The words with which processes end, which go on."""
     said = []
     monkeypatch.setattr(watchdogs, "say_and_exit", said.append)
     return said
