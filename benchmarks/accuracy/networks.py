@@ -29,15 +29,15 @@ def fashion_network() -> nn.Module:
     )  # fmt: skip
 
 
-class CharacterLSTM(nn.Module):
-    def __init__(self, width: int = 64, units: int = 192) -> None:
+class TextLSTM(nn.Module):
+    def __init__(self, symbols: int = CHARACTERS, width: int = 64, units: int = 192) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(CHARACTERS, width)
+        self.embedding = nn.Embedding(symbols, width)
         self.lstm = nn.LSTM(width, units, batch_first=True)
-        self.head = nn.Linear(units, CHARACTERS)
+        self.head = nn.Linear(units, symbols)
 
-    def forward(self, characters: torch.Tensor) -> torch.Tensor:
-        guesses: torch.Tensor = self.head(self.lstm(self.embedding(characters))[0])
+    def forward(self, text: torch.Tensor) -> torch.Tensor:
+        guesses: torch.Tensor = self.head(self.lstm(self.embedding(text))[0])
         return guesses
 
 

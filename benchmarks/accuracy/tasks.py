@@ -55,7 +55,7 @@ TASKS = {
     ),
     "lstm": Task(
         "LSTM", "The same text; one layer of 192 units",
-        data.scripture, networks.CharacterLSTM, 16, 1200, {"adamw": 0.008, "momentum": 1.0},
+        data.scripture, networks.TextLSTM, 16, 1200, {"adamw": 0.008, "momentum": 1.0},
     ),
     "digits": Task(
         "Digits", "scikit-learn's digits; two convolutions and two layers",
