@@ -226,7 +226,7 @@ class TorchCompressor(ParameterCompressor):
         if self._recorder is not None:
             self._recorder.submitted(run)
         if not self._is_on_devices:  # a device is not waited for here, nor what comes behind it
-            self._wait.take(self._driver.has_arrived, run.began_s)
+            self._wait.begin(self._driver.has_arrived, run.began_s)
 
     def decompress(self, tensor: torch.Tensor, ctx: Context) -> torch.Tensor:
         """Return the reduced gradient, in the dtype and memory layout of ``compress``'s

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
+from torch.autograd import Variable
 
 from hvd_sparse.collectives import sleep_until
 from hvd_sparse.collectives.horovod_torch import catch_up, why_not_on
@@ -85,6 +87,14 @@ class LastGradientWait:
 
     def __init__(self) -> None:
         self._skipped = self._to_skip = 0
+
+    def begin(self, is_done: Callable[[], bool], began_s: float) -> None:
+        """Call ``take`` when the backward pass has ended, because Horovod has the last gradient's
+        carrier only then; outside a backward pass, call it at once."""
+        if torch._C._current_graph_task_id() < 0:
+            self.take(is_done, began_s)
+        else:
+            Variable._execution_engine.queue_callback(partial(self.take, is_done, began_s))
 
     def take(self, is_done: Callable[[], bool], began_s: float) -> None:
         """Sleep until the other ranks have submitted the same collectives, or until the time limit.
