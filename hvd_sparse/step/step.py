@@ -264,7 +264,10 @@ class Step(Receiver):
         memory.step, memory.is_average = state.steps, self.reduction == "average"
         memory.density = density
         if self.settings_of is not None and self.finishes:
-            memory.tune(**self.settings_of(position))
+            settings = self.settings_of(position)
+            if settings is not state.settings:
+                memory.tune(**settings)
+                state.settings = settings
 
     def _goes_dense(self, state: TensorState, world_size: int) -> bool:
         if len(self._is_dense) >= MOST_ANSWERS:  # another density at every step

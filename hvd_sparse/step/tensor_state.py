@@ -10,6 +10,7 @@ from hvd_sparse.configuration import Configuration
 from hvd_sparse.kernels.contract import Zeros
 from hvd_sparse.memories.contract import MemoryState
 from hvd_sparse.types import Memo, Pace, Selection, TensorSpec
+from hvd_sparse.untyped import Settings
 
 MANY = 512
 """Number of entries per step from which staleness is estimated from a part of the tensor."""
@@ -28,6 +29,7 @@ class TensorState:
     selected_in : the vector of that selection: the tensor's key, or the name of a group
     exchange_memo : of the last exchange, the same on all ranks
     pace : learning rate of the step, where densities follow it; else None
+    settings : the optimizer's, to which the memory is tuned
     departures : the last step in which each entry was sent; None until telemetry asks
     """
 
@@ -52,6 +54,7 @@ class TensorState:
         self.exchange_memo: Memo = None
         self.steps = 0
         self.pace: Pace | None = None
+        self.settings: Settings | None = None
         self._new: tuple[float | None, Memo, str] = (None, None, spec.key)
         self._new_exchange_memo: Memo = None
         self._returned: Selection | None = None

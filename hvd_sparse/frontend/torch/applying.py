@@ -268,6 +268,7 @@ class Follower:
         self._compressor = compressor
         self._optimizer = optimizer
         self._groups: dict[int, int] = {}
+        self._settings: dict[int, tuple[list[Any], Settings]] = {}  # by group
         self._counted: set[int] = set()
 
     def meet(self, caller: Optimizer) -> None:
@@ -285,12 +286,13 @@ class Follower:
                 type(caller).__name__,
             )
         # loading a state gives Horovod's optimizer new groups, so positions are looked up anew
-        self._optimizer, self._groups = caller, {}
+        self._optimizer, self._groups, self._settings = caller, {}, {}
 
     def settings_of(
         self, key: str, parameter: torch.Tensor, value: Callable[[], np.ndarray]
     ) -> Settings:
-        """Return the optimizer's settings for a parameter, in the form of the memory's ``tune``."""
+        """Return the optimizer's settings for a parameter, in the form of the memory's ``tune``;
+        the same object as long as the parameter group does not change."""
         optimizer, index = self._optimizer, self._group_of(parameter)
         if index is None:
             raise InvalidOption(
@@ -298,11 +300,15 @@ class Follower:
                 "compressor the parameters that the optimizer has"
             )
         group = optimizer.param_groups[index]
-        settings = settings_of(optimizer, group, tuple(parameter.shape))
+        options = [option for name, option in group.items() if name != "params"]
+        known, settings = self._settings.get(index, (None, {}))
+        if options != known:
+            settings = settings_of(optimizer, group, tuple(parameter.shape))
+            # Muon's depend on the shape, and a tensor may change in place.
+            if not is_muon(group) and not any(map(torch.is_tensor, options)):
+                self._settings[index] = options, settings
         # copied from the device only where a penalty is added to the gradient
-        if settings.get("weight_decay"):
-            settings["parameter"] = value()
-        return settings
+        return {**settings, "parameter": value()} if settings.get("weight_decay") else settings
 
     def rate_of(self, parameter: torch.Tensor) -> tuple[float, int]:
         """Return a parameter's learning rate, and the number of its group."""
@@ -330,12 +336,16 @@ class Follower:
                 return None
             self._counted.discard(id(parameter))
             return {}, 0
-        given = {MOMENTS[name]: state.pop(name) for name in MOMENTS if name in state}
-        counted = int(state.setdefault("step", torch.zeros(())))
         self._counted.add(id(parameter))
+        if "step" not in state:
+            state["step"] = torch.zeros(())
+        given = {MOMENTS[name]: state.pop(name) for name in MOMENTS if name in state}
         given = {name: moment for name, moment in given.items() if moment is not None}
+        if not given:
+            return None
+        counted = int(state["step"])
         # A state that was saved by this optimizer is the compressor's, as rank 0 had it.
-        return None if not given or 0 < counted == steps else (given, counted)
+        return None if 0 < counted == steps else (given, counted)
 
 
 def is_counted_alone(state: Settings) -> bool:

@@ -163,7 +163,8 @@ class ParameterCompressor(Compressor):
         given = self._follower.moments_of(parameter, own)
         if given is not None:
             arrays = {name: flatten(moment, spec) for name, moment in given[0].items()}
-            settings["moments"] = Moments(arrays, given[1], self._averaged(position))
+            moments = Moments(arrays, given[1], self._averaged(position))
+            return {**settings, "moments": moments}
         return settings
 
     def _averaged(self, position: int) -> int:
