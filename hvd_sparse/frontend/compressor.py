@@ -127,7 +127,8 @@ class Compressor:
             return
         self._recorder = Recorder(self.step, every, outlet, self.watchdog.lagging)
         weakref.finalize(self, self._recorder.close)  # at the program's end, too
-        self._recorder.introduce(
+        self._recorder.put(
+            "run",
             {
                 "version": 1,
                 "library": __version__,
@@ -137,7 +138,7 @@ class Compressor:
                 "telemetry_every": every,
                 "config": self.config(),
                 "shapes": {spec.key: list(spec.shape) for spec in self.step.specs},
-            }
+            },
         )
 
     # -- other ranks ------------------------------------------------------------------------------

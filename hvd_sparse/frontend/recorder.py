@@ -102,15 +102,12 @@ class Recorder:
         threading.Thread(target=ask, name="hvd_sparse lag", daemon=True).start()
 
     def log(self, step: int | None, metrics: dict[str, Option]) -> None:
-        number = self.steps() if step is None else step
-        self._outlet.put(stamped("metrics", number, self._began_s, numbers_of(metrics)))
+        self.put("metrics", numbers_of(metrics), step)
 
-    def introduce(self, content: Report) -> None:
-        self._outlet.put(stamped("run", self.steps(), self._began_s, content))
-
-    def steps(self) -> int:
-        """Return the largest number of completed steps of any tensor."""
-        return self._step.transactions.most_steps()
+    def put(self, kind: str, content: Report, step: int | None = None) -> None:
+        """Give the writers a record; ``step`` is the largest number of any tensor's by default."""
+        number = self._step.transactions.most_steps() if step is None else step
+        self._outlet.put(stamped(kind, number, self._began_s, content))
 
     def close(self) -> None:
         """Write the last record, and end the writers."""
@@ -141,7 +138,7 @@ class Recorder:
             **self._values(run, steps),
         }
         self._last_count = self._count
-        self._outlet.put(stamped("step", self.steps(), self._began_s, record))
+        self.put("step", record)
 
     def _values(self, run: StepRun, steps: int) -> Report:
         stats, exchange = self._step.stats, self._step.exchange

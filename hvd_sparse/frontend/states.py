@@ -113,10 +113,5 @@ def load_state(step: Step, place: tuple[int, int], state: State, *, strict: bool
         tensor.memory.load({name: np.asarray(array) for name, array in saved["arrays"].items()})
         if isinstance(tensor.memory, DirectionState):
             tensor.memory.recall(saved.get("numbers", {}))
-        tensor.restore(
-            saved["steps"],
-            saved["threshold"],
-            saved["memo"],
-            saved.get("exchange_memo"),
-            saved.get("selected_in"),
-        )
+        names = ("steps", "threshold", "memo", "exchange_memo", "selected_in")
+        tensor.restore(*map(saved.get, names))

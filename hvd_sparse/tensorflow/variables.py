@@ -33,9 +33,8 @@ NONE_YET = (
 )
 GRAPHS_OF_1 = (
     "A compressor keeps its state outside of graphs and needs TensorFlow 2: train with "
-    "hvd.DistributedGradientTape or "
-    "Keras' fit, without tf.Graph, Session and tf.compat.v1.disable_eager_execution(), or use "
-    "hvd.Compression.fp16"
+    "hvd.DistributedGradientTape or Keras' fit, without tf.Graph, Session and "
+    "tf.compat.v1.disable_eager_execution(), or use hvd.Compression.fp16"
 )
 FUNCTIONS = "tensorflow.python.eager.polymorphic_function.polymorphic_function"
 SCALES = ("prescale_factor", "postscale_factor")

@@ -26,7 +26,7 @@ def train(collective):
     session = Session(configure("topk", 0.1), SPECS, collective)
     outlet = Outlet([writer, heard.append], Place(collective.rank, 1))
     recorder = Recorder(session.step, 4, outlet)
-    recorder.introduce({"name": "x", "config": session.step.configuration.describe()})
+    recorder.put("run", {"name": "x", "config": session.step.configuration.describe()})
     for step in range(9):
         session.reduce(normals(SPECS, collective.rank, step))
     recorder.log(None, {"loss": 0.5})

@@ -32,7 +32,7 @@ def train(path: Path, method: str, **options: Any) -> None:
         recorder = Recorder(session.step, 3, outlet)
         shapes = {spec.key: list(spec.shape) for spec in SPECS}
         about = {"world_size": 2, "config": session.step.configuration.describe()}
-        recorder.introduce({**about, "shapes": shapes})
+        recorder.put("run", {**about, "shapes": shapes})
         for step in range(STEPS):
             session.reduce(normals(SPECS, collective.rank, step))
             recorder.log(None, {"loss": 1 / (step + 1), "test_accuracy": 0.9})
