@@ -34,18 +34,17 @@ def footprint(configuration: Configuration, specs: Sequence[TensorSpec], world_s
     kept = specs if configuration.memory.finishes else sent
     gathered = None
     if configuration.schedule is not None:
-        gathered = world_size * int(sum(_message_bytes(configuration, spec) for spec in sent))
+        nbytes = 0.0
+        for spec in sent:
+            density = configuration.density(0, spec)
+            assert density is not None
+            entry_bytes = configuration.codec.entry_bytes(spec.numel, density)
+            nbytes += count_from_density(spec.numel, density) * entry_bytes + overhead_bytes(1)
+        gathered = world_size * int(nbytes)
     return {
         "state_bytes": sum(_state_bytes(configuration, spec) for spec in kept),
         "gathered_bytes": gathered,
     }
-
-
-def _message_bytes(configuration: Configuration, spec: TensorSpec) -> float:
-    density = configuration.density(0, spec)
-    assert density is not None
-    entry_bytes: float = configuration.codec.entry_bytes(spec.numel, density)
-    return count_from_density(spec.numel, density) * entry_bytes + overhead_bytes(1)
 
 
 def _state_bytes(configuration: Configuration, spec: TensorSpec) -> int:

@@ -31,9 +31,9 @@ SGD = {"momentum": "momentum", "nesterov": "nesterov"}
 ADAM = {"beta1": "beta_1", "beta2": "beta_2", "epsilon": "epsilon"}
 MUON = {**SGD, **ADAM, "beta1": "adam_beta_1", "beta2": "adam_beta_2"}
 NAMES: dict[type, dict[str, str]] = {
-    kind: names
-    for kinds, names in ((OF_SGD, SGD), (OF_ADAM, ADAM), (OF_MUON, MUON))
-    for kind in kinds
+    **dict.fromkeys(OF_SGD, SGD),
+    **dict.fromkeys(OF_ADAM, ADAM),
+    **dict.fromkeys(OF_MUON, MUON),
 }
 """Keras's names of a memory's hyper-parameters."""
 LEGACY_UPDATE = "_resource_apply_dense"
@@ -169,12 +169,9 @@ def _path_of(schedule: Value, steps: int) -> list[list[float]]:
 
 def calling_optimizer() -> Optimizer:
     """Return the Keras optimizer that calls ``compress``; None with a tape."""
-    for frame in callers():
-        if frame.f_globals.get("__name__") in WRAPPERS:
-            caller = frame.f_locals.get("self")
-            if hasattr(caller, "get_config"):
-                return caller
-    return None
+    frames = (frame for frame in callers() if frame.f_globals.get("__name__") in WRAPPERS)
+    found = (frame.f_locals.get("self") for frame in frames)
+    return next((caller for caller in found if hasattr(caller, "get_config")), None)
 
 
 def refuse_clipping(optimizer: Optimizer, memory: Value) -> None:
