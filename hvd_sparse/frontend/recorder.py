@@ -62,8 +62,6 @@ class Recorder:
         self._bytes: dict[str, int] = {}
         step.transactions.on_begin = self.begin
 
-    # -- called by the step -----------------------------------------------------------------------
-
     def begin(self, run: StepRun) -> None:
         """Note that a step begins, so that the last step is over; called under the step's lock."""
         try:
@@ -120,8 +118,6 @@ class Recorder:
             ):
                 self._finish(run)
         self._outlet.close()
-
-    # -- making a record --------------------------------------------------------------------------
 
     def _finish(self, run: StepRun) -> None:
         self._run = None

@@ -49,8 +49,6 @@ OVERWRITTEN = 1e-30
 """Momentum for a step without any in Keras 2, whose velocity is the gradient then; memories, torch
 and Keras 3 leave the velocity as it is."""
 
-# -- classes that an optimizer gets ---------------------------------------------------------------
-
 
 class Showing:
     """Base of handed-over optimizers, whose moments are filled in where they are asked for."""
@@ -106,9 +104,6 @@ class ApplyingLegacy(Applying):
     ) -> Value:
         rate = self._decayed_lr(variable.dtype.base_dtype)  # type: ignore[attr-defined]
         return variable.assign_sub(rate * gradient, read_value=False)
-
-
-# -- settings and moments -------------------------------------------------------------------------
 
 
 class Follower:

@@ -45,8 +45,6 @@ WAY_OUT = (
     "set TF_USE_LEGACY_KERAS=1 in the environment before TensorFlow is imported"
 )
 
-# -- versions of Keras ----------------------------------------------------------------------------
-
 
 def is_keras_3() -> bool:
     return int(str(getattr(tf.keras, "__version__", "2")).split(".")[0]) >= 3
@@ -92,9 +90,6 @@ def derive(optimizer: Optimizer, base: type, **members: Value) -> None:
     told = {"__class__": property(lambda self: plain), "__module__": plain.__module__}
     derived = type(plain.__name__, (base, type(optimizer)), {**told, **members})
     object.__dict__["__class__"].__set__(optimizer, derived)
-
-
-# -- what an optimizer asks for -------------------------------------------------------------------
 
 
 def read_optimizer(optimizer: Optimizer) -> Handover:
@@ -162,9 +157,6 @@ def _path_of(schedule: Value, steps: int) -> list[list[float]]:
         return tf.map_fn(rate, tf.range(steps), fn_output_signature=tf.float32)
 
     return [[float(rate)] for rate in all_rates().numpy()]
-
-
-# -- the optimizer that calls ---------------------------------------------------------------------
 
 
 def calling_optimizer() -> Optimizer:

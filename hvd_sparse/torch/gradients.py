@@ -283,9 +283,8 @@ class Changes:
         memory : the gradient's own memory, flat, if the caller has it
         """
         gradient = parameter.grad
-        if position in self.given or (
-            run is not None and self.run is not None and run is not self.run
-        ):
+        is_of_another_run = None not in (run, self.run) and run is not self.run
+        if position in self.given or is_of_another_run:
             self.forget()
         if gradient is None:
             return
@@ -330,7 +329,7 @@ def _memory_of(values: torch.Tensor) -> np.ndarray:
         return np.empty(0)  # comparing entries would wait for the device: its version must do
     plain = values.detach()
     memory: np.ndarray = (
-        plain.view(torch.int16) if plain.dtype == torch.bfloat16 else plain
+        plain.view(torch.int16) if values.dtype == torch.bfloat16 else plain
     ).numpy()
     return memory.reshape(-1) if memory.flags.c_contiguous else memory.ravel(order="K")
 
