@@ -24,13 +24,10 @@ from hvd_sparse.selectors.dgc_sampled import DgcSampled
 from hvd_sparse.selectors.ef_sign import EfSign
 from hvd_sparse.selectors.fixed_threshold import FixedThreshold
 from hvd_sparse.selectors.gaussian_k import GaussianK
-from hvd_sparse.selectors.ldte import Ldte
-from hvd_sparse.selectors.ldte_bs import LdteBs
+from hvd_sparse.selectors.ldte import Ldte, LdteBs
 from hvd_sparse.selectors.radix_select import RadixSelect
 from hvd_sparse.selectors.random_k import RandomK
-from hvd_sparse.selectors.redsync_search import RedsyncSearch
-from hvd_sparse.selectors.redsync_signs import RedsyncSigns
-from hvd_sparse.selectors.redsync_trimmed import RedsyncTrimmed
+from hvd_sparse.selectors.redsync import RedsyncSearch, RedsyncSigns, RedsyncTrimmed
 from hvd_sparse.selectors.reused_threshold import ReusedThreshold
 from hvd_sparse.selectors.sbc import Sbc
 from hvd_sparse.selectors.sidco import Sidco
@@ -188,8 +185,8 @@ class Methods(Builder[Compressor]):
         Parameters
         ----------
         variant : "ours", or "paper", which sets ``search="bisection", warm_start=False``
-        search, warm_start : see ``selectors.ldte_bs.LdteBs``; None for the variant's default
-        tolerance, max_passes : see ``selectors.ldte_bs.LdteBs``
+        search, warm_start : see ``selectors.ldte.LdteBs``; None for the variant's default
+        tolerance, max_passes : see ``selectors.ldte.LdteBs``
         """
         published = is_as_published(variant, "ldte_bs")
         search = ("bisection" if published else "log_count") if search is None else search

@@ -1,4 +1,4 @@
-"""Selectors, which choose the entries to send, one a file."""
+"""Selectors, which choose the entries to send, a file for every paper or selector."""
 
 from hvd_sparse.registry import import_siblings
 

@@ -15,7 +15,6 @@ from functools import lru_cache
 import numpy as np
 
 from hvd_sparse.checks import is_number
-from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels.contract import Kernels, Moments
 from hvd_sparse.types import Selection
 
@@ -90,22 +89,6 @@ passes do not help.
 """
 
 STEPS: dict[str, Callable[[Bracket, int], float]] = {"bisection": bisection, "log_count": log_count}
-
-
-def check_search(owner: str, search: object, tolerance: object, max_passes: object) -> None:
-    if not isinstance(search, str) or search not in STEPS:
-        raise InvalidOption(
-            f"search of {owner} is {search!r}: give one of {', '.join(sorted(STEPS))}"
-        )
-    if not is_tolerance(tolerance):
-        raise InvalidOption(
-            f"tolerance of {owner} is {tolerance!r}: give two numbers (low, high) with 0 < low <= "
-            "1 <= high"
-        )
-    if isinstance(max_passes, bool) or not isinstance(max_passes, int) or max_passes < 1:
-        raise InvalidOption(
-            f"max_passes of {owner} is {max_passes!r}: give a whole number, 1 or more"
-        )
 
 
 def is_tolerance(tolerance: object) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -54,10 +53,10 @@ class DgcSampled(DensitySelector):
     max_rounds: int = 10
     seed: int = 0
 
-    paper: ClassVar[str | None] = "lin2018dgc"
-    needs_rng: ClassVar[bool] = True
-    ignores: ClassVar[frozenset[str]] = frozenset({"scale", "signs"})
-    needs_host: ClassVar[str] = ""
+    paper = "lin2018dgc"
+    needs_rng = True
+    ignores = frozenset({"scale", "signs"})
+    needs_host = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -26,10 +25,8 @@ class EfSign(Selector):
     the ranks divides by their number, which a published implementation omits.
     """
 
-    paper: ClassVar[str | None] = "karimireddy2019error"
-    needs_host: ClassVar[str] = (
-        "sends a value for every entry, so that the whole tensor is copied anyway"
-    )
+    paper = "karimireddy2019error"
+    needs_host = "sends a value for every entry, so that the whole tensor is copied anyway"
     changes_values = True
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:

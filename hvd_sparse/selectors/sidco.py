@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -136,9 +135,9 @@ class Sidco(DensitySelector):
     adapt_every: int = 5
     cap: float = 8.0
 
-    paper: ClassVar[str | None] = "abdelmoniem2021sidco"
-    asks_kernels: ClassVar[bool] = True
-    needs_host: ClassVar[str] = ""
+    paper = "abdelmoniem2021sidco"
+    asks_kernels = True
+    needs_host = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -26,8 +25,8 @@ class Stc(ExactSelector):
     Paper: sattler2019stc.
     """
 
-    paper: ClassVar[str | None] = "sattler2019stc"
-    needs_host: ClassVar[str] = ""
+    paper = "sattler2019stc"
+    needs_host = ""
     changes_values = True
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -36,8 +35,8 @@ class TopK(ExactSelector):
     Paper: aji2017sparse.  Departs: k entries of each tensor instead of one threshold for all.
     """
 
-    paper: ClassVar[str | None] = "aji2017sparse"
-    needs_host: ClassVar[str] = ""
+    paper = "aji2017sparse"
+    needs_host = ""
     pass_limit = MAX_PASSES
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:

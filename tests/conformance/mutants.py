@@ -38,8 +38,8 @@ from hvd_sparse.exchanges.oktopk import OkTopK
 from hvd_sparse.exchanges.shared_index import SharedIndex
 from hvd_sparse.kernels import reference
 from hvd_sparse.selectors import _search as search
-from hvd_sparse.selectors import ldte_bs
-from hvd_sparse.selectors.ldte_bs import LdteBs
+from hvd_sparse.selectors import ldte
+from hvd_sparse.selectors.ldte import LdteBs
 from hvd_sparse.selectors.topk import TopK
 from hvd_sparse.step import receiver
 from hvd_sparse.wire import frame as _frame
@@ -111,7 +111,7 @@ MUTANTS = (
         "limit on passes forgotten",
         check_selector,
         LdteBs(0.1, search="bisection", max_passes=3),
-        (ldte_bs, "search_threshold", endless_search),
+        (ldte, "search_threshold", endless_search),
     ),
     *(
         Mutant(
