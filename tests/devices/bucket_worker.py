@@ -26,7 +26,7 @@ from hvd_sparse.collectives.local import LocalCollective, LocalWorld
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.contract import Sums, Surplus
 from hvd_sparse.kernels.torch import KernelsByPlace, TorchKernels
-from hvd_sparse.kernels.torch.coming import Answers, Pass
+from hvd_sparse.kernels.torch.passes import Answers, Pass
 
 CPU = torch.device("cpu")
 METHODS: dict[str, dict[str, Any]] = {

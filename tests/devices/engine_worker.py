@@ -27,8 +27,8 @@ from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.contract import Aim, Brought
 from hvd_sparse.kernels.engines import resolve_engine
 from hvd_sparse.kernels.optimizers import Adam, AdamStep, Momentum, NewtonSchulz
-from hvd_sparse.kernels.torch import KernelsByPlace, coming
-from hvd_sparse.kernels.torch.coming import Delivery, Pass
+from hvd_sparse.kernels.torch import KernelsByPlace, passes
+from hvd_sparse.kernels.torch.passes import Delivery, Pass
 from hvd_sparse.kernels.torch.vector import DeviceVector, upload
 from hvd_sparse.types import Selection
 
@@ -138,7 +138,7 @@ def main(task: str, *names: str) -> None:
         return
     if task == "streams":
         followed = bucket_of_two_streams(device)
-        coming.follow = lambda stream: None
+        passes.follow = lambda stream: None
         print(json.dumps([followed, bucket_of_two_streams(device)]))
         return
     if task == "conformance":

@@ -24,7 +24,7 @@ from devices.vectors_on_device import VectorsOnDevice
 
 from benchmarks._peers import PEERS, Peer, Rule
 from hvd_sparse.kernels.contract import Aim, Brought
-from hvd_sparse.kernels.torch.coming import Pass
+from hvd_sparse.kernels.torch.passes import Pass
 from hvd_sparse.kernels.torch.vector import DeviceVector, fetch
 from hvd_sparse.registry import ENGINES
 from hvd_sparse.types import Selection

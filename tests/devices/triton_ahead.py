@@ -18,8 +18,7 @@ from harness import LIMIT_S
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from hvd_sparse.kernels.triton import device_code
-from hvd_sparse.kernels.triton.launches import OPTIONS
+from hvd_sparse.kernels.triton import OPTIONS, device_code
 
 POINTERS = {
     "table": "*i64",

@@ -28,9 +28,8 @@ from triton.runtime.interpreter import interpreter_builder as builder
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels import triton as engine
 from hvd_sparse.kernels.contract import Aim
-from hvd_sparse.kernels.torch.coming import Pass
+from hvd_sparse.kernels.torch.passes import Pass
 from hvd_sparse.kernels.torch.vector import DeviceVector, tensor_of
-from hvd_sparse.kernels.triton import launches
 
 rng = np.random.default_rng(11)
 
@@ -198,29 +197,29 @@ class WithoutOrder:
 
 def forget_what_had_no_room() -> None:
     """Leave the entries of a list that was too short where they are: nowhere."""
-    launches.device_code.order_taken = WithoutOrder()
+    engine.device_code.order_taken = WithoutOrder()
 
 
 def add_up_in_reverse() -> None:
-    assemble = launches.assemble
+    assemble = engine.assemble
     engine.assemble = lambda sums, surplus, block: assemble(
         [each._replace(parts=each.parts[::-1]) for each in sums], surplus, block
     )
 
 
 def forget_what_is_surplus() -> None:
-    assemble = launches.assemble
+    assemble = engine.assemble
     engine.assemble = lambda sums, surplus, block: assemble(sums, surplus[:1], block)
 
 
 def leave_moments_out() -> None:
-    own = launches.device_code.add_up_counts
+    own = engine.device_code.add_up_counts
 
     class Without:
         def __getitem__(self, grid: Any) -> Any:
             return lambda *given, **options: own[grid](*given, **{**options, "HAS_MOMENTS": False})
 
-    launches.device_code.add_up_counts = Without()
+    engine.device_code.add_up_counts = Without()
 
 
 def give_every_list_too_much_room() -> None:

@@ -42,8 +42,6 @@ class VectorsOnDevice:
         @functools.wraps(kernel)
         def call(*values: Any) -> Any:
             known: dict[int, tuple[np.ndarray, DeviceVector]] = {}
-            if name in PACKERS:
-                return kernel(*values)
             result = kernel(
                 *(
                     carried(parameter, value, lambda array: self._carry(array, known))
@@ -63,7 +61,3 @@ class VectorsOnDevice:
             known[id(array)] = array, DeviceVector(tensor)
         vector: DeviceVector = known[id(array)][1]
         return vector
-
-
-PACKERS = {"half_codes", "half_values", "brain_codes", "brain_values"}
-"""Kernels of the host's lists, though one of their parameters is called ``out``."""

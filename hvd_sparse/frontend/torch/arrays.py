@@ -11,8 +11,8 @@ from numpy.typing import DTypeLike
 
 from hvd_sparse.errors import UnsupportedInput
 from hvd_sparse.kernels.contract import Zeros
-from hvd_sparse.kernels.torch.coming import Coming
-from hvd_sparse.kernels.torch.coming import Delivery as TorchDelivery
+from hvd_sparse.kernels.torch.passes import Coming
+from hvd_sparse.kernels.torch.passes import Delivery as TorchDelivery
 from hvd_sparse.kernels.torch.vector import (
     Copy,
     DeviceVector,

@@ -18,8 +18,7 @@ from hvd_sparse.kernels.optimizers import Adam, Direction, NewtonSchulz, iterate
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.kernels.rows import rows_of
 from hvd_sparse.kernels.torch import passes
-from hvd_sparse.kernels.torch.coming import Answers, Coming, Pass, joined
-from hvd_sparse.kernels.torch.passes import largest, take
+from hvd_sparse.kernels.torch.passes import Answers, Coming, Pass, joined, largest, take
 from hvd_sparse.kernels.torch.vector import (
     DeviceVector,
     Vector,

@@ -144,11 +144,6 @@ def wait_until(done: torch.Event) -> None:
     done.synchronize()
 
 
-def wait_for(device: torch.device) -> None:
-    """Wait for this thread's current stream of the device."""
-    torch.accelerator.current_stream(device).synchronize()
-
-
 def stream_of(device: torch.device) -> torch.Stream | None:
     """Return this thread's current stream of a device; None for the CPU."""
     return None if device.type == "cpu" else torch.accelerator.current_stream(device)
@@ -168,18 +163,8 @@ def fetch(tensor: torch.Tensor) -> np.ndarray:
     Tasks of ``run_together`` share the copy and the wait. On the CPU the array shares the tensor's
     memory, so the tensor must have been made for this.
     """
-    array: np.ndarray
-    if tensor.device.type == "cpu":
-        array = tensor.numpy()
-        return array
-    walk = current_walk()
-    if walk is not None:
-        return walk.ask(tensor)
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    host.copy_(tensor, non_blocking=True)
-    wait_for(tensor.device)  # before this the host's memory is undefined
-    array = host.numpy()
-    return array
+    walk = None if tensor.device.type == "cpu" else current_walk()
+    return Copy(tensor).array() if walk is None else walk.ask(tensor)
 
 
 def fetch_all(tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:

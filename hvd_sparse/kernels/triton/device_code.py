@@ -1,8 +1,8 @@
 """The code that Triton compiles for a GPU.
 
 Each program processes one block of a tensor. Programs may run in any order, so separate launches
-put results in order. Only the counters that assign places in the lists use atomics. ``launches``
-makes the arguments, and documents the columns of the table.
+put results in order. Only the counters that assign places in the lists use atomics. The package's
+``__init__`` makes the arguments, and documents the columns of the table.
 """
 
 from __future__ import annotations
