@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -28,9 +27,9 @@ class Bitmap(ValuedCodec):
     Paper: xu2021deepreduce.
     """
 
-    paper: ClassVar[str | None] = "xu2021deepreduce"
-    number: ClassVar[int | None] = 5
-    needs_host: ClassVar[str] = ""
+    paper = "xu2021deepreduce"
+    number = 5
+    needs_host = ""
 
     def encode_indices(self, selection: Selection, kernels: Packers) -> list[np.ndarray]:
         return [encode_presence(selection.indices, selection.numel)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -33,10 +32,10 @@ class Block16(ValuedCodec):
 
     values: str = "bfloat16"
 
-    number: ClassVar[int | None] = 2
-    has_fixed_size: ClassVar[bool] = False
-    formats: ClassVar[tuple[str, ...]] = ALL_FORMATS
-    needs_host: ClassVar[str] = ""
+    number = 2
+    has_fixed_size = False
+    formats = ALL_FORMATS
+    needs_host = ""
 
     def encode_indices(self, selection: Selection, kernels: Packers) -> list[np.ndarray]:
         counts = kernels.count_blocks(selection.indices, selection.numel)

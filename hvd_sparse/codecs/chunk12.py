@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -37,10 +36,10 @@ class Chunk12(ValuedCodec):
 
     values: str = "int2"
 
-    paper: ClassVar[str | None] = "sarfi2025sparseloco"
-    number: ClassVar[int | None] = 13
-    formats: ClassVar[tuple[str, ...]] = ALL_FORMATS
-    needs_host: ClassVar[str] = ""
+    paper = "sarfi2025sparseloco"
+    number = 13
+    formats = ALL_FORMATS
+    needs_host = ""
 
     def encode_indices(self, selection: Selection, kernels: Packers) -> list[np.ndarray]:
         counts = kernels.count_blocks(selection.indices, selection.numel, CHUNK_BITS)

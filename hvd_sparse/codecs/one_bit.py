@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -35,11 +34,9 @@ class OneBit(SignCodec):
     Paper: karimireddy2019error.
     """
 
-    paper: ClassVar[str | None] = "karimireddy2019error"
-    number: ClassVar[int | None] = 10
-    needs_host: ClassVar[str] = (
-        "sends a value for every entry, so that the whole tensor is copied anyway"
-    )
+    paper = "karimireddy2019error"
+    number = 10
+    needs_host = "sends a value for every entry, so that the whole tensor is copied anyway"
 
     def encode_signs(
         self, indices: np.ndarray, is_negative: np.ndarray, numel: int, kernels: Packers

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.codecs._bits import decode_bits, encode_bits
-from hvd_sparse.codecs._gaps import decode_gaps, encode_gaps, gaps_bytes
+from hvd_sparse.codecs._bits import (
+    decode_bits,
+    decode_gaps,
+    encode_bits,
+    encode_gaps,
+    gaps_bytes,
+)
 from hvd_sparse.codecs._signs import SignCodec
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
@@ -32,17 +36,17 @@ class OneSign(SignCodec):
     Paper: sattler2019sbc.
     """
 
-    paper: ClassVar[str | None] = "sattler2019sbc"
-    number: ClassVar[int | None] = 14
-    has_fixed_size: ClassVar[bool] = False
-    needs_host: ClassVar[str] = "is for selectors that work on the vector as an array of the host"
+    paper = "sattler2019sbc"
+    number = 14
+    has_fixed_size = False
+    needs_host = "is for selectors that work on the vector as an array of the host"
 
     def encode_signs(
         self, indices: np.ndarray, is_negative: np.ndarray, numel: int, kernels: Packers
     ) -> list[np.ndarray]:
         kind, gaps = _kind_of(is_negative), encode_gaps(indices, numel, kernels)
         signs = [encode_bits(is_negative)] if kind == MIXED else []
-        return [np.array([kind], np.uint8), *gaps, *signs]
+        return [np.array([kind], np.uint8), gaps, *signs]
 
     def decode_signs(
         self, body: np.ndarray, frame: Frame, kernels: Packers

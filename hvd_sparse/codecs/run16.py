@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -38,10 +37,10 @@ class Run16(Codec):
     Paper: lin2018dgc.
     """
 
-    paper: ClassVar[str | None] = "lin2018dgc"
-    number: ClassVar[int | None] = 4
-    has_fixed_size: ClassVar[bool] = False
-    needs_host: ClassVar[str] = ""
+    paper = "lin2018dgc"
+    number = 4
+    has_fixed_size = False
+    needs_host = ""
 
     def encode(self, selection: Selection, kernels: Packers = reference) -> np.ndarray:
         runs, fillers = _runs(selection.indices)

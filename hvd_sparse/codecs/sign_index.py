@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -28,10 +27,10 @@ class SignIndex(SignCodec):
     Paper: strom2015scalable.
     """
 
-    paper: ClassVar[str | None] = "strom2015scalable"
-    number: ClassVar[int | None] = 7
-    numel_limit: ClassVar[int] = 2**31 + 1
-    needs_host: ClassVar[str] = ""
+    paper = "strom2015scalable"
+    number = 7
+    numel_limit = 2**31 + 1
+    needs_host = ""
 
     def magnitude(self, magnitudes: np.ndarray) -> float:
         return float(magnitudes.min())

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.codecs._bits import decode_bits, encode_bits
-from hvd_sparse.codecs._gaps import decode_gaps, encode_gaps, gaps_bytes
+from hvd_sparse.codecs._bits import (
+    decode_bits,
+    decode_gaps,
+    encode_bits,
+    encode_gaps,
+    gaps_bytes,
+)
 from hvd_sparse.codecs._signs import SignCodec
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.kernels.rows import SIGNS
@@ -30,16 +34,16 @@ class SignMean(SignCodec):
     Paper: sattler2019stc.
     """
 
-    paper: ClassVar[str | None] = "sattler2019stc"
-    number: ClassVar[int | None] = 8
-    row_body: ClassVar[int] = SIGNS
-    has_fixed_size: ClassVar[bool] = False
-    needs_host: ClassVar[str] = ""
+    paper = "sattler2019stc"
+    number = 8
+    row_body = SIGNS
+    has_fixed_size = False
+    needs_host = ""
 
     def encode_signs(
         self, indices: np.ndarray, is_negative: np.ndarray, numel: int, kernels: Packers
     ) -> list[np.ndarray]:
-        return [*encode_gaps(indices, numel, kernels), encode_bits(is_negative)]
+        return [encode_gaps(indices, numel, kernels), encode_bits(is_negative)]
 
     def decode_signs(
         self, body: np.ndarray, frame: Frame, kernels: Packers

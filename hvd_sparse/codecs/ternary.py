@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -32,9 +31,9 @@ class Ternary(SignCodec):
     address, instead of the selector's 50 or 500 entries, to save counts.
     """
 
-    paper: ClassVar[str | None] = "chen2018adacomp"
-    number: ClassVar[int | None] = 9
-    needs_host: ClassVar[str] = "is for selectors that work on the vector as an array of the host"
+    paper = "chen2018adacomp"
+    number = 9
+    needs_host = "is for selectors that work on the vector as an array of the host"
 
     def encode_signs(
         self, indices: np.ndarray, is_negative: np.ndarray, numel: int, kernels: Packers

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -27,11 +26,9 @@ class TwoBit(SignCodec):
     Paper: wen2017terngrad.
     """
 
-    paper: ClassVar[str | None] = "wen2017terngrad"
-    number: ClassVar[int | None] = 11
-    needs_host: ClassVar[str] = (
-        "sends a value for every entry, so that the whole tensor is copied anyway"
-    )
+    paper = "wen2017terngrad"
+    number = 11
+    needs_host = "sends a value for every entry, so that the whole tensor is copied anyway"
 
     def encode_signs(
         self, indices: np.ndarray, is_negative: np.ndarray, numel: int, kernels: Packers

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -374,13 +374,3 @@ def _largest(x: np.ndarray, count: int) -> np.ndarray:
 def _take(x: np.ndarray, kept: np.ndarray) -> Selection:
     indices = np.flatnonzero(kept)
     return Selection(indices.astype(np.uint32), x[indices], x.size)
-
-
-class Engine(Protocol):
-    """Selectable engine: a frozen dataclass, registered in ``ENGINES``."""
-
-    id: ClassVar[str]
-
-    @property
-    def kernels(self) -> Kernels:
-        """Return the functions, compiled if the engine compiles."""

@@ -11,7 +11,7 @@ from typing import cast
 from hvd_sparse.checks import check_whole
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels import reference
-from hvd_sparse.kernels.contract import Engine, Kernels
+from hvd_sparse.kernels.contract import Kernels
 from hvd_sparse.registry import ENGINES
 
 logger = logging.getLogger("hvd_sparse")
@@ -174,13 +174,13 @@ def resolve_engine(engine: object) -> Kernels:
     if engine is None and not is_fast_installed():
         _say_slow()
         engine = "numpy"
-    chosen: Engine = ENGINES.resolve(FAST if engine is None else engine)
+    chosen = ENGINES.resolve(FAST if engine is None else engine)
     if isinstance(chosen, TritonEngine):
         raise InvalidOption(
             "engine 'triton' works on vectors that lie on a GPU, and no gradient of this "
             "compressor stays there: leave engine out, or put the model on the GPU"
         )
-    return chosen.kernels
+    return cast(Kernels, chosen.kernels)
 
 
 @lru_cache(maxsize=1)  # once per process

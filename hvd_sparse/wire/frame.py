@@ -58,7 +58,9 @@ class Coding(Protocol):
     """The parts of a ``Codec`` that frames and messages need."""
 
     id: ClassVar[str]
-    number: ClassVar[int | None]
+
+    @property
+    def number(self) -> int | None: ...
 
     def decode(self, buffer: np.ndarray, kernels: Packers) -> Selection: ...
 
@@ -112,31 +114,6 @@ def frame_head(codec: Coding, value_type: np.dtype) -> int:
         MAGIC, WIRE_VERSION, codec.number, VALUE_NUMBERS[value_type], AS_TYPE, 0, 0, 0, 0
     )
     return int.from_bytes(header[:8], "little")
-
-
-def write_parts(buffer: np.ndarray, parts: list[np.ndarray]) -> int:
-    """Write the first parts of a frame's body; return their end."""
-    offset = HEADER_BYTES
-    for part in parts:
-        if part.nbytes:
-            end = offset + part.nbytes  # viewed in the part's dtype, so that it is copied once
-            buffer[offset:end].view(part.dtype)[:] = part
-            offset = end
-    return offset
-
-
-def seal_frame(
-    buffer: np.ndarray, codec: int, value_type: np.dtype, numel: int, count: int, value_format: int
-) -> np.ndarray:
-    """Write the header of a complete body, and return the buffer."""
-    value_number, body_bytes = VALUE_NUMBERS[value_type], buffer.size - HEADER_BYTES
-    header = _CHECKED.pack(
-        MAGIC, WIRE_VERSION, codec, value_number, value_format, 0, numel, count, body_bytes
-    )
-    # The checksum covers the header too, so that an altered count is found.
-    checksum = crc32(buffer[HEADER_BYTES:].data, crc32(header))
-    buffer.data[:HEADER_BYTES] = header + _CHECKSUM.pack(checksum)
-    return buffer
 
 
 def measure_frame(buffer: np.ndarray, offset: int = 0) -> int:

@@ -13,18 +13,11 @@ from hvd_sparse.types import Selection
 
 pytest.importorskip("numba", reason="these are tests of the engine numba")
 
-from hvd_sparse.kernels.numba import (
-    CompiledKernels,
-    fused,
-    lists,
-    packing_loops,
-    rows,
-    scans,
-)
+from hvd_sparse.kernels.numba import CompiledKernels, bits, fused, lists, packing, rows, scans
 
 COMPILED = {
     name: value
-    for module in (fused, lists, packing_loops, rows, scans)
+    for module in (bits, fused, lists, packing, rows, scans)
     for name, value in vars(module).items()
     if hasattr(value, "py_func")
     and value.py_func.__module__ == module.__name__

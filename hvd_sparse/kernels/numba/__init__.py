@@ -14,7 +14,7 @@ import numpy as np
 
 from hvd_sparse.kernels.contract import Aim, Kernels, Moments, Taking
 from hvd_sparse.kernels.numba import fused, lists, scans
-from hvd_sparse.kernels.numba.packers import CompiledPackers
+from hvd_sparse.kernels.numba.packing import CompiledPackers
 from hvd_sparse.kernels.numba.rows import CompiledRows
 from hvd_sparse.kernels.numba.scans import SHORT, search
 from hvd_sparse.kernels.numba.vectors import SPARE
@@ -79,8 +79,7 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
         direction: Direction | None = None,
     ) -> Taking:
         given = _flat(direction, out.dtype)
-        loop = fused.PASSES[len(given)]
-        return self._taken(partial(loop, gradient, residual, out, *given), out, aim)
+        return self._taken(partial(fused.add_and_take, gradient, residual, out, given), out, aim)
 
     def directed(self, gradient: np.ndarray, direction: Direction) -> np.ndarray:
         if isinstance(direction, Momentum) and not direction.is_nesterov:
@@ -88,7 +87,7 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
         else:
             out = np.empty_like(gradient)
         given = _flat(direction, out.dtype)
-        self._spread(out.size, partial(fused.DIRECTIONS[len(given)], gradient, out, *given))
+        self._spread(out.size, partial(fused.direct, gradient, out, given))
         return out
 
     def _taken(self, loop: Callable[..., int], out: np.ndarray, aim: Aim) -> Taking:

@@ -247,6 +247,27 @@ def _go_past_caches(residual, out, start):  # type: ignore[no-untyped-def]
     return is_line and place != residual.ctypes.data and out.size * out.itemsize >= LARGE_BYTES
 
 
+def _moves_past_caches(direction: tuple, start: int) -> bool:
+    """Return whether the direction's new vectors are all such."""
+    raise NotImplementedError  # numba uses the overload below
+
+
+@overload(_moves_past_caches)
+def _direction_past_caches(direction, start):  # type: ignore[no-untyped-def]
+    def of_momentum(direction, start):  # type: ignore[no-untyped-def]
+        return _go_past_caches(direction[0], direction[1], start)
+
+    def of_adam(direction, start):  # type: ignore[no-untyped-def]
+        mean, square = direction[0], direction[1]
+        return _go_past_caches(mean, direction[2], start) and _go_past_caches(
+            square, direction[3], start
+        )
+
+    return {GRADIENT: lambda direction, start: True, MOMENTUM: of_momentum, ADAM: of_adam}[
+        len(direction)
+    ]
+
+
 @njit
 def _take(  # type: ignore[no-untyped-def]
     gradient, residual, out, direction, past_caches,
@@ -311,8 +332,12 @@ def _direct_vectors(typing, gradient, out, start, stop, direction):  # type: ign
     return types.void(gradient, out, *words, direction), instructions(_emit_direct)
 
 
-@njit
-def _direct(gradient, out, direction, start, stop):  # type: ignore[no-untyped-def]
+_GIVEN = "", "xOvp", "xxOOvvvvvvvvvvp"
+"""Types of the directions, as letters of ``signatures``."""
+
+
+@njit(signatures("xOdpp", types.void, _GIVEN[1:]), nogil=True, cache=True)
+def direct(gradient, out, direction, start, stop):  # type: ignore[no-untyped-def]
     """Write the direction in [start, stop)."""
     whole = whole_end(gradient, start, stop)
     _direct_vectors(gradient, out, start, whole, direction)
@@ -320,64 +345,12 @@ def _direct(gradient, out, direction, start, stop):  # type: ignore[no-untyped-d
         out[i] = entry_added(gradient, direction, i)
 
 
-@njit(signatures("xOxOvppp", types.void), nogil=True, cache=True)
-def push(gradient, out, velocity, out_velocity, momentum, is_nesterov, start, stop):  # type: ignore[no-untyped-def]
-    direction = (velocity, out_velocity, momentum, is_nesterov)
-    _direct(gradient, out, direction, start, stop)
-
-
-@njit(signatures("xOxxOOvvvvvvvvvvppp", types.void), nogil=True, cache=True)
-def push_adam(  # type: ignore[no-untyped-def]
-    gradient, out, mean, square, out_mean, out_square,
-    beta1, rest1, unbias1, beta2, rest2, unbias2, own, others, epsilon, scale, is_of_mean,
-    start, stop,
-):  # fmt: skip
-    direction = (
-        mean, square, out_mean, out_square,
-        beta1, rest1, unbias1, beta2, rest2, unbias2, own, others, epsilon, scale, is_of_mean,
-    )  # fmt: skip
-    _direct(gradient, out, direction, start, stop)
-
-
-@njit(signatures("xxOpppJOpS"), nogil=True, cache=True)
-def add_and_take(gradient, residual, out, start, stop, cut, indices, values, capacity, totals):  # type: ignore[no-untyped-def]
+@njit(signatures("xxOdpppJOpS", given=_GIVEN), nogil=True, cache=True)
+def add_and_take(  # type: ignore[no-untyped-def]
+    gradient, residual, out, direction, start, stop, cut, indices, values, capacity, totals
+):
+    past_caches = _go_past_caches(residual, out, start) and _moves_past_caches(direction, start)
     return _take(
-        gradient, residual, out, (), _go_past_caches(residual, out, start),
+        gradient, residual, out, direction, past_caches,
         start, stop, cut, indices, values, capacity, totals,
     )  # fmt: skip
-
-
-@njit(signatures("xxOxOvppppJOpS"), nogil=True, cache=True)
-def push_and_take(  # type: ignore[no-untyped-def]
-    gradient, residual, out, velocity, out_velocity, momentum, is_nesterov,
-    start, stop, cut, indices, values, capacity, totals,
-):  # fmt: skip
-    past_caches = _go_past_caches(residual, out, start)
-    return _take(
-        gradient, residual, out, (velocity, out_velocity, momentum, is_nesterov),
-        past_caches and _go_past_caches(velocity, out_velocity, start),
-        start, stop, cut, indices, values, capacity, totals,
-    )  # fmt: skip
-
-
-@njit(signatures("xxOxxOOvvvvvvvvvvppppJOpS"), nogil=True, cache=True)
-def push_adam_and_take(  # type: ignore[no-untyped-def]
-    gradient, residual, out, mean, square, out_mean, out_square,
-    beta1, rest1, unbias1, beta2, rest2, unbias2, own, others, epsilon, scale, is_of_mean,
-    start, stop, cut, indices, values, capacity, totals,
-):  # fmt: skip
-    past_caches = _go_past_caches(residual, out, start) and _go_past_caches(mean, out_mean, start)
-    direction = (
-        mean, square, out_mean, out_square,
-        beta1, rest1, unbias1, beta2, rest2, unbias2, own, others, epsilon, scale, is_of_mean,
-    )  # fmt: skip
-    return _take(
-        gradient, residual, out, direction,
-        past_caches and _go_past_caches(square, out_square, start),
-        start, stop, cut, indices, values, capacity, totals,
-    )  # fmt: skip
-
-
-PASSES = {GRADIENT: add_and_take, MOMENTUM: push_and_take, ADAM: push_adam_and_take}
-DIRECTIONS = {MOMENTUM: push, ADAM: push_adam}
-"""Functions by the length of the direction's tuple."""

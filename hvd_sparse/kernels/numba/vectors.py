@@ -1,7 +1,7 @@
 """LLVM instructions on vectors of 64 bytes, which numba does not offer.
 
-numba does not notice a change of this file in cached functions: also change ``fused.py``,
-``lists.py``, ``packing_loops.py``, ``rows.py`` and ``scans.py``.
+numba does not notice a change of this file in cached functions: also change ``bits.py``,
+``fused.py``, ``lists.py``, ``rows.py`` and ``scans.py``.
 
 Magnitudes are compared as bit patterns, because float comparisons depend on whether the thread
 flushes subnormal numbers to zero.
@@ -307,12 +307,14 @@ def reaching(vectors: Vectors, entry: ir.Value, cuts: ir.Value) -> ir.Value:
     return builder.and_(builder.icmp_signed(">=", patterns, cuts), is_number)
 
 
-def signatures(arguments: str, result: types.Type = types.intp) -> list[Signature]:
-    """Return one signature per float type.
+def signatures(
+    arguments: str, result: types.Type = types.intp, given: Sequence[str] = ("",)
+) -> list[Signature]:
+    """Return one signature per float type and kind of tuple.
 
     arguments : a letter each: v a value, x values read, O values written, j indices read, J indices
-        written, p a position or count, f a float64, I positions written, S float64 totals written;
-        vectors are 1-D and C-contiguous
+        written, p a position or count, f a float64, I positions written, S float64 totals written,
+        d a tuple of the letters in ``given``; vectors are 1-D and C-contiguous
     """
     made = []
     for scalar in (types.float32, types.float64):
@@ -327,7 +329,9 @@ def signatures(arguments: str, result: types.Type = types.intp) -> list[Signatur
             "I": types.Array(types.intp, 1, "C"),
             "S": types.Array(types.float64, 1, "C"),
         }
-        made.append(result(*(kinds[letter] for letter in arguments)))
+        for letters in given:
+            kinds["d"] = types.Tuple([kinds[letter] for letter in letters])
+            made.append(result(*(kinds[letter] for letter in arguments)))
     return made
 
 
