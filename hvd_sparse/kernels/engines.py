@@ -20,6 +20,15 @@ FAST = "numba"
 """The default engine if it is installed."""
 
 
+def _need(engine: str, **extras: str) -> None:
+    """Raise InvalidOption unless the packages, each given with its extra, are installed."""
+    for package, extra in extras.items():
+        if importlib.util.find_spec(package) is None:
+            raise InvalidOption(
+                f"engine {engine!r} needs the package {package}: pip install 'hvd-sparse[{extra}]'"
+            )
+
+
 @ENGINES.register("numpy")
 @dataclass(frozen=True)
 class NumpyEngine:
@@ -47,10 +56,7 @@ class NumbaEngine:
 
     def __post_init__(self) -> None:
         check_whole(self.threads, "threads of NumbaEngine", 1)
-        if not is_fast_installed():
-            raise InvalidOption(
-                "engine 'numba' needs the package numba: pip install 'hvd-sparse[fast]'"
-            )
+        _need("numba", numba="fast")
 
     @property
     def kernels(self) -> Kernels:
@@ -67,10 +73,7 @@ class TorchEngine:
     """
 
     def __post_init__(self) -> None:
-        if importlib.util.find_spec("torch") is None:
-            raise InvalidOption(
-                "engine 'torch' needs the package torch: pip install 'hvd-sparse[torch]'"
-            )
+        _need("torch", torch="torch")
 
     @property
     def kernels(self) -> Kernels:
@@ -89,12 +92,7 @@ class TritonEngine:
     """
 
     def __post_init__(self) -> None:
-        for package, extra in (("torch", "torch"), ("triton", "gpu")):
-            if importlib.util.find_spec(package) is None:
-                raise InvalidOption(
-                    f"engine 'triton' needs the package {package}: pip install "
-                    f"'hvd-sparse[{extra}]'"
-                )
+        _need("triton", torch="torch", triton="gpu")
 
     @property
     def kernels(self) -> Kernels:

@@ -163,7 +163,8 @@ class TorchDevices:
         coming: list[object] = [
             each for each in answers if isinstance(each, Coming) and not each.is_begun
         ]
-        return TorchDelivery(cast("list[Coming[object]]", coming), late)
+        copies = cast("Sequence[Copy]", late)  # ``late_gradient`` has begun them
+        return TorchDelivery(cast("list[Coming[object]]", coming), copies)
 
     def together(self, walks: Sequence[Callable[[], None]]) -> None:
         run_together(walks, fetch_all)

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -78,8 +78,27 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
         aim: Aim,
         direction: Direction | None = None,
     ) -> Taking:
-        given = _flat(direction, out.dtype)
-        return self._taken(partial(fused.add_and_take, gradient, residual, out, given), out, aim)
+        given, cut = _flat(direction, out.dtype), pattern_at(aim.threshold, out.dtype)
+
+        def take(start: int, stop: int) -> tuple[np.ndarray, int, Selection]:
+            # Every thread gets room for the whole capacity, because all entries may be in its part.
+            indices, values = _room(min(aim.capacity, stop - start) + SPARE, out)
+            totals = np.zeros(2)
+            count = fused.add_and_take(
+                gradient, residual, out, given, start, stop, cut, indices, values, aim.capacity,
+                totals,
+            )  # fmt: skip
+            listed = max(0, count)
+            return totals, count, Selection(indices[:listed], values[:listed], out.size)
+
+        parts = self._spread(out.size, take)
+        taken = joined([taken for _, _, taken in parts])
+        is_too_much = any(count < 0 for _, count, _ in parts) or taken.count > aim.capacity
+        if is_too_much:  # parts that stayed within the capacity have cleared their entries in out
+            lists.restore(out, taken.indices, taken.values)
+        abs_sum = sum(float(totals[0]) for totals, _, _ in parts)
+        nonfinite = sum(int(totals[1]) for totals, _, _ in parts)
+        return Taking(abs_sum, nonfinite, None if is_too_much else taken)
 
     def directed(self, gradient: np.ndarray, direction: Direction) -> np.ndarray:
         if isinstance(direction, Momentum) and not direction.is_nesterov:
@@ -89,38 +108,6 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
         given = _flat(direction, out.dtype)
         self._spread(out.size, partial(fused.direct, gradient, out, given))
         return out
-
-    def _taken(self, loop: Callable[..., int], out: np.ndarray, aim: Aim) -> Taking:
-        """Return the entries that ``loop`` of ``fused`` takes, given its arguments before
-        ``start``."""
-        cut, numel = pattern_at(aim.threshold, out.dtype), out.size
-        if self._pool is not None and numel >= SHARED:
-            return self._taken_by_threads(loop, cut, out, aim)
-        room, totals = min(aim.capacity, numel) + SPARE, np.zeros(2)
-        indices, values = np.empty(room, np.uint32), np.empty(room, out.dtype)
-        count = loop(0, numel, cut, indices, values, aim.capacity, totals)
-        taken = Selection(indices[:count], values[:count], numel) if count >= 0 else None
-        abs_sum, nonfinite = totals.tolist()
-        return Taking(abs_sum, int(nonfinite), taken)
-
-    def _taken_by_threads(
-        self, loop: Callable[..., int], cut: int, out: np.ndarray, aim: Aim
-    ) -> Taking:
-        def take(start: int, stop: int) -> tuple[np.ndarray, int, Selection]:
-            # Every thread gets room for the whole capacity, because all entries may be in its part.
-            room, totals = min(aim.capacity, stop - start) + SPARE, np.zeros(2)
-            indices, values = np.empty(room, np.uint32), np.empty(room, out.dtype)
-            count = loop(start, stop, cut, indices, values, aim.capacity, totals)
-            listed = max(0, count)
-            return totals, count, Selection(indices[:listed], values[:listed], out.size)
-
-        parts = self._spread(out.size, take)
-        taken = joined([taken for _, _, taken in parts])
-        is_too_much = any(count < 0 for _, count, _ in parts) or taken.count > aim.capacity
-        if is_too_much:  # parts that stayed within the capacity have cleared their entries in out
-            lists.restore(out, taken.indices, taken.values)
-        abs_sum, nonfinite = np.sum([totals for totals, _, _ in parts], axis=0)
-        return Taking(float(abs_sum), int(nonfinite), None if is_too_much else taken)
 
     def count_at_least(self, x: np.ndarray, threshold: float) -> int:
         cut = pattern_at(threshold, x.dtype, 0)
@@ -207,17 +194,12 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
 
     def assemble(self, out: np.ndarray, parts: Sequence[Selection], factor: float = 1.0) -> None:
         # Concatenate single lists too, because lists from a message may be unaligned.
-        lists_of_indices, lists_of_values, ends, end = [], [], [], 0
-        for part in parts:
-            lists_of_indices.append(part.indices)
-            lists_of_values.append(part.values)
-            end += part.indices.size
-            ends.append(end)
+        indices, values = _room(0, out)
         if parts:
-            indices, values = np.concatenate(lists_of_indices), np.concatenate(lists_of_values)
-        else:
-            indices, values = _room(0, out)
-        lists.assemble(out, indices, values, np.array(ends, np.intp), float(factor))
+            indices = np.concatenate([part.indices for part in parts])
+            values = np.concatenate([part.values for part in parts])
+        ends = np.array(list(accumulate(part.indices.size for part in parts)), np.intp)
+        lists.assemble(out, indices, values, ends, float(factor))
 
     def scatter_add(self, out: np.ndarray, indices: np.ndarray, values: np.ndarray) -> None:
         lists.scatter_add(
@@ -258,11 +240,8 @@ def pattern_at(threshold: float, dtype: np.dtype, least: int = 1) -> int:
 def joined(parts: Sequence[Selection]) -> Selection:
     if len(parts) == 1:
         return parts[0]
-    indices, values = [], []
-    for part in parts:
-        indices.append(part.indices)
-        values.append(part.values)
-    return Selection(np.concatenate(indices), np.concatenate(values), parts[0].numel)
+    indices = np.concatenate([part.indices for part in parts])
+    return Selection(indices, np.concatenate([part.values for part in parts]), parts[0].numel)
 
 
 def _counts_of_part(x: np.ndarray, cuts: np.ndarray, start: int, stop: int) -> np.ndarray:

@@ -83,7 +83,7 @@ def _checksum(words, body_bytes, tables):  # type: ignore[no-untyped-def]
 _steered = njit(steered)
 
 
-def _signature(rows: str) -> list[Any]:
+def _signature(rows: str) -> list[tuple[list[types.Type], types.Type]]:
     """Return the signatures of a function over rows, for float32 and float64 lists."""
     table = {"s": SENT, "a": ARRIVED, "f": FRAME}
     kinds = [types.Array(from_dtype(table[letter]), 1, "C") for letter in rows]

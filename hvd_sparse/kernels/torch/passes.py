@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -110,10 +110,10 @@ class Delivery:
     """Starts a bucket's passes, and the copies of their results to the host, one per device.
 
     coming : results of passes that have not been started
-    beside : further copies that have been started, with ``is_here``
+    beside : further copies that have been started
     """
 
-    def __init__(self, coming: Sequence[Coming[object]], beside: Sequence[Any] = ()) -> None:
+    def __init__(self, coming: Sequence[Coming[object]], beside: Sequence[Copy] = ()) -> None:
         by_device: dict[torch.device, list[Coming[object]]] = {}
         for each in coming:
             by_device.setdefault(each.one.out.device, []).append(each)
