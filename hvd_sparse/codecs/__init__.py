@@ -1,4 +1,4 @@
-"""Codecs: encodings of a selection as bytes, a file for every codec."""
+"""Codecs: encodings of a selection as bytes, a file for every codec or family."""
 
 from hvd_sparse.registry import import_siblings
 

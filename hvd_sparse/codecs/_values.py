@@ -291,25 +291,21 @@ class ValuedCodec(Codec):
         frame = open_frame(buffer, self, format_number(self.values))
         offset = frame.body.size - values_bytes(frame.count, self.values, frame.value_type.itemsize)
         need(offset >= 0, f"a body of {frame.body.size} bytes cannot hold {frame.count} values")
-        indices = self.decode_indices(frame.body[:offset], frame.count, frame.numel, kernels)
-        return selection_from(frame, indices, self.read_values(frame, offset, kernels))
+        prefix, codes = value_codes(frame, offset, frame.count, self.values, kernels)
+        values = decode_values(prefix, codes, self.values, frame, kernels)
+        frame.body = frame.body[:offset]
+        return selection_from(frame, self.decode_indices(frame, kernels), values)
 
     def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:
         return self.index_bytes(count, numel) + values_bytes(count, self.values, value_bytes)
-
-    def read_values(self, frame: Frame, offset: int, kernels: Packers) -> np.ndarray:
-        prefix, codes = value_codes(frame, offset, frame.count, self.values, kernels)
-        return decode_values(prefix, codes, self.values, frame, kernels)
 
     def encode_indices(self, selection: Selection, kernels: Packers) -> list[np.ndarray]:
         """Return the encoded indices as arrays, to be concatenated."""
         raise NotImplementedError
 
-    def decode_indices(
-        self, body: np.ndarray, count: int, numel: int, kernels: Packers
-    ) -> np.ndarray:
-        """Decode the indices, uint32 [count], ascending; CorruptPayload unless they fill the body
-        exactly."""
+    def decode_indices(self, frame: Frame, kernels: Packers) -> np.ndarray:
+        """Decode the indices, uint32 [count], ascending, from the body before the values;
+        CorruptPayload unless they fill it exactly."""
         raise NotImplementedError
 
     def index_bytes(self, count: int, numel: int) -> float:

@@ -11,6 +11,7 @@ from hvd_sparse.codecs._values import ALL_FORMATS, ValuedCodec
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
+from hvd_sparse.wire.frame import Frame
 
 
 @CODECS.register("golomb")
@@ -39,10 +40,8 @@ class Golomb(ValuedCodec):
     def encode_indices(self, selection: Selection, kernels: Packers) -> list[np.ndarray]:
         return [encode_gaps(selection.indices, selection.numel, kernels)]
 
-    def decode_indices(
-        self, body: np.ndarray, count: int, numel: int, kernels: Packers
-    ) -> np.ndarray:
-        return decode_gaps(body, count, numel, kernels)
+    def decode_indices(self, frame: Frame, kernels: Packers) -> np.ndarray:
+        return decode_gaps(frame.body, frame.count, frame.numel, kernels)
 
     def index_bytes(self, count: int, numel: int) -> float:
         return gaps_bytes(count, numel)

@@ -18,23 +18,17 @@ from hvd_sparse.methods.builder import (
     of_paper,
 )
 from hvd_sparse.selectors.adacomp import AdaComp
-from hvd_sparse.selectors.chunk_max import ChunkMax
-from hvd_sparse.selectors.chunked import Chunked
+from hvd_sparse.selectors.chunks import Chunked, ChunkMax
 from hvd_sparse.selectors.dgc_sampled import DgcSampled
-from hvd_sparse.selectors.ef_sign import EfSign
 from hvd_sparse.selectors.fixed_threshold import FixedThreshold
 from hvd_sparse.selectors.gaussian_k import GaussianK
 from hvd_sparse.selectors.ldte import Ldte, LdteBs
-from hvd_sparse.selectors.radix_select import RadixSelect
 from hvd_sparse.selectors.random_k import RandomK
 from hvd_sparse.selectors.redsync import RedsyncSearch, RedsyncSigns, RedsyncTrimmed
 from hvd_sparse.selectors.reused_threshold import ReusedThreshold
-from hvd_sparse.selectors.sbc import Sbc
 from hvd_sparse.selectors.sidco import Sidco
-from hvd_sparse.selectors.sign_vote import SignVote
-from hvd_sparse.selectors.stc import Stc
-from hvd_sparse.selectors.terngrad import TernGrad
-from hvd_sparse.selectors.topk import TopK
+from hvd_sparse.selectors.signs import EfSign, Sbc, SignVote, Stc, TernGrad
+from hvd_sparse.selectors.topk import RadixSelect, TopK
 
 OKTOPK_WARMUP = 512
 """Number of dense first steps in Ok-Topk's code for VGG-16; it has 128 for an LSTM, 0 for BERT."""

@@ -1,4 +1,4 @@
-"""Selectors, which choose the entries to send, a file for every paper or selector."""
+"""Selectors, which choose the entries to send, a file for every selector or family."""
 
 from hvd_sparse.registry import import_siblings
 

@@ -24,11 +24,11 @@ from conformance.replay_checks import check_replays
 from conformance.selector_checks import check_selector
 from conformance.stack_checks import check_stack_reading
 
-from hvd_sparse.codecs import _bits, _signs, index_value
+from hvd_sparse.codecs import _bits, index_value, signs
 from hvd_sparse.codecs.bitmap import Bitmap
-from hvd_sparse.codecs.block16 import Block16
+from hvd_sparse.codecs.blocks import Block16
 from hvd_sparse.codecs.index_value import IndexValue
-from hvd_sparse.codecs.sign_index import SignIndex
+from hvd_sparse.codecs.signs import SignIndex
 from hvd_sparse.exchanges import gtopk, hierarchical, oktopk, shared_index
 from hvd_sparse.exchanges.allgather import AllGatherExchange
 from hvd_sparse.exchanges.context import ExchangeContext
@@ -141,7 +141,7 @@ MUTANTS = (
     ),
     Mutant("codec", "padding let in", check_reader, Bitmap(), (_bits, "unpack", any_padding)),
     Mutant(
-        "codec", "any magnitude let in", check_reader, SignIndex(), (_signs, "need", anything_goes)
+        "codec", "any magnitude let in", check_reader, SignIndex(), (signs, "need", anything_goes)
     ),
     Mutant(
         "codec",

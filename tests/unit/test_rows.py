@@ -9,7 +9,7 @@ import pytest
 import worlds
 
 from hvd_sparse.codecs.index_value import IndexValue
-from hvd_sparse.codecs.sign_mean import SignMean
+from hvd_sparse.codecs.signs import SignMean
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.kernels import reference
