@@ -81,12 +81,10 @@ def code_bits(name: str, value_bytes: int) -> int:
 
 
 def prefix_bytes(name: str) -> int:
-    """Return the bytes of the step or levels, which precede the codes."""
     return {"int8": STEP_BYTES, "int4": STEP_BYTES, "int2": 2 * STEP_BYTES}.get(name, 0)
 
 
 def missing_code(width: int) -> int:
-    """Return the unused code of a format, by its width in bytes."""
     return 0x80 if width == 1 else (1 << 8 * width) - 1
 
 
@@ -167,8 +165,7 @@ def _from_multiples(prefix: np.ndarray, codes: np.ndarray, frame: Frame, most: i
 def value_codes(
     frame: Frame, offset: int, count: int, name: str, kernels: Packers
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the prefix and the codes from ``offset`` in the body; the caller has checked its
-    length."""
+    """Return the prefix and the codes from ``offset`` in a body whose length is checked."""
     start = offset + prefix_bytes(name)
     width = code_bits(name, frame.value_type.itemsize)
     codes = frame.body[start : start + packed_bytes(count, width)]
@@ -182,7 +179,6 @@ def packed_bytes(count: int, width: int) -> int:
 
 
 def values_bytes(count: int, name: str, value_bytes: int) -> int:
-    """Return the bytes of a prefix and ``count`` codes."""
     return prefix_bytes(name) + packed_bytes(count, code_bits(name, value_bytes))
 
 
@@ -191,10 +187,7 @@ def format_number(name: str) -> int:
 
 
 def to_levels(values: np.ndarray, kernels: Packers) -> tuple[np.ndarray, np.ndarray]:
-    """Return the levels, float32 [2], and the codes, uint8 [count], of values without zeros.
-
-    Bit 0 of a code is set for negative values, bit 1 for the higher level.
-    """
+    """Return the levels, float32 [2], and the codes, uint8 [count], of values without zeros."""
     if not values.size:
         return np.zeros(2, "<f4"), np.empty(0, np.uint8)
     exponent = _exponent_of(kernels.largest_magnitude(values))
@@ -214,7 +207,6 @@ def _exponent_of(largest: float) -> int:
 
 
 def _cut(level: int) -> int:
-    """Truncate a level to its 16 highest bits."""
     spare = max(0, level.bit_length() - LEVEL_BITS)
     return level >> spare << spare
 
@@ -300,7 +292,6 @@ class ValuedCodec(Codec):
         return self.index_bytes(count, numel) + values_bytes(count, self.values, value_bytes)
 
     def encode_indices(self, selection: Selection, kernels: Packers) -> list[np.ndarray]:
-        """Return the encoded indices as arrays, to be concatenated."""
         raise NotImplementedError
 
     def decode_indices(self, frame: Frame, kernels: Packers) -> np.ndarray:
@@ -309,5 +300,4 @@ class ValuedCodec(Codec):
         raise NotImplementedError
 
     def index_bytes(self, count: int, numel: int) -> float:
-        """Return the bytes of the body without the values; see ``body_bytes``."""
         raise NotImplementedError

@@ -77,7 +77,6 @@ def joined_blocks(
 
 
 def _split(body: np.ndarray, count: int, numel: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the counts of the blocks and the positions, as views of the body."""
     blocks, counts_bytes = blocks_of(numel), body.size - 2 * count
     width = 4 if blocks and counts_bytes == 4 * blocks else 2
     need(

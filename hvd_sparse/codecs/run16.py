@@ -94,7 +94,6 @@ class Run16(Codec):
 
 
 def _runs(indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the runs, uint16 [count], and the number of fillers before each."""
     gaps = np.diff(indices.astype(np.int64), prepend=-1) - 1
     return (gaps & LONGEST).astype("<u2"), gaps >> 16
 

@@ -97,7 +97,6 @@ class SignCodec(Codec):
         raise NotImplementedError
 
     def signs_bytes(self, count: int, numel: int) -> float:
-        """Return the bytes of the body without the magnitude; see ``body_bytes``."""
         raise NotImplementedError
 
 
@@ -237,7 +236,6 @@ class OneSign(SignCodec):
 
 
 def _kind_of(is_negative: np.ndarray) -> int:
-    """Return PLUS or MINUS if all signs are equal, else MIXED."""
     minus = int(np.count_nonzero(is_negative))
     return PLUS if minus == 0 else MINUS if minus == is_negative.size else MIXED
 

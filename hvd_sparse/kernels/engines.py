@@ -66,11 +66,8 @@ class NumbaEngine:
 @ENGINES.register("torch")
 @dataclass(frozen=True)
 class TorchEngine:
-    """Kernels of plain torch operations, on the tensors' device.
-
-    They need several passes, and wait for the device once per bucket. The default engine of the
-    host encodes the selected entries.
-    """
+    """Kernels of plain torch operations, on the tensors' device: several passes, and one wait a
+    bucket. The default engine of the host encodes the selected entries."""
 
     def __post_init__(self) -> None:
         _need("torch", torch="torch")
@@ -105,13 +102,12 @@ def works_on_devices(engine: object) -> bool:
 
 
 def is_fast_installed() -> bool:
-    """Return whether numba is installed."""
     return importlib.util.find_spec("numba") is not None
 
 
 @cache
 def _compiled(threads: int) -> Kernels:
-    # Import here, because numba is slow to load and the numpy engine does not need it.
+    # Imported here, as packages that only this engine needs.
     from hvd_sparse.kernels.numba import CompiledKernels
 
     return CompiledKernels(threads)
@@ -119,7 +115,6 @@ def _compiled(threads: int) -> Kernels:
 
 @cache
 def _of_torch() -> Kernels:
-    # Import here, because programs without PyTorch do not need torch.
     from hvd_sparse.kernels.torch import TorchKernels
 
     return cast(Kernels, TorchKernels(_of_host()))
@@ -127,7 +122,6 @@ def _of_torch() -> Kernels:
 
 @cache
 def _of_triton() -> Kernels:
-    # Import here, because only this engine needs triton.
     from hvd_sparse.kernels.triton import TritonKernels, has_gpu
 
     if not has_gpu():
@@ -143,12 +137,10 @@ def _of_host() -> Kernels:
 
 
 def resolve_engine_by_place(engine: object) -> Kernels:
-    """Return kernels for vectors on a device or on the host, wherever they are.
+    """Return kernels for vectors on a device and on the host.
 
-    engine : an engine with ``works_on_devices``; None for torch's on a device and the host's
-        default
+    engine : one that ``works_on_devices``; None for torch's on a device and the host's default
     """
-    # Not at the top: this loads torch.
     from hvd_sparse.kernels.torch import KernelsByPlace
 
     is_triton = isinstance(None if engine is None else ENGINES.resolve(engine), TritonEngine)

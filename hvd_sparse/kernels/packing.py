@@ -29,8 +29,7 @@ WIDTHS = (16, 8, 4, 2, 1)
 """Widths of the planes of gaps in bits, in order; a modulus uses some of them."""
 
 GRID_BITS = 26
-UPPER = np.uint8(2)
-"""Bit of a level's code that selects the higher level; bit 0 is the sign."""
+UPPER = np.uint8(2)  # bit of a level's code for the higher level; bit 0 is the sign
 
 LARGEST_HALF, LARGEST_FLOAT = 65504.0, float(np.finfo(np.float32).max)
 HALF_EXPONENT, BRAIN_EXPONENT = np.uint16(0x7C00), np.uint16(0x7F80)
@@ -44,7 +43,6 @@ def blocks_of(numel: int, bits: int = BLOCK_BITS) -> int:
 
 
 def _starts(blocks: int, bits: int) -> np.ndarray:
-    """Return the first index of every block, uint32 [blocks]."""
     starts = np.arange(blocks, dtype=np.uint32)
     starts <<= np.uint32(bits)
     return starts
@@ -77,11 +75,9 @@ def modulus_of(count: int, numel: int) -> tuple[int, int]:
     """Return shift and parts of the modulus ``parts << shift`` with the shortest code of the gaps
     between ``count`` > 0 random indices below ``numel`` < 2^32.
 
-    The moduli are 1, 2, 3, 4, 6, 8, 12, ... With y = (1 - count / numel)^u, modulus u is shorter
-    than 2u for y < 0.618034, 2u than 3u for y < 0.754878, and 3u than 4u for y < 0.819173.
-
-    Integers make the modulus the same on every machine. They stay below 2^63, because numba
-    compiles this function too.
+    With y = (1 - count / numel)^u, modulus u is shorter than 2u for y < 0.618034, 2u than 3u for
+    y < 0.754878, and 3u than 4u for y < 0.819173. Integers below 2^63 make the modulus the same on
+    every machine, and in numba, which compiles this, too.
     """
     high, rest = divmod((numel - count) << _HALF, numel)
     chance, shift = (high << _HALF) + (rest << _HALF) // numel, 0
@@ -171,12 +167,9 @@ class Packers:
 
     def sum_on_grid(self, values: np.ndarray, scale: float, above: int) -> tuple[int, int]:
         """Return the number and the sum of the magnitudes above ``above``, in multiples of ``1 /
-        scale``.
+        scale``, rounded down: 1 to 2^26 - 1, or 2^26 if float32 rounds up.
 
-        Multiples are rounded down, and are 1 to 2^26 - 1, or 2^26 if float32 rounds up.
-
-        values : without zeros
-        scale : a power of two
+        values, scale : without zeros, and a power of two
         above : a multiple; 0 for all
         """
         found = _on_grid(values, scale)
@@ -193,10 +186,7 @@ class Packers:
     def level_values(
         self, codes: np.ndarray, low: float, high: float, dtype: np.dtype
     ) -> np.ndarray:
-        """Return low, -low, high or -high for codes 0 to 3, uint8 [count].
-
-        low, high : exact in float32
-        """
+        """Return low, -low, high or -high, exact in float32, for codes 0 to 3, uint8 [count]."""
         values: np.ndarray = np.array([low, -low, high, -high], dtype)[codes]
         return values
 

@@ -66,7 +66,7 @@ SENT = np.dtype(
 """Row of a tensor to send."""
 
 SENT_ROW = struct.Struct("=q7Q11dqd4qd5q2d")
-"""A row of ``SENT`` as bytes; several times as fast as assigning a tuple in numpy."""
+"""A row of ``SENT`` as bytes, faster than assigning a tuple in numpy."""
 
 ARRIVED = np.dtype(
     [
@@ -135,7 +135,7 @@ def rows_of(kernels: Kernels) -> RowKernels | None:
 
 def steered(margin: float, found: int, needed: int) -> float:
     """Return the next margin below a threshold, after a pass took ``found`` entries where
-    ``needed`` suffice, in plain arithmetic, which numba compiles."""
+    ``needed`` suffice; numba compiles this, too."""
     if found < needed:
         wanted = 2.0 * margin + 0.001
     elif found < min(MOST_SLACK, SLACK + SCATTER / math.sqrt(max(1, needed))) * needed:

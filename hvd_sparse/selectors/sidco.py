@@ -195,8 +195,7 @@ class Sidco(DensitySelector):
 class History:
     """The adaptation of a tensor's number of stages.
 
-    change : the last change, 1 or -1
-    steps : number of steps since the last change
+    change, steps : the last change, 1 or -1, and the number of steps since
     total : sum of count / k over these steps
     last_error : distance of the mean of count / k from 1 before the last change
     """

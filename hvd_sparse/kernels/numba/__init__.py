@@ -22,7 +22,7 @@ from hvd_sparse.kernels.optimizers import Direction, Momentum
 from hvd_sparse.types import Selection
 
 CANDIDATES = 8
-"""Lists may be this many times as long as the number of wanted entries before they are cut."""
+"""Length of lists that are cut, as a multiple of the wanted entries."""
 
 ENTRIES_PER_THREAD = 1 << 17
 """Smallest number of entries for which a further thread pays."""
@@ -131,9 +131,6 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
         return count, joined([taken for _, taken in parts]) if count <= capacity else None
 
     def _take(self, x: np.ndarray, cut: int, capacity: int) -> list[tuple[int, Selection]]:
-        """Return each part's number of entries that reach the cut, and up to ``capacity`` of
-        them."""
-
         def take(start: int, stop: int) -> tuple[int, Selection]:
             # The system provides memory only for pages that are written.
             indices, values = _room(min(capacity, stop - start) + SPARE, x)
@@ -220,15 +217,12 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
 
 
 def _flat(direction: Direction | None, dtype: np.dtype) -> tuple[object, ...]:
-    """Return a direction's vectors and numbers, as ``fused`` takes them."""
     return () if direction is None else (*direction.vectors, *direction.numbers(dtype))
 
 
 def pattern_at(threshold: float, dtype: np.dtype, least: int = 1) -> int:
-    """Return the bit pattern of a threshold in the data's dtype, but at least ``least``.
-
-    The default of 1 is the smallest number above zero, so that zeros are never taken.
-    """
+    """Return the bit pattern of a threshold in the data's dtype, but at least ``least``; 1 is the
+    smallest number above zero, so that zeros are never taken."""
     rounded, bits = _BITS[dtype]
     try:
         (pattern,) = bits.unpack(rounded.pack(threshold))

@@ -2,10 +2,8 @@
 takes the entries that reach the aim; and directions by themselves.
 
 Taken entries are written by a masked compress-store, which numba does not offer, in a rarely
-executed branch. Processors with AVX-512 have an instruction for it; for others LLVM emits a
-sequence. The loop makes one pass and is limited by memory bandwidth.
-
-The direction is a tuple, and its length identifies the kind, as in ``kernels.rows``:
+executed branch. The direction is a tuple, and its length identifies the kind, as in
+``kernels.rows``:
 
     ()                                         the gradient itself
     (velocity, out_velocity, momentum, is_nesterov)                         momentum
@@ -49,10 +47,8 @@ CROWDED = 10
 
 
 def vectors_added(call: Call, store: Store) -> Added:
-    """Return the function that makes the vector to add at an index; ``store`` writes moments.
-
-    The intrinsic's first argument is the gradient, its last the direction.
-    """
+    """Return the function that makes the vector to add at an index, from a call's first argument,
+    the gradient, and its last, the direction; ``store`` writes moments."""
     (gradient,) = call.pointers(0)
     members = call.members(-1)
     if len(members) == MOMENTUM:
@@ -125,14 +121,13 @@ def _adam(
 # numpy's division by zero gives infinity.
 @njit(error_model="numpy")
 def _adam_entry(top, first, second, own, others, epsilon, scale):  # type: ignore[no-untyped-def]
-    """Return the direction: ``top`` divided by the root of the bias-corrected second moment."""
     both = first * first
     average = second * own + (both if both < second else second) * others
     return (top / (math.sqrt(average) + epsilon) + average * (epsilon - epsilon)) * scale
 
 
 def entry_added(gradient: np.ndarray, direction: tuple, i: int) -> float:
-    """Return the entry to add at ``i``, like ``vectors_added``, for the last few entries."""
+    """Return the entry to add at ``i``, as ``vectors_added`` does."""
     raise NotImplementedError  # numba uses the overload below
 
 
@@ -219,7 +214,7 @@ def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Callable[..., obj
     return made
 
 
-# Compile every combination, so that loops need no branch for it.
+# Every combination is compiled, so that loops need no branch for it.
 _add_and_take = _make_add_and_take(False, False)
 _add_and_take_crowded = _make_add_and_take(False, True)
 _add_and_take_past_caches = _make_add_and_take(True, False)

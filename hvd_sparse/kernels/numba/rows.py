@@ -1,5 +1,4 @@
-"""Compiled ``kernels.rows``: a bucket's tensors from gradients to frames, and from frames to
-sums."""
+"""Compiled ``kernels.rows``: a bucket's tensors from gradients to frames, and frames to sums."""
 
 from __future__ import annotations
 
@@ -84,7 +83,6 @@ _steered = njit(steered)
 
 
 def _signature(rows: str) -> list[tuple[list[types.Type], types.Type]]:
-    """Return the signatures of a function over rows, for float32 and float64 lists."""
     table = {"s": SENT, "a": ARRIVED, "f": FRAME}
     kinds = [types.Array(from_dtype(table[letter]), 1, "C") for letter in rows]
     return [(kinds, scalar) for scalar in (types.float32, types.float64)]
@@ -290,7 +288,7 @@ def _read(words, nbytes, body, numel, indices, values):  # type: ignore[no-untyp
 def sum_rows(rows, frames, head, body, largest, words, indices, values, tables):  # type: ignore[no-untyped-def]
     """Do ``RowKernels.sum_rows``.
 
-    largest : if the sum of squares exceeds this bound, a sum might overflow the dtype
+    largest : of a sum of squares, which else might overflow the dtype
     words, indices, values : room for any frame, and for all entries of any row
     """
     for number in range(rows.size):

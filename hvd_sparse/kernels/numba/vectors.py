@@ -26,19 +26,14 @@ VECTOR_BYTES = 64
 INDEX, WORD, DOUBLE = ir.IntType(32), ir.IntType(64), ir.DoubleType()
 
 SEGMENT = 2048
-"""Entries between two checks whether the list is full.
-
-Also the number of magnitudes that are added in the data's dtype before the sum is added to a
-float64.
-"""
+"""Entries between two checks whether the list is full, and whose magnitudes are added in the data's
+dtype before the sum is added to a float64."""
 
 SPARE = SEGMENT + 16
 """Room in a list beyond its capacity: a segment, and one vector."""
 
 
 class Vectors:
-    """Instructions on vectors of one float type, inserted at the builder's position."""
-
     def __init__(self, builder: ir.IRBuilder, scalar: ir.Type) -> None:
         self.bytes = 4 if scalar == ir.FloatType() else 8
         self.builder, self.scalar = builder, scalar
@@ -145,11 +140,8 @@ class Vectors:
 
     @contextmanager
     def seldom(self, mask: ir.Value, states: list[ir.Value]) -> Iterator[list[ir.Value]]:
-        """Run a block only if a lane of the mask is set.
-
-        The block appends the new states to the list; afterwards the list has the new or the old
-        states.
-        """
+        """Run a block, which appends new states to the list, only if a lane of the mask is set;
+        afterwards the list has the new or the old states."""
         before = self.builder.block
         changed: list[ir.Value] = []
         # LLVM moves an unlikely block out of the loop.
@@ -171,8 +163,7 @@ class Vectors:
         values: ir.Value,
         count: ir.Value,
     ) -> ir.Value:
-        """Append the masked entries and their indices to a list with room for one more vector, and
-        return its new length."""
+        """Append the masked entries to a list with room for one more vector; return its length."""
         for vector, pointer in ((entry, values), (self.positions(index), indices)):
             to_the_front = self.call(
                 f"llvm.experimental.vector.compress.{self._suffix_of(vector)}",
@@ -196,8 +187,7 @@ class Vectors:
 def counting(
     builder: ir.IRBuilder, start: ir.Value, stop: ir.Value, step: int, states: list[ir.Value]
 ) -> Iterator[tuple[ir.Value, list[ir.Value], list[ir.Value]]]:
-    """Loop over [start, stop) by step; yield the index, the states on entry, and a list for the
-    states on exit."""
+    """Loop over [start, stop); yield index, states on entry, and a list for those on exit."""
     before, head = builder.block, builder.append_basic_block("head")
     body, after = builder.append_basic_block("body"), builder.append_basic_block("after")
     builder.branch(head)
@@ -223,8 +213,6 @@ def counting(
 
 
 class Call:
-    """A call of an intrinsic; ``builder`` inserts its instructions, ``arguments`` are values."""
-
     def __init__(
         self,
         context: BaseContext,
@@ -266,7 +254,6 @@ class Call:
 
 
 Emit = Callable[[Call], ir.Value | None]
-"""Function that writes the instructions of a call, and returns its result or None."""
 
 
 def instructions(emit: Emit) -> Callable[..., ir.Value]:
@@ -283,7 +270,7 @@ def instructions(emit: Emit) -> Callable[..., ir.Value]:
 
 
 def pattern_of(entry: float) -> tuple[int, int]:
-    """Return a magnitude's bit pattern, and that of infinity."""
+    """Return the bit patterns of a magnitude and of infinity."""
     raise NotImplementedError  # numba uses the overload below
 
 

@@ -30,10 +30,7 @@ Answer = TypeVar("Answer", covariant=True)
 
 
 class Pass(NamedTuple):
-    """A pass over one tensor: add the gradient, measure, and take the entries that reach the aim.
-
-    aim : None for a pass that takes nothing and returns moments
-    """
+    """A pass over one tensor; without an aim it takes nothing and returns moments."""
 
     gradient: torch.Tensor
     residual: torch.Tensor
@@ -42,13 +39,12 @@ class Pass(NamedTuple):
 
     @property
     def room(self) -> int:
-        """The largest number of entries in its list."""
         return max(0, min(self.aim.capacity, int(self.out.numel()))) if self.aim else 0
 
 
 class Answers(NamedTuple):
-    """Results of passes, int32 words on their device, and the function that converts them on the
-    host to a result per pass."""
+    """Results of passes, int32 on their device; ``read`` makes of them, on the host, a result per
+    pass."""
 
     words: torch.Tensor
     read: Callable[[np.ndarray], Sequence[object]]
@@ -59,10 +55,8 @@ Begin = Callable[[Sequence[Pass]], Answers]
 
 
 class Coming(Generic[Answer]):
-    """The result of a pass that may still run; reading an attribute waits for the result.
-
-    The pass starts with those of its bucket (``Delivery``), or when the result is read.
-    """
+    """The result of a pass, which starts with those of its bucket (``Delivery``), or when an
+    attribute is read."""
 
     def __init__(self, one: Pass, begin: Begin) -> None:
         self.one, self.begin = one, begin
@@ -78,7 +72,6 @@ class Coming(Generic[Answer]):
         self._delivery = parcel, number
 
     def result(self) -> Answer:
-        """Return the result, and wait for the device if necessary."""
         if self._answer is None:
             if self._delivery is None:
                 answers = self.begin([self.one])
@@ -94,8 +87,6 @@ class Coming(Generic[Answer]):
 
 
 class Parcel:
-    """Results on one device that are being copied to the host, in one copy."""
-
     def __init__(self, answers: Answers) -> None:
         self.copy, self._read = Copy(answers.words), answers.read
         self._answers: Sequence[object] | None = None
@@ -120,7 +111,6 @@ class Delivery:
         self._parcels, self._beside = [_begun(each) for each in by_device.values()], beside
 
     def is_here(self) -> bool:
-        """Return whether the copies are complete, so that reading a result does not wait."""
         mine = all(parcel.copy.is_here() for parcel in self._parcels)
         return mine and all(each.is_here() for each in self._beside)
 
@@ -142,7 +132,6 @@ def _begun(coming: Sequence[Coming[object]]) -> Parcel:
 
 
 def joined(several: Sequence[Answers]) -> Answers:
-    """Join the results of several groups of passes in one piece of memory."""
     if len(several) == 1:
         return several[0]
     # Pad every piece to a multiple of 8 bytes, because its first words are float64.
@@ -160,12 +149,8 @@ def joined(several: Sequence[Answers]) -> Answers:
 
 
 class Taken(NamedTuple):
-    """The entries of a mask, on the host.
-
-    found : number of entries
-    selection : the entries; None if they exceed the capacity
-    also : the numbers that were copied with them
-    """
+    """The number of entries of a mask, the entries, None if they exceed the capacity, and the
+    numbers that were copied with them."""
 
     found: int
     selection: Selection | None
@@ -201,7 +186,6 @@ def packed(x: torch.Tensor, mask: torch.Tensor, capacity: int, *also: torch.Tens
 
 
 def unpacked(fetched: np.ndarray, x: torch.Tensor, capacity: int, also: int) -> Taken:
-    """Convert the result of ``packed`` with ``also`` more numbers on the host."""
     room, head = max(0, min(capacity, x.numel())), 2 * (1 + also)
     count, *rest = fetched[:head].view(np.float64).tolist()
     count = int(count)
@@ -248,7 +232,6 @@ def _taken(one: Pass, aim: Aim) -> Answers:
 
 
 def adam(gradient: torch.Tensor, direction: Adam) -> torch.Tensor:
-    """Update Adam's moments, and return the direction."""
     vectors, is_of_mean = map(tensor_of, direction.vectors), direction.step.is_of_mean
     mean, square, out_mean, out_square = vectors
     dtype = np.dtype(np.float64 if gradient.dtype == torch.float64 else np.float32)
@@ -283,7 +266,6 @@ def _root(x: torch.Tensor) -> torch.Tensor:
 
 
 def pending_moments(x: torch.Tensor) -> torch.Tensor:
-    """Return sum and maximum of the magnitudes and the number of non-zeros."""
     if not x.numel():
         return torch.zeros(3, dtype=torch.float64, device=x.device)
     magnitudes = x.abs()
@@ -297,7 +279,6 @@ def moments_in(found: np.ndarray, numel: int) -> Moments:
 
 
 def pending_mean_and_std(x: torch.Tensor) -> torch.Tensor:
-    """Return the mean and the sum of the squared distances from it."""
     wide = x.to(torch.float64)
     mean = wide.mean()
     return torch.stack([mean, (wide - mean).square().sum()])
@@ -346,7 +327,6 @@ STATISTICS = {
 
 
 def pending(x: torch.Tensor, names: Sequence[str]) -> list[torch.Tensor]:
-    """Return the numbers of several statistics, concatenated, on the device."""
     return [number for name in names for number in STATISTICS[name].pending(x).unbind()]
 
 

@@ -51,8 +51,6 @@ HEAD = 5
 and for moments the largest finite magnitude and the number of non-zeros."""
 ALIGNED = 16
 """Alignment of every piece of memory in bytes, so that Triton compiles a single variant."""
-
-
 MOMENTS = "moments"
 """The statistic that the launches compute if an aim asks for it."""
 
@@ -66,11 +64,8 @@ class Sum(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Memory for all results that are copied to the host, and its parts.
-
-    head : float64 [tensors, HEAD]
-    values, places : the lists of all tensors, concatenated, each as long as its room
-    """
+    """Memory for all results that are copied to the host, and its parts: float64 [tensors, HEAD],
+    and the lists of all tensors, each as long as its room."""
 
     words: torch.Tensor
     head: torch.Tensor
@@ -88,10 +83,7 @@ def on(device: torch.device) -> contextlib.AbstractContextManager[object]:
 
 
 def take(passes: Sequence[Pass], block: int) -> Answers:
-    """Run the passes of all tensors in three launches, with ``block`` entries per program.
-
-    passes : of one dtype, on one device; at least one is not empty
-    """
+    """Run passes of one dtype and device, not all empty, in three launches."""
     first = passes[0].out
     device, dtype = first.device, first.dtype
     table = _table(passes, block)
@@ -130,10 +122,7 @@ def take(passes: Sequence[Pass], block: int) -> Answers:
 def assemble(
     sums: Sequence[Sum], surplus: Sequence[tuple[torch.Tensor, Selection]], block: int
 ) -> None:
-    """Write the sums, added in the order of the parts, and put the surplus back, in one launch.
-
-    sums, surplus : of one dtype and device, with different vectors; at least one sum is not empty
-    """
+    """Write sums of one dtype and device, not all empty, and restore the surplus, in one launch."""
     outs = [each.out for each in sums]
     device, dtype = outs[0].device, outs[0].dtype
     parts = max(len(each.parts) for each in sums)
@@ -168,7 +157,6 @@ def assemble(
 def _addressed(
     surplus: Sequence[tuple[torch.Tensor, Selection]], dtype: np.dtype
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the surplus entries' addresses in device memory, int64, and their values."""
     addresses, values = [np.empty(0, np.int64)], [np.empty(0, dtype)]
     for vector, entries in surplus:
         addresses.append(vector.data_ptr() + entries.indices.astype(np.int64) * dtype.itemsize)
@@ -184,7 +172,6 @@ def _scaled(sums: Sequence[Sum]) -> np.ndarray:
 
 
 def _table(passes: Sequence[Pass], block: int) -> np.ndarray:
-    """Return the table of the tensors, int64 [passes, COLUMNS]."""
     table = np.zeros((len(passes), COLUMNS), np.int64)
     program = place = 0
     for row, one in zip(table, passes):
@@ -198,8 +185,7 @@ def _table(passes: Sequence[Pass], block: int) -> np.ndarray:
 def _given(
     passes: Sequence[Pass], table: np.ndarray, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return table, thresholds, every program's tensor, and zero counters, on the device by one
-    copy."""
+    """Return table, thresholds, every program's tensor, and zero counters, on the device."""
     owners = np.repeat(np.arange(len(passes), dtype=np.int32), table[:, 7])
     given = (table, _cuts(passes), owners, np.zeros(len(passes), np.int64))
     rows, limits, numbers, counts = _uploaded(given, device)
@@ -249,7 +235,6 @@ def _whole(nbytes: int) -> int:
 
 
 def _read(words: np.ndarray, passes: Sequence[Pass]) -> list[Taking | Moments]:
-    """Return the results of all passes from the words of their room, uint8, on the host."""
     dtype = _numpy(passes[0].out)
     sizes = _sizes(len(passes), sum(each.room for each in passes), dtype.itemsize)
     head, values, places = np.split(words, np.cumsum(sizes)[:-1])
@@ -341,12 +326,10 @@ class TritonKernels(TorchKernels):
 
 
 def _asked(aim: Aim | None) -> tuple[str, ...]:
-    """Return the statistics that an aim asks for, without those that the launches compute."""
     return () if aim is None else tuple(name for name in aim.brings if name != MOMENTS)
 
 
 def _with_brought(found: Sequence[Any], passes: Sequence[Pass]) -> list[object]:
-    """Return the passes' results with the statistics, whose numbers follow them."""
     answers, rest = list(found[: len(passes)]), found[len(passes) :]
     for i, one in enumerate(passes):
         names = _asked(one.aim)
