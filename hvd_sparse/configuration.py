@@ -96,12 +96,8 @@ class Configuration(Parts):
     def create(
         cls, *, selector: object, schedule: object = None, **options: Option
     ) -> Configuration:
-        """Create a configuration from parts and options.
-
-        Parameters
-        ----------
-        selector, schedule : parts, as an id, a mapping ``{"id": ..., option: value}`` or an object
-        options : ``memory``, ``codec`` and ``exchange`` in the same forms, and the common options
+        """Create a configuration from parts, each an id, a mapping ``{"id": ..., option: value}``
+        or an object, and the common options.
 
         Raises
         ------
@@ -171,19 +167,13 @@ class Configuration(Parts):
 
         Functions among the telemetry writers are left out.
         """
-        options = {
-            field.name: getattr(self, field.name)
-            for field in fields(self)
-            if field.name not in PARTS
-        }
+        told = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name in PARTS:
+            told[name] = None if told[name] is None else configuration(told[name])
         if isinstance(self.telemetry, tuple):
             writers = [each for each in self.telemetry if isinstance(each, Writer)]
-            options["telemetry"] = list(map(configuration, writers)) or False
-        parts = {part: getattr(self, part) for part in PARTS}
-        return {
-            **{name: None if part is None else configuration(part) for name, part in parts.items()},
-            **options,
-        }
+            told["telemetry"] = list(map(configuration, writers)) or False
+        return told
 
     @cached_property
     def digest(self) -> str:
@@ -201,10 +191,8 @@ class Configuration(Parts):
         return numel > 0 and numel >= self.min_numel and (self.compress_1d or len(shape) > 1)
 
     def for_tensors(self, specs: Sequence[TensorSpec]) -> Configuration:
-        """Return this configuration with the density rule resolved for all tensors of a compressor.
-
-        InvalidOption : the rule has no density for a compressed tensor, or a name without a tensor
-        """
+        """Return this configuration with the density rule resolved for all tensors of a compressor;
+        InvalidOption without a density for a compressed tensor, or for a name without a tensor."""
         if self.rule is None:
             return self
         names = [spec.key for spec in specs]
@@ -213,10 +201,8 @@ class Configuration(Parts):
     def with_measured(
         self, specs: Sequence[TensorSpec], densities: Mapping[str, float]
     ) -> Configuration:
-        """Return this configuration, of density "hiding", with densities measured in the run.
-
-        It is equal and has the same digest. Without densities it starts over with the least.
-        """
+        """Return this configuration, of density "hiding", with densities measured in the run; it is
+        equal and has the same digest. Without densities it starts over with the least."""
         assert self.rule is not None
         return self._with_rule(self.rule.measured(self._compressed(specs), densities))
 
@@ -303,11 +289,7 @@ class Configuration(Parts):
         return min(costs, key=costs.__getitem__)
 
     def __str__(self) -> str:
-        parts = ", ".join(f"{part}={getattr(self, part)!r}" for part in PARTS)
-        options = ", ".join(
-            f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if f.name not in PARTS
-        )
-        return f"{parts}, {options}"
+        return ", ".join(f"{each.name}={getattr(self, each.name)!r}" for each in fields(self))
 
 
 def _schedule_for(density: Density | None, given: object) -> Schedule | None:

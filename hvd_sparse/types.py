@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -40,7 +41,6 @@ class Selection:
 
     @property
     def count(self) -> int:
-        """The number of selected entries."""
         return int(self.indices.size)
 
     def without_zeros(self) -> Selection:
@@ -58,7 +58,6 @@ class Selection:
 
     @classmethod
     def empty(cls, numel: int, dtype: DTypeLike = np.float32) -> Selection:
-        """Return a selection without entries."""
         return cls(np.empty(0, np.uint32), np.empty(0, dtype), numel)
 
 
@@ -66,15 +65,13 @@ class Selection:
 class TensorSpec:
     """The properties of a registered tensor, which must be equal on all ranks.
 
+    UnsupportedInput : the dtype is not supported, or the tensor has 2**32 or more entries
+
     Attributes
     ----------
     key : the tensor's stable name
     shape : its dimensions; () for a scalar
     dtype : name of the gradient's dtype, for example "float32"
-
-    Raises
-    ------
-    UnsupportedInput : the dtype is not supported, or the tensor has 2**32 or more entries
     """
 
     key: str
@@ -96,10 +93,7 @@ class TensorSpec:
     @cached_property
     def numel(self) -> int:
         """The number of entries."""
-        numel = 1
-        for dimension in self.shape:
-            numel *= int(dimension)
-        return numel
+        return math.prod(map(int, self.shape))
 
     @cached_property
     def accumulator(self) -> np.dtype:

@@ -14,10 +14,8 @@ class Pending(Protocol):
     """A collective that has been started."""
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
-        """Return the result; raise ExchangeTimeout if it takes longer than ``timeout_s`` seconds.
-
-        With None there is no limit.
-        """
+        """Return the result; raise ExchangeTimeout if it takes longer than ``timeout_s`` seconds,
+        which None does not limit."""
 
     def is_done(self) -> bool:
         """Return whether ``wait`` would return at once."""
@@ -48,10 +46,8 @@ class Collective(Protocol):
         """Sum arrays of equal shape over all ranks."""
 
     def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> Pending:
-        """Send ``splits[r]`` entries of a 1-D array to each rank r, in order.
-
-        The result concatenates the received parts in rank order.
-        """
+        """Send ``splits[r]`` entries of a 1-D array to each rank r, in order; the result
+        concatenates the received parts in rank order."""
 
 
 @dataclass(frozen=True)

@@ -41,13 +41,8 @@ Part = tuple[slice, Union[np.ndarray, Selection]]
 
 
 class Observed(NamedTuple):
-    """Telemetry's measurements of one tensor in one step.
-
-    kept_squared, accumulated_squared : squared L2 norms of the entries that were not sent, and of
-        all
-    waited : sum over the sent entries of the steps since each was last sent, or since the first
-        step
-    """
+    """Telemetry's squared L2 norms of a tensor's kept entries and of all, and the sum over the sent
+    ones of the steps since each was last sent, or since the first step."""
 
     kept_squared: float
     accumulated_squared: float
@@ -55,11 +50,7 @@ class Observed(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """A pass that was made, or launched on a device, and whose result was not read yet.
-
-    gradient : the gradient that the pass adds, unscaled
-    accumulated : the result of the pass; reading its entries waits for the device
-    """
+    """An unscaled gradient, and the result of a pass over it, which may still run on a device."""
 
     gradient: np.ndarray
     accumulated: Accumulated
@@ -87,17 +78,14 @@ class Outgoing:
 
     frame : uint8, the encoded selection; None on a dense step, and where the exchange encodes
     dense : the whole accumulated vector, flat; None on a sparse step
-    entries : number of entries sent
     norm : L2 norm of the residual, 0 unless telemetry is on; measured before the sent entries are
         removed if they are known only after the exchange
     found : the selection and its cost; None on a dense step, and where another rank selects
     accumulated : the vector to select from, until the exchange is over; for exchanges that sum
         first, the gradient
-    observed : telemetry's measurements; None without telemetry, and until the sent entries are
-        known
-    surplus : on a device, the residual and the entries that the pass took beyond the selection,
-        which are added back with the bucket's sums; None if there are none, or they were added back
-        at once
+    observed : None without telemetry, and until the sent entries are known
+    surplus : on a device, the residual and the entries taken beyond the selection, if they are to
+        be added back with the bucket's sums
     """
 
     frame: np.ndarray | None = None
@@ -131,9 +119,8 @@ class Arrival(NamedTuple):
 
 
 BEYOND_RANGE = Arrival((), is_finite=False)
-"""The arrival of a tensor whose sum is not finite on some rank.
-
-That rank's message in the last phase has no frame for the tensor."""
+"""The arrival of a tensor whose sum is not finite on a rank, whose last message has no frame of
+it."""
 
 
 @dataclass(eq=False)
@@ -141,11 +128,9 @@ class Member:
     """One tensor of a bucket, in one step.
 
     position : index among the registered tensors
-    spec : size and dtypes of the whole tensor
     part : the range of entries whose residual this rank keeps
     steps : completed steps
-    selector, codec, density : the parts and the density of this step
-    outgoing : this rank's contribution
+    selector, codec, density : those of this step
     memo : state left by the tensor's last exchange, the same on all ranks
     """
 
@@ -180,14 +165,11 @@ class Member:
 class ExchangeContext:
     """State and helpers of an exchange on one rank, for one bucket in one step.
 
-    rank, world_size : this rank and the number of ranks, in the process set
     step : completed steps of the bucket's first tensor
     configuration : checksum of the configuration
-    bucket : number of the bucket, for error messages
+    bucket, keys : number of the bucket and names of all tensors, for error messages
     members : the bucket's sparse tensors, by position
-    keys : names of all tensors, for error messages
     errors : failures of this rank, as text
-    kernels : the engine's kernels
     select : function of a position and a tensor's summed gradient that selects from the sum and
         returns the encoded frame; for exchanges that sum first
     selector : the compressor's selector; members hold theirs at the density of the step
@@ -228,26 +210,20 @@ class ExchangeContext:
                 self.errors.append(f"{type(error).__name__}: {error}")
 
     def write(self, frames: Mapping[int, np.ndarray] | None = None) -> np.ndarray:
-        """Return this rank's message, uint8: the frames by position, or its errors if it has
-        any."""
+        """Return this rank's message, uint8: the frames by position, or its errors."""
         if self.errors:
             return write_error(self.rank, self.step, self.configuration, "; ".join(self.errors))
         # After a failure of another rank the message is empty, but all ranks still take part.
         given = {} if frames is None or self.failure is not None else frames
         # Count first, so that a message over the limit is never allocated.
-        total = OVERHEAD_BYTES + 4 * len(self.members)
-        for frame in given.values():
-            total += frame.size
+        total = OVERHEAD_BYTES + 4 * len(self.members) + sum(f.size for f in given.values())
         if total > MOST_BYTES:
             self._note_length(total)
             return self.write()
         return write_message(self.rank, self.step, self.configuration, given, members=self.members)
 
     def to_each(self, frames: Sequence[Mapping[int, np.ndarray] | None]) -> AllToAll:
-        """Return the request for an alltoall with a separate message, or None, for each rank.
-
-        If the messages together exceed ``MOST_BYTES``, an error is sent in their place.
-        """
+        """Return the request for an alltoall with a separate message, or None, for each rank."""
         messages = [NO_BYTES if each is None else self.write(each) for each in frames]
         total = sum(message.size for message in messages)
         if total > MOST_BYTES:
@@ -279,27 +255,25 @@ class ExchangeContext:
         """
         # Check for failures first, because the message of a failed rank lists no members.
         messages = split_messages(joined, range(self.world_size) if senders is None else senders)
-        failed = []
-        for message in messages:
-            if message.error is not None:
-                failed.append(f"rank {message.rank}: {message.error}")
+        failed = [f"rank {each.rank}: {each.error}" for each in messages if each.error is not None]
         if failed:
             raise PeerFailure("compressing failed on " + "; on ".join(failed))
         # Compare with this rank's own step: stale messages agree with each other.
-        own = (self.configuration, self.step & 0xFFFFFFFF, tuple(sorted(self.members)))
+        step, members = self.step & 0xFFFFFFFF, tuple(sorted(self.members))
         for message in messages:
-            if (message.configuration, message.step, message.members) != own:
-                self._refuse(message)
+            if (message.configuration, message.step, message.members) != (
+                self.configuration,
+                step,
+                members,
+            ):
+                raise RankMismatch(
+                    f"bucket {self.bucket}: rank {message.rank} is at step {message.step} with "
+                    f"tensors {self._names(message.members)}, rank {self.rank} at step {step} with "
+                    f"{self._names(members)}; all ranks must compress the same tensors at every "
+                    "step, with the same options, and a collective must not deliver messages of "
+                    "another step"
+                )
         return messages
-
-    def _refuse(self, message: Message) -> None:
-        step, members = self.step & 0xFFFFFFFF, sorted(self.members)
-        raise RankMismatch(
-            f"bucket {self.bucket}: rank {message.rank} is at step {message.step} with tensors "
-            f"{self._names(message.members)}, rank {self.rank} at step {step} with "
-            f"{self._names(members)}; all ranks must compress the same tensors at every step, with "
-            "the same options, and a collective must not deliver messages of another step"
-        )
 
     def _names(self, members: Sequence[int]) -> list[str]:
         return [self.keys[i] if i < len(self.keys) else f"number {i}" for i in members]

@@ -28,9 +28,8 @@ class Exchange:
     """Base class of exchanges: frozen dataclasses, registered in ``EXCHANGES``.
 
     ``run`` is a generator, because its driver decides how to wait for a collective: the same code
-    runs over threads, mpi4py, Horovod's asynchronous handles and TensorFlow graphs. All ranks must
-    yield the same kinds of requests in the same order, whatever they selected and even after an
-    error.
+    runs over threads, Horovod's asynchronous handles and TensorFlow graphs. All ranks must yield
+    the same kinds of requests in the same order, whatever they selected and even after an error.
 
     Attributes
     ----------
@@ -79,10 +78,8 @@ class Exchange:
     def placement(
         self, rank: int, world_size: int, nodes: tuple[int, ...] | None
     ) -> Placement | None:
-        """Return the node of every rank, or None for exchanges that do not use it.
-
-        nodes : the node of every rank as the collective reports it; None if unknown
-        """
+        """Return the node of every rank, from ``nodes`` if the collective knows them; None for
+        exchanges that do not use it."""
         return None
 
     def is_dense_cheaper(self, density: float, entry_bytes: float, placement: Placement) -> bool:
@@ -93,8 +90,8 @@ class Exchange:
         """
         if placement.world_size == 1:  # nothing is sent; compare the sizes of the payloads
             return density * entry_bytes >= 2 * DENSE_BYTES
-        inbound = self.inbound(density, entry_bytes, placement)
-        return inbound >= dense_inbound(placement) * (1 - ROUNDING)
+        dense = 2 * DENSE_BYTES * ring(placement) if placement.node_count > 1 else 0.0
+        return self.inbound(density, entry_bytes, placement) >= dense * (1 - ROUNDING)
 
     def inbound(self, density: float, entry_bytes: float, placement: Placement) -> float:
         """Return the bytes that a node of one or more ranks receives in a step, per tensor entry;
@@ -111,13 +108,6 @@ class Exchange:
         Errors between two phases are kept in the context and raised after the last phase.
         """
         raise NotImplementedError
-
-
-def dense_inbound(placement: Placement) -> float:
-    """Return the bytes that a dense ring allreduce brings into a node, per tensor entry: 2 * (N -
-    1) / N * 4 for N ranks on several nodes, and 0 on one node."""
-    size = placement.world_size
-    return 2 * DENSE_BYTES * (size - 1) / size if placement.node_count > 1 else 0.0
 
 
 def ring(placement: Placement) -> float:

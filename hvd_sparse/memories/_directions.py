@@ -34,15 +34,13 @@ class DirectionMemory(Memory):
 
     def _check(self, *fractions: str) -> None:
         """Check the shared options; ``fractions`` are names of options in [0, 1)."""
-        owner = type(self).__name__
+        owner, decay = type(self).__name__, self.weight_decay
         for name in fractions:
             value = getattr(self, name)
             if not is_number(value) or not 0 <= value < 1:
                 raise InvalidOption(f"{name} of {owner} is {value!r}: a number in [0, 1)")
-        if not is_number(self.weight_decay) or self.weight_decay < 0:
-            raise InvalidOption(
-                f"weight_decay of {owner} is {self.weight_decay!r}: a number, 0 or more"
-            )
+        if not is_number(decay) or decay < 0:
+            raise InvalidOption(f"weight_decay of {owner} is {decay!r}: a number, 0 or more")
         if self.clip_norm is not None:
             check_number(self.clip_norm, f"clip_norm of {owner}", 0)
 
@@ -52,6 +50,13 @@ Options = TypeVar("Options", bound=DirectionMemory)
 
 def directed(gradient: np.ndarray, direction: Direction | None, kernels: Kernels) -> np.ndarray:
     return gradient if direction is None else kernels.directed(gradient, direction)
+
+
+def scaled(vector: np.ndarray, factor: float) -> np.ndarray:
+    # By a scalar of the same dtype: a Python float would be one too, but only by numpy's newer
+    # rules.
+    product: np.ndarray = vector * vector.dtype.type(factor)
+    return product
 
 
 class Moments(NamedTuple):
@@ -130,8 +135,8 @@ class DirectionState(ResidualState, Generic[Options]):
         raise NotImplementedError
 
     def moments(self, steps: int, ranks: int) -> Moments:
-        """Return moments that an optimizer without this memory can continue from, after ``steps``
-        of the tensor; ``ranks`` as in ``Moments``."""
+        """Return moments from which an optimizer without this memory can continue, after ``steps``
+        of the tensor."""
         raise NotImplementedError
 
     def _nothing_made(self) -> DoubleBuffer:
@@ -140,10 +145,7 @@ class DirectionState(ResidualState, Generic[Options]):
 
     def _downhill(self, gradient: np.ndarray) -> np.ndarray:
         """Return the gradient, or its negative if the optimizer maximizes."""
-        if not self._is_climbing:
-            return gradient
-        negative: np.ndarray = gradient * gradient.dtype.type(-1)
-        return negative
+        return scaled(gradient, -1) if self._is_climbing else gradient
 
     def _clipped(self, gradient: np.ndarray, world_size: int) -> np.ndarray:
         """Return the gradient, no longer than one of N independent ones within ``clip_norm``.
@@ -155,20 +157,14 @@ class DirectionState(ResidualState, Generic[Options]):
             return gradient
         limit = clip_norm * root if self.is_average else clip_norm / root
         norm = math.sqrt(float(np.dot(gradient, gradient.astype(np.float64))))
-        return gradient if norm <= limit else gradient * gradient.dtype.type(limit / norm)
+        return gradient if norm <= limit else scaled(gradient, limit / norm)
 
     def _decayed(self, gradient: np.ndarray, world_size: int) -> np.ndarray:
         """Return the gradient plus the L2 penalty's, or this rank's share of it in a sum."""
-        decay = (
-            self._options.weight_decay
-            if self.is_average
-            else (self._options.weight_decay / world_size)
-        )
+        decay = self._options.weight_decay / (1 if self.is_average else world_size)
         if not decay or self._parameter is None:
             return gradient
-        # A scalar of the same dtype: a Python float would be one too, but only by numpy's newer
-        # rules.
-        decayed: np.ndarray = gradient + self._parameter * gradient.dtype.type(decay)
+        decayed: np.ndarray = gradient + scaled(self._parameter, decay)
         return decayed
 
     def _need(self, name: str) -> None:
@@ -222,9 +218,8 @@ class DirectionState(ResidualState, Generic[Options]):
             super().update(sent, is_exact, kernels, is_taken)
 
     def take_all(self) -> np.ndarray:
-        if self._is_held:
-            return np.zeros(self.residual.new.size, self.residual.new.dtype)
-        return super().take_all()
+        new = self.residual.new
+        return np.zeros(new.size, new.dtype) if self._is_held else super().take_all()
 
     def finish(
         self, reduced: np.ndarray, parameter: np.ndarray, is_compressed: bool, kernels: Kernels
@@ -238,7 +233,7 @@ class DirectionState(ResidualState, Generic[Options]):
         raise NotImplementedError
 
     def _note_written(self, *vectors: DoubleBuffer) -> None:
-        """Let ``commit`` keep the new versions of vectors beside the residual."""
+        """Let ``commit`` keep these vectors' new versions, too."""
         self._written += [each for each in vectors if each not in self._written]
 
     def commit(self) -> None:
@@ -329,8 +324,7 @@ class VelocityState(DirectionState[MomentumOptions]):
         dampening = self._switched["dampening"]
         if not (dampening and self._options.momentum) or self.step == self._undamped_at:
             return gradient
-        part: np.ndarray = gradient * gradient.dtype.type(1 - dampening)
-        return part
+        return scaled(gradient, 1 - dampening)
 
     def _direct(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int

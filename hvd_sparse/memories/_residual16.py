@@ -1,11 +1,8 @@
 """Residuals of 16 bits per entry, rounded at random so that rounding errors have a mean of 0.
 
-Rounding to the nearest would lose every gradient that is small beside its residual. Random
-rounding keeps the right number on average:
-
     kept = the neighbour below, or with probability (x - below) / (above - below) the one above
 
-The random bits are drawn from (seed, index), so that a step is reproducible.
+Rounding to the nearest would lose every gradient that is small beside its residual.
 """
 
 from __future__ import annotations
@@ -86,9 +83,13 @@ class Residual16State(MemoryState):
             self._kept, self._before = self._before, self._kept
         else:
             self._sent = sent
-        narrow(wide, self._kept, crc32(f"{self._spec.key}|{self.step}".encode()))
-        self._rounded = float(np.subtract(widen(self._kept), wide, dtype=np.float64).sum())
+        self._rounded = self._round(wide, "")
         self._is_written = True
+
+    def _round(self, wide: np.ndarray, why: str) -> float:
+        """Round a vector into the residual, and return the sum that this added."""
+        narrow(wide, self._kept, crc32(f"{self._spec.key}|{self.step}{why}".encode()))
+        return float(np.subtract(widen(self._kept), wide, dtype=np.float64).sum())
 
     def commit(self) -> None:
         self.rounding += self._rounded
@@ -100,12 +101,8 @@ class Residual16State(MemoryState):
         if self._is_written and self._before is not None:
             self._kept, self._before = self._before, self._kept
         elif self._is_written:
-            wide = widen(self._kept)
-            wide[self._sent.indices] += self._sent.values
-            narrow(wide, self._kept, crc32(f"{self._spec.key}|{self.step}|back".encode()))
-            self.rounding += self._rounded + float(
-                np.subtract(widen(self._kept), wide, dtype=np.float64).sum()
-            )
+            self._add(self._sent, "|back")
+            self.rounding += self._rounded
         self._forget()
 
     def _forget(self) -> None:
@@ -113,10 +110,12 @@ class Residual16State(MemoryState):
         self._sent = Selection.empty(self._spec.numel)
 
     def add(self, returned: Selection) -> None:
+        self._add(returned, "|returned")
+
+    def _add(self, entries: Selection, why: str) -> None:
         wide = widen(self._kept)
-        wide[returned.indices] += returned.values
-        narrow(wide, self._kept, crc32(f"{self._spec.key}|{self.step}|returned".encode()))
-        self.rounding += float(np.subtract(widen(self._kept), wide, dtype=np.float64).sum())
+        wide[entries.indices] += entries.values
+        self.rounding += self._round(wide, why)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the residual as float32, so that checkpoints are of any format."""

@@ -15,7 +15,13 @@ from hvd_sparse.errors import NonFiniteGradient
 from hvd_sparse.kernels.arrays import empty_like, write_maximum
 from hvd_sparse.kernels.contract import Kernels
 from hvd_sparse.kernels.optimizers import Adam, AdamStep, Direction
-from hvd_sparse.memories._directions import DirectionMemory, DirectionState, Moments, directed
+from hvd_sparse.memories._directions import (
+    DirectionMemory,
+    DirectionState,
+    Moments,
+    directed,
+    scaled,
+)
 from hvd_sparse.memories.contract import DoubleBuffer
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
@@ -198,7 +204,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
 
     def _push_nadam(self, gradient: np.ndarray, kernels: Kernels, decay: float) -> np.ndarray:
         """Update m and s with a reduced gradient, and return NAdam's direction."""
-        mean, square, real = self.mean, self.square, gradient.dtype.type
+        mean, square = self.mean, self.square
         step, beta1 = self._numbers(), self._options.beta1
         spare = empty_like(gradient), empty_like(gradient)
         by_gradient = kernels.directed(gradient, Adam(mean.old, square.old, *spare, step))
@@ -206,9 +212,8 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         by_mean = directed(*given, kernels)
         product, now, then = momenta_of_nadam(beta1, decay, step.step)
         share = then * (1 - beta1**step.step) / (1 - product * then)
-        direction: np.ndarray = by_gradient * real((1 - now) / (1 - product)) + by_mean * real(
-            share
-        )
+        by_gradient = scaled(by_gradient, (1 - now) / (1 - product))
+        direction: np.ndarray = by_gradient + scaled(by_mean, share)
         return direction
 
     def _check_square(self, gradient: np.ndarray, kernels: Kernels) -> None:
@@ -225,7 +230,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
     def _finished(self, reduced: np.ndarray, parameter: np.ndarray, kernels: Kernels) -> np.ndarray:
         reduced = self._downhill(reduced)
         if self._options.weight_decay:
-            reduced = reduced + parameter * reduced.dtype.type(self._options.weight_decay)
+            reduced = reduced + scaled(parameter, self._options.weight_decay)
         if not self.residual.can_roll_back:
             self._check_square(reduced, kernels)
         # It is the mean of the ranks already: no correction for their number.

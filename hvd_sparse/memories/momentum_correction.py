@@ -11,7 +11,7 @@ import numpy as np
 from hvd_sparse.checks import check_truth
 from hvd_sparse.kernels.contract import Kernels
 from hvd_sparse.kernels.optimizers import Momentum
-from hvd_sparse.memories._directions import MomentumMemory, VelocityState
+from hvd_sparse.memories._directions import MomentumMemory, VelocityState, scaled
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import Selection, TensorSpec
 
@@ -119,7 +119,7 @@ class MomentumCorrectionState(VelocityState[MomentumCorrection]):
         result: np.ndarray = super().finish(reduced, parameter, is_compressed, kernels)
         if not options.weight_decay:
             return result
-        pull = parameter * parameter.dtype.type(options.weight_decay)
+        pull = scaled(parameter, options.weight_decay)
         if not options.momentum:
             result = result + pull
             return result
@@ -128,7 +128,7 @@ class MomentumCorrectionState(VelocityState[MomentumCorrection]):
         kernels.directed(pull, Momentum(self.decay.old, self.decay.new, options.momentum))
         self._note_written(self.decay)
         if options.nesterov:
-            result = result + pull + self.decay.new * pull.dtype.type(options.momentum)
+            result = result + pull + scaled(self.decay.new, options.momentum)
         else:
             result = result + self.decay.new
         return result

@@ -134,13 +134,12 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
         was = now if old is None else momentum_left(self._options.momentum, old)
         u, v = self.velocity, self.residual
         self._before, self._at = (v, u, old), density
-        if now != was:
-            self.residual = self._another()
-            self.velocity = self._another() if now else self._nothing_made()
-        elif now:
-            self._need("velocity")
         if now == was:
+            if now:
+                self._need("velocity")
             return
+        self.residual = self._another()
+        self.velocity = self._another() if now else self._nothing_made()
         if not now:
             self.residual.old[:] = v.old * (1 - was)
             if u.old.size:

@@ -26,7 +26,7 @@ to 1 and 2 to 4."""
 
 @dataclass(frozen=True)
 class GroupPlan:
-    """The planned groups and the measured costs; the same on all ranks.
+    """The planned groups (``compressor.plan``) and the measured costs; the same on all ranks.
 
     Attributes
     ----------
@@ -120,7 +120,8 @@ def _plan_family(keys: Sequence[str], costs: Costs) -> tuple[Buckets, dict[str, 
         late_nbytes=np.array([behind for _, behind in received]),
     )
     places = {position: place for place, position in enumerate(layers)}
-    planned = [tuple(sorted(layers[i:j])) for i, j in groups(best_plan(instance))]
+    plan = best_plan(instance)
+    planned = [tuple(sorted(layers[i:j])) for i, j in zip((0, *plan), plan)]
     buckets: dict[str, Buckets] = {
         "default": restricted(costs.buckets, places),
         "planned": _apart_where_needed(planned, specs, route.configuration),
@@ -154,7 +155,7 @@ def _layers_of(
             f"gradients of {', '.join(unknown)} were timed, and these tensors are not registered: "
             "register all tensors before the first step"
         )
-    # Sort equal times by descending position, because backward passes run in reverse order.
+    # Equal times are sorted by descending position, because backward passes run in reverse order.
     seen = sorted((ready_s[spec.key], -i) for i, spec in enumerate(specs) if spec.key in wanted)
     layers, ends_s = [], [0.0]
     for at_s, place in seen:
@@ -234,10 +235,6 @@ class Instance:
         return prefix[stop] - prefix[start]
 
 
-def groups(plan: Plan) -> list[tuple[int, int]]:
-    return list(zip((0, *plan[:-1]), plan))
-
-
 def end_s(instance: Instance, plan: Sequence[int]) -> float:
     """Return the seconds until the last message of a plan ends, by the model of shi2020mgs."""
     stops = np.array(plan)
@@ -272,28 +269,25 @@ def partition_end_s(instance: Instance, parts: Sequence[Sequence[int]]) -> float
     collectives start when all messages are ready.
     """
     complete = {max(part): list(part) for part in parts}
+    selects = instance.select
     compute_s, messages = 0.0, []
     for layer in range(instance.size):
+        compute_s += float(instance.backward_s[layer])
         if instance.per_tensor:
-            compute_s += float(instance.compute_s(layer, layer + 1))
-        else:
-            compute_s += float(instance.backward_s[layer])
+            compute_s += float(selects(instance.numel[layer]))
         part = complete.get(layer)
-        if part is None:
-            continue
-        if not instance.per_tensor:
-            compute_s += float(instance.select(np.sum(instance.numel[part])))
-        messages.append((compute_s, float(np.sum(instance.nbytes[part]))))
+        if part is not None:
+            if not instance.per_tensor:
+                compute_s += float(selects(np.sum(instance.numel[part])))
+            messages.append((compute_s, float(np.sum(instance.nbytes[part]))))
     wire_s, waiting = 0.0, 0
     while waiting < len(messages):
         start_s, first = max(wire_s, messages[waiting][0]), waiting
         while waiting < len(messages) and messages[waiting][0] <= start_s:
             waiting += 1
-        wire_s = start_s + float(
-            instance.wire(sum(nbytes for _, nbytes in messages[first:waiting]))
-        )
-    late_s = float(instance.late(np.sum(instance.late_nbytes)))
-    return max(wire_s, compute_s) + late_s
+        nbytes = sum(nbytes for _, nbytes in messages[first:waiting])
+        wire_s = start_s + float(instance.wire(nbytes))
+    return max(wire_s, compute_s) + float(instance.late(np.sum(instance.late_nbytes)))
 
 
 def best_plan(instance: Instance) -> Plan:

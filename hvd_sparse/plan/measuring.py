@@ -43,19 +43,14 @@ ENOUGH = STEPS // 2 + 1
 
 
 Decision = Union[GroupPlan, HiddenDensities]
-"""A decision that all ranks adopt.
-
-``label`` is part of the collectives' names, errors name the decision's ``purpose`` and ``option``,
-and ``str`` describes it for the log.
-"""
+"""A decision that all ranks adopt: ``label`` is part of the collectives' names, and errors name its
+``purpose`` and ``option``."""
 
 
 class MeasuringPolicy(Policy):
     """Policy that measures the first steps, and adopts one decision on all ranks.
 
-    If the time of later steps departs from that of the first steps after the decision, the policy
-    measures and decides again. Measuring ``is_over`` after the decision, or if there is none to
-    make.
+    Measuring ``is_over`` after the decision, or if there is none to make.
     """
 
     kind: ClassVar[type[Decision]]
@@ -89,7 +84,6 @@ class MeasuringPolicy(Policy):
 
     def _adopt(self, owner: Owner, decision: Value) -> None:
         """Apply the decision, at the beginning of a step on all ranks."""
-        raise NotImplementedError
 
     def begin(self, owner: Owner, position: int | None) -> str:
         if self.is_over:
@@ -144,13 +138,11 @@ class MeasuringPolicy(Policy):
         step = self._step
         placement = step.placement or in_nodes_of(1, collective.rank, collective.world_size)
         route = Route(step.configuration, step.exchange, placement)
-        samples = gatherer.tell_all(
-            time_messages(collective, f"{self._name}.size", route, sizes_of(told), timeout_s)
-        )
+        timed = time_messages(collective, f"{self._name}.size", route, sizes_of(told), timeout_s)
+        samples = gatherer.tell_all(timed)
         # Rank 0 decides for all, because rounding differs between machines.
-        decided = gatherer.tell_all(
-            self._decide(route, told, samples) if collective.rank == 0 else None
-        )[0]
+        mine = self._decide(route, told, samples) if collective.rank == 0 else None
+        decided = gatherer.tell_all(mine)[0]
         if "failure" in decided:
             raise PeerFailure(
                 f"rank 0 could not {self.kind.purpose}: {decided['failure']}; leave out "
@@ -165,10 +157,9 @@ class MeasuringPolicy(Policy):
         """Return the decision's dict, or {"failure": text}, because the other ranks wait."""
         try:
             costs = Costs(route, self._step.specs, told, samples, self._step.buckets)
-            found: Report = self.kind.make(costs).to_dict()
+            return self.kind.make(costs).to_dict()
         except Exception as error:
             return {"failure": f"{type(error).__name__}: {error}"}
-        return found
 
     def _watch_step(self, owner: Owner, position: int | None) -> None:
         """Begin a step after the decision, and measure again if step times have departed.
@@ -183,13 +174,9 @@ class MeasuringPolicy(Policy):
         slowest_s = max(self._tell_all(owner, "review", departure.median_s))
         if departure.judge(slowest_s):
             if owner.collective.rank == 0:
-                logger.warning(
-                    "compressor %s: steps take %.1f ms, and %.1f ms when %s",
-                    owner.name,
-                    1e3 * slowest_s,
-                    1e3 * (departure.first_s or 0.0),
-                    self.departed,
-                )
+                text = "compressor %s: steps take %.1f ms, and %.1f ms when %s"
+                first_ms = 1e3 * (departure.first_s or 0.0)
+                logger.warning(text, owner.name, 1e3 * slowest_s, first_ms, self.departed)
             self._measure_anew()
         self._clock.resume()
 
@@ -212,10 +199,10 @@ class MeasuringPolicy(Policy):
                     numel = spec.numel
                     nbytes *= count_from_density(numel, later) / count_from_density(numel, now)
             self.measurements.send(spec.key, nbytes)
-        own_s, told_s = time.perf_counter() - self._came_s, self.measurements.take_told()
         # If groups are selected at once, the other time per tensor does not depend on the groups,
         # and counts as part of the backward pass.
-        self.measurements.spend(told_s if self._is_merged else own_s)
+        own_s = time.perf_counter() - self._came_s
+        self.measurements.spend(self.measurements.told_s if self._is_merged else own_s)
 
     def end(self, owner: Owner) -> None:
         self._starts.end()
@@ -231,7 +218,7 @@ class MeasuringPolicy(Policy):
 
     def forget_world(self, owner: Owner) -> None:
         self._measure_anew()
-        self._starts = StepStarts()
+        self._starts.end()
 
 
 class PlannedGroups(MeasuringPolicy):
@@ -309,11 +296,9 @@ class GraphPlannedGroups(PlannedGroups):
         assert owner is not None  # the caller holds it
         return cast(Owner, owner)
 
-    def _adopt(self, owner: Owner, decision: GroupPlan) -> None:
-        pass  # the program traces its graphs again, with ``groups``
-
-    def forget_world(self, owner: Owner) -> None:
-        MeasuringPolicy.forget_world(self, owner)
+    # The program traces its graphs again, with ``groups``.
+    _adopt = MeasuringPolicy._adopt
+    forget_world = MeasuringPolicy.forget_world
 
 
 class HidingPolicy(MeasuringPolicy):

@@ -154,13 +154,13 @@ def waiting(owner: Owner, what: str) -> Iterator[None]:
     """Return a context for collectives of a policy; the watchdog reports them as ``what``."""
     ledger = owner.watchdog.ledger
     ledger.begin(what)
+    ledger.begin_wait()
     try:
-        with ledger.waiting():
-            yield
+        yield
     except ExchangeTimeout as error:
         raise owner.explain(error) from error
     finally:
-        ledger.end(what)
+        ledger.end_wait(what)
 
 
 def tell_all(owner: Owner, what: str, name: str, mine: object) -> list[Value]:
@@ -330,4 +330,4 @@ class Fallback(Policy):
         self.clock.restart()
         self.trial.restart()
         self.owed.update(dict.fromkeys(self.owed))  # the running steps are lost
-        self._starts = StepStarts()
+        self._starts.end()

@@ -6,11 +6,10 @@ thread holds Python's lock, because such a wait is no other rank's fault.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 TURN_S = 0.25
 """Seconds between two readings: the most by which this clock is behind."""
@@ -85,17 +84,8 @@ class Ledger:
             self._counts.clear()
             self._begun_before = self.begun
 
-    @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Return a context for a wait whose own time limit raises an error."""
-        self.begin_wait()
-        try:
-            yield
-        finally:
-            self.end_wait()
-
     def begin_wait(self) -> None:
-        """Begin a wait as in ``waiting``, without the cost of a context."""
+        """Begin a wait whose own time limit raises an error."""
         with self._lock:
             self._waits += 1
 

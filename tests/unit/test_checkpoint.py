@@ -56,6 +56,11 @@ def flat(states, key, name="residual"):
     )
 
 
+def write(path, *states):
+    with checkpoint.atomic(path) as stream:
+        stream.write(checkpoint.to_bytes(*states))
+
+
 def assert_same(one, other):
     assert {k: v for k, v in one.items() if k != "tensors"} == {
         k: v for k, v in other.items() if k != "tensors"
@@ -70,7 +75,7 @@ def assert_same(one, other):
 
 def test_what_is_written_is_read_bit_for_bit(tmp_path):
     states = [state_of(rank) for rank in range(3)]
-    checkpoint.write(tmp_path / "file", states)
+    write(tmp_path / "file", *states)
     for given, found in zip(states, checkpoint.read(tmp_path / "file")):
         assert_same(given, found)
     assert_same(states[1], checkpoint.from_bytes(checkpoint.to_bytes(states[1])))
@@ -78,7 +83,7 @@ def test_what_is_written_is_read_bit_for_bit(tmp_path):
 
 def test_every_truncation_and_every_altered_byte_is_refused(tmp_path):
     path = tmp_path / "file"
-    checkpoint.write(path, [state_of(0, 1)])
+    write(path, state_of(0, 1))
     whole = path.read_bytes()
     damaged = [whole[:size] for size in range(len(whole))]
     damaged += [
@@ -147,7 +152,7 @@ def test_what_killed_writers_left_is_gone_after_the_next_one(tmp_path):
         assert len(set(partials(tmp_path)) - set(foreign)) == 1, (
             "each removes what the last one left"
         )
-    checkpoint.write(path, [state_of(0)])
+    write(path, state_of(0))
     assert sorted(os.listdir(tmp_path)) == sorted([*foreign, "file"])
     assert len(checkpoint.read(path)) == 1
 
@@ -160,7 +165,7 @@ def test_what_a_living_writer_is_at_is_left_alone(tmp_path):
     try:
         assert writer.stdout.readline() == "writes\n"
         at_work = partials(tmp_path)
-        checkpoint.write(path, [state_of(0)])
+        write(path, state_of(0))
         assert len(at_work) == 1 and partials(tmp_path) == at_work
     finally:
         writer.kill()
@@ -168,10 +173,10 @@ def test_what_a_living_writer_is_at_is_left_alone(tmp_path):
 
 
 def test_a_file_that_cannot_be_finished_leaves_the_old_one(tmp_path):
-    checkpoint.write(tmp_path / "file", [state_of(0)])
+    write(tmp_path / "file", state_of(0))
     before = (tmp_path / "file").read_bytes()
     with pytest.raises(TypeError):
-        checkpoint.write(tmp_path / "file", [{**state_of(0), "config": object()}])
+        write(tmp_path / "file", {**state_of(0), "config": object()})
     assert (tmp_path / "file").read_bytes() == before
     assert os.listdir(tmp_path) == ["file"]
 

@@ -169,8 +169,9 @@ def test_a_wait_that_raises_by_itself_is_given_time_to(
         monkeypatch.setattr(here._is_over, "wait", lambda seconds: here.give_up())
     here.meet([start_peer(1, ["a"])])
     here.ledger.begin("a")
-    with here.ledger.waiting():
-        here._judge(LIMIT_S, "a", 1, 1.1 * LIMIT_S)
+    here.ledger.begin_wait()
+    here._judge(LIMIT_S, "a", 1, 1.1 * LIMIT_S)
+    here.ledger.end_wait()
     assert "rank 1 has not submitted them" in caplog.text
     assert bool(ends) != raises
 
