@@ -21,7 +21,7 @@ from benchmarks.step.goals import verdicts
 from benchmarks.step.meter import PARTS
 from benchmarks.step.models import TITLES, needed_bytes
 from benchmarks.step.summary import Summary, merged, summarize
-from hvd_sparse.methods.spelling import density_argument, plain_density, spell_density
+from hvd_sparse.methods.spelling import density_argument, spell_density
 
 LIMIT_S = 600
 """Of a launch."""
@@ -131,7 +131,8 @@ HEADER = ["method", "ms", "times the floor", *PARTS, "process", "wall", "page fa
 
 def write_page(bench: Bench, machine: dict[str, str]) -> str:
     options, found = bench.options, bench.summaries
-    density = plain_density(options.density)
+    asked = options.density
+    density = asked if isinstance(asked, float) else spell_density(asked)
     goals = list(verdicts(found, density))
     head = {"made_with": machine, "command": _command(options), "quick": options.quick}
     head |= {"density": density, "seconds": options.seconds}

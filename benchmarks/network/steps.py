@@ -17,7 +17,7 @@ from benchmarks.network.cluster import Cluster
 from benchmarks.network.launching import run_apart
 from benchmarks.network.spans import PHASES
 from benchmarks.network.summary import summarize
-from hvd_sparse.methods.spelling import plain_density
+from hvd_sparse.methods.spelling import spell_density
 
 COLOURS = {
     "backward": "#bbbbbb",
@@ -76,10 +76,11 @@ def _place(setting: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def write_page(settings: list[dict[str, Any]], options: argparse.Namespace) -> None:
+    density = options.density
     head = {
         "made_with": made_with(),
         "frontend": options.frontend,
-        "density": plain_density(options.density),
+        "density": density if isinstance(density, float) else spell_density(density),
         "backward_ms": options.backward_ms,
     }
     sections = [{**each, "title": title(each), "table": table(each)} for each in settings]

@@ -53,16 +53,16 @@ def run(options: argparse.Namespace) -> int:
     for package in PACKAGES:
         print(f"{package:<12} {_version_of(package) or '-'}")
     print(f"\nengine       {_engine()}\nchecksums    {checksum.crc32.__module__.partition('.')[0]}")
-    untested = _untested()
-    if untested:
-        print("\nof other versions than the tested ones:")
-    for package, version in untested.items():
-        print(f"    {package:<12} {version}; tested: {' and '.join(TESTED[package])}")
-    missing = [package for package in EXTRAS if _version_of(package) is None]
+    heading = "\nof other versions than the tested ones:\n"
+    for package, tested in TESTED.items():
+        version = _version_of(package)
+        if version is not None and ".".join(version.split(".")[:2]) not in tested:
+            print(f"{heading}    {package:<12} {version}; tested: {' and '.join(tested)}")
+            heading = ""
+    missing = {name: told for name, told in EXTRAS.items() if _version_of(name) is None}
     if missing:
         print("\nmissing, and what goes without it:")
-    for package in missing:
-        extra, cost = EXTRAS[package]
+    for package, (extra, cost) in missing.items():
         print(f"    {package:<12} {cost}: pip install 'hvd-sparse[{extra}]'")
     usable = [_check_horovod("torch"), _check_horovod("tensorflow"), _check_ddp()]
     return 0 if any(usable) else 1
@@ -83,16 +83,6 @@ def _version_of(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _untested() -> dict[str, str]:
-    """Return the installed versions that are none of ``TESTED``, by package."""
-    installed = {package: _version_of(package) for package in TESTED}
-    return {
-        package: version
-        for package, version in installed.items()
-        if version is not None and ".".join(version.split(".")[:2]) not in TESTED[package]
-    }
 
 
 def _loads(frontend: str, package: str) -> bool:

@@ -92,7 +92,12 @@ class DdpCompressor(ParameterCompressor):
                 "model again, DistributedDataParallel(model.module)"
             )
         if bucket.index() == 0:
-            self._begin()
+            model = self._model()
+            assert model is not None  # which calls
+            # Results for parameters that no rank has used are dropped by DDP in these two modes.
+            self._marks_idle = model.find_unused_parameters or model.static_graph
+            self._sent, self._buckets = [], 0
+            self._scale.forget()  # nothing may have come of the last step
         sent = SentBucket(bucket)
         self._sent.append(sent)
         if self.configuration.clip_grad_norm is None:
@@ -105,24 +110,14 @@ class DdpCompressor(ParameterCompressor):
             self._finish()
         return sent.future
 
-    def _begin(self) -> None:
-        model = self._model()
-        assert model is not None  # which calls
-        # Results for parameters that no rank has used are dropped by DDP in these two modes.
-        self._marks_idle = model.find_unused_parameters or model.static_graph
-        self._sent, self._buckets = [], 0
-        self._scale.forget()  # nothing may have come of the last step
-
     def _send(self, sent: SentBucket) -> None:
-        gradients = sent.gradients
         position_of = self.results.position_of
         positions = [position_of[id(parameter)] for parameter in sent.bucket.parameters()]
         self._arrange(positions)
-        scale = self._scale()
-        ledger, specs, wires = self.watchdog.ledger, self.step.specs, []
-        policy = self._policy
-        for position, gradient in zip(positions, gradients):
-            spec = specs[position]
+        scale, policy, ledger = self._scale(), self._policy, self.watchdog.ledger
+        wires = []
+        for position, gradient in zip(positions, sent.gradients):
+            spec = self.step.specs[position]
             policy.begin(self, position)
             ledger.begin(spec.key)
             self.results.settle(position)
@@ -143,10 +138,7 @@ class DdpCompressor(ParameterCompressor):
         if self._marks_idle:
             sent.uses = [position in accumulation.used for position in positions]
         if self._finishes:
-            sent.holds = [
-                accumulation.holds_result(position, gradient)
-                for position, gradient in zip(positions, gradients)
-            ]
+            sent.holds = list(map(accumulation.holds_result, positions, sent.gradients))
         joined = np.concatenate([*wires, np.array(sent.uses + sent.holds, wires[0].dtype)])
         name = f"hvd_sparse.{self.name}.sum.{sent.bucket.index()}"
         sent.sum = self.collective.allreduce(joined, name)
@@ -169,21 +161,6 @@ class DdpCompressor(ParameterCompressor):
         if self._recorder is not None:
             self._recorder.submitted(run)
         self._policy.end(self)
-        try:
-            self._collect(sent)
-        except Exception as error:
-            self._policy.fail()
-            self.step.transactions.fail(run, error)
-            if isinstance(error, ExchangeTimeout) or not isinstance(error, SparseError):
-                raise  # the others cannot be waited for, or do not know of it
-            for each in sent:
-                each.buffer.zero_()  # nothing half done is applied
-            raise_behind_backward(error)
-        self._policy.arrived(self)
-        for each in sent:
-            each.future.set_result(each.buffer)
-
-    def _collect(self, sent: list[SentBucket]) -> None:
         ledger = self.watchdog.ledger
         ledger.begin_wait()
         try:
@@ -192,12 +169,24 @@ class DdpCompressor(ParameterCompressor):
             self._refuse_results(sent)
             for each in sent:
                 self._receive(each)
-        except ExchangeTimeout as error:
-            raise self.explain(error) from error
+        except Exception as error:
+            told = self.explain(error) if isinstance(error, ExchangeTimeout) else error
+            self._policy.fail()
+            self.step.transactions.fail(run, told)
+            if told is not error:
+                raise told from error
+            if not isinstance(error, SparseError):
+                raise  # the others do not know of it
+            for each in sent:
+                each.buffer.zero_()  # nothing half done is applied
+            raise_behind_backward(error)
         finally:
             ledger.clear()
             ledger.end_wait()
             self._scale.forget()
+        self._policy.arrived(self)
+        for each in sent:
+            each.future.set_result(each.buffer)
 
     def _refuse_results(self, sent: list[SentBucket]) -> None:
         """Raise InvalidOption, on all ranks alike, for a gradient that holds an earlier result."""

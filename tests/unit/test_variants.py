@@ -14,7 +14,6 @@ from hvd_sparse.methods import Methods
 from hvd_sparse.methods.spelling import (
     SpelledMethod,
     density_argument,
-    known_density,
     read_density,
     read_method,
     spell_density,
@@ -217,14 +216,6 @@ def test_other_texts_are_refused_and_say_what_would_do(text, words):
         read_density(text)
     with pytest.raises(argparse.ArgumentTypeError, match=words):
         density_argument(text)
-
-
-def test_nothing_is_measured_where_nothing_trains():
-    assert known_density("*=0.01") == {"*": 0.01}
-    with pytest.raises(
-        argparse.ArgumentTypeError, match="give a number, or a number for each name"
-    ):
-        known_density("hiding")
 
 
 def test_a_bench_takes_densities_by_name():
