@@ -44,8 +44,7 @@ from hvd_sparse.schedules.contract import LONG_RUN, UNKNOWN_DENSITY, Schedule
 from hvd_sparse.selectors.contract import Selector
 from hvd_sparse.step_parts import Parts
 from hvd_sparse.telemetry.contract import Writer, Writers, resolve_writers
-from hvd_sparse.types import Pace, TensorSpec
-from hvd_sparse.untyped import Option, Report
+from hvd_sparse.types import Option, Pace, Report, TensorSpec
 from hvd_sparse.wire.checksum import crc32
 from hvd_sparse.wire.message import capacity
 

@@ -16,8 +16,7 @@ from hvd_sparse.memories.momentum_feedback import MomentumFeedback
 from hvd_sparse.memories.muon_correction import MuonCorrection
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.schedules.contract import LONG_RUN
-from hvd_sparse.types import Pace
-from hvd_sparse.untyped import Option
+from hvd_sparse.types import Option, Pace
 
 logger = logging.getLogger("hvd_sparse")
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Union
+from typing import Any, NamedTuple, Union
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -19,6 +19,18 @@ INDEX_LIMIT = 2**32
 FLOATS = {"float16", "bfloat16", "float32", "float64"}
 """Supported dtypes of gradients; float16 and bfloat16 are accumulated in float32."""
 
+# Names for values without a type: users' objects, and those of untyped frameworks. They are checked
+# where they are used, and errors name their type.
+ProcessSet = Any  # one of Horovod's process sets
+GradScaler = Any  # the loss scaler: the framework's, or a callable that returns the scale
+Params = Any  # the tensors to compress, in the form that the frontend accepts
+Optimizer = Any  # an optimizer of the framework's, or Horovod's around it
+Option = Any  # a user's choice, before it is checked
+Context = Any  # that ``compress`` gives Horovod for ``decompress``
+Value = Any  # of a framework without types: a token, a variable, a frame's local
+Settings = dict[str, Any]  # names and values that an optimizer holds
+Report = dict[str, Any]  # a JSON-able mapping, for users to read
+State = Mapping[str, Any]  # a saved state or one of its tensors, before ``state_check`` checks it
 
 Memo = Union[None, float, list[float], Mapping[str, object]]
 """State of a part from one step of a tensor to the next, JSON-serializable for checkpoints."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.untyped import Report
+from hvd_sparse.types import Report
 from hvd_sparse.version import __version__
 
 if TYPE_CHECKING:

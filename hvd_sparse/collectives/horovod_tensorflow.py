@@ -13,7 +13,7 @@ import tensorflow as tf
 from hvd_sparse.collectives import unfinished
 from hvd_sparse.collectives.contract import ProcessSetRanks
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.untyped import ProcessSet
+from hvd_sparse.types import ProcessSet
 
 try:
     import horovod.tensorflow as hvd

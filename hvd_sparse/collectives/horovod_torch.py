@@ -23,7 +23,7 @@ import torch
 from hvd_sparse.collectives import sleep_until, unfinished
 from hvd_sparse.collectives.contract import ProcessSetRanks
 from hvd_sparse.kernels.torch.vector import fetch, upload
-from hvd_sparse.untyped import ProcessSet
+from hvd_sparse.types import ProcessSet
 from hvd_sparse.wire.padding import Count, Room, needed, unpadded, write_block
 
 try:

@@ -12,7 +12,7 @@ from hvd_sparse.errors import InvalidOption, UnsupportedInput
 from hvd_sparse.frontend.torch.optimizer import ReadsTorch
 from hvd_sparse.methods import Methods
 from hvd_sparse.methods.spelling import read_method
-from hvd_sparse.untyped import GradScaler, Option, Params, ProcessSet
+from hvd_sparse.types import GradScaler, Option, Params, ProcessSet
 
 REMEDY = (
     "leave it out, or wrap the bare model anew, DistributedDataParallel(model.module), and "

@@ -30,8 +30,7 @@ from hvd_sparse.frontend.torch.results import weakly
 from hvd_sparse.state.state_check import bare
 from hvd_sparse.step.driver import NOTHING, Driver
 from hvd_sparse.step.records import TensorStep, Ticket
-from hvd_sparse.types import FLOATS
-from hvd_sparse.untyped import GradScaler, Optimizer
+from hvd_sparse.types import FLOATS, GradScaler, Optimizer
 
 PAUSE_S = 0.25
 """Seconds that a program waits at its end.  A thread needs the lock for microseconds, and gets it

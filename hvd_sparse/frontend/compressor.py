@@ -28,8 +28,7 @@ from hvd_sparse.step.stats import BYTES
 from hvd_sparse.step.step import Step
 from hvd_sparse.telemetry.contract import Place
 from hvd_sparse.tracing import TraceFile, follow
-from hvd_sparse.types import TensorSpec
-from hvd_sparse.untyped import Option, ProcessSet, Report, State, Value
+from hvd_sparse.types import Option, ProcessSet, Report, State, TensorSpec, Value
 from hvd_sparse.version import __version__
 from hvd_sparse.watch.peers import introduce
 from hvd_sparse.watch.watchdog import PatientCollective, Watchdog

@@ -21,7 +21,7 @@ from hvd_sparse.step.records import StepRun, TensorStep
 from hvd_sparse.step.stats import BYTES
 from hvd_sparse.step.step import Step
 from hvd_sparse.telemetry.contract import Function, Place, Writer, numbers_of, stamped
-from hvd_sparse.untyped import Option, Report
+from hvd_sparse.types import Option, Report
 
 logger = logging.getLogger("hvd_sparse")
 

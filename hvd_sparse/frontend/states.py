@@ -14,8 +14,7 @@ from hvd_sparse.memories._directions import DirectionState
 from hvd_sparse.memories.contract import DoubleBuffer
 from hvd_sparse.state.state_check import STATE_VERSION, differences_of
 from hvd_sparse.step.step import Step
-from hvd_sparse.types import TensorSpec
-from hvd_sparse.untyped import Report, State
+from hvd_sparse.types import Report, State, TensorSpec
 from hvd_sparse.version import __version__
 from hvd_sparse.wire.message import overhead_bytes
 

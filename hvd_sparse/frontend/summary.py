@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hvd_sparse.untyped import Report
+from hvd_sparse.types import Report
 
 HEADINGS = (
     *("tensor", "entries", "density", "frame bytes", "passes", "one pass", "fallbacks", "dense"),

@@ -10,7 +10,7 @@ from hvd_sparse.collectives.horovod_tensorflow import hvd
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.tensorflow.variables import values_of
-from hvd_sparse.untyped import ProcessSet
+from hvd_sparse.types import ProcessSet
 
 Logs = dict[str, float]
 

@@ -26,7 +26,7 @@ from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.tensorflow.elastic import WithCompressor
 from hvd_sparse.tensorflow.optimizer import is_optimizer_of_keras_3
 from hvd_sparse.tensorflow.variables import values_of
-from hvd_sparse.untyped import Optimizer, Value
+from hvd_sparse.types import Optimizer, Value
 
 
 class KerasState(WithCompressor, elastic.TensorFlowKerasState):  # type: ignore[misc]

@@ -19,7 +19,7 @@ from hvd_sparse.tensorflow.variables import (
     value_of,
     values_of,
 )
-from hvd_sparse.untyped import Optimizer, Option, ProcessSet, Value
+from hvd_sparse.types import Optimizer, Option, ProcessSet, Value
 
 Reduce = Callable[[list[Value], list[Value]], list[Value]]
 AROUND = (

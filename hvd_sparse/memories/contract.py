@@ -9,8 +9,7 @@ from numpy.typing import DTypeLike
 
 from hvd_sparse.kernels.arrays import aligned_zeros
 from hvd_sparse.kernels.contract import Aim, Kernels, Moments, Taking, Zeros
-from hvd_sparse.types import Selection, TensorSpec
-from hvd_sparse.untyped import Value
+from hvd_sparse.types import Selection, TensorSpec, Value
 
 
 class Accumulated(NamedTuple):

@@ -15,7 +15,7 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.optimizer_memory import Handover, Rates
 from hvd_sparse.registry import EXCHANGES, SELECTORS
 from hvd_sparse.schedules.learning_rate import LearningRate
-from hvd_sparse.untyped import Optimizer
+from hvd_sparse.types import Optimizer
 
 logger = logging.getLogger("hvd_sparse")
 

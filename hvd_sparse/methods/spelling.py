@@ -15,7 +15,7 @@ from hvd_sparse.checks import check_density
 from hvd_sparse.density_rule import HIDING, read_hiding
 from hvd_sparse.errors import InvalidOption, UnknownName
 from hvd_sparse.methods import METHODS, Methods
-from hvd_sparse.untyped import Value
+from hvd_sparse.types import Value
 
 BETWEEN_OPTIONS = re.compile(r",(?![^()\[\]{}]*[)\]}])")
 """A comma outside brackets."""

@@ -20,8 +20,7 @@ from hvd_sparse.plan.measurements import Told
 from hvd_sparse.schedules.contract import LONG_RUN, UNKNOWN_DENSITY
 from hvd_sparse.step.buckets import one_per_tensor
 from hvd_sparse.step.group_selection import name_of
-from hvd_sparse.types import TensorSpec
-from hvd_sparse.untyped import Report
+from hvd_sparse.types import Report, TensorSpec
 from hvd_sparse.wire.message import overhead_bytes
 
 LOCAL = "local"

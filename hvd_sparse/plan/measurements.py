@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from hvd_sparse.untyped import Report
+from hvd_sparse.types import Report
 
 WARMUP = 2
 """First steps that are not measured, because first calls compile, allocate and handshake."""

@@ -34,7 +34,7 @@ from hvd_sparse.schedules.contract import LONG_RUN
 from hvd_sparse.state.checkpoint_file import Gatherer
 from hvd_sparse.step.records import StepRun, TensorStep, Ticket
 from hvd_sparse.step.step import Step
-from hvd_sparse.untyped import Report, Value
+from hvd_sparse.types import Report, Value
 
 logger = logging.getLogger("hvd_sparse")
 

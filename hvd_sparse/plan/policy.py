@@ -27,7 +27,7 @@ from hvd_sparse.plan.measurements import StepClock, StepStarts
 from hvd_sparse.state.checkpoint_file import Gatherer
 from hvd_sparse.step.records import StepRun, Ticket
 from hvd_sparse.step.step import Step
-from hvd_sparse.untyped import Value
+from hvd_sparse.types import Value
 from hvd_sparse.watch.watchdog import Watchdog
 
 logger = logging.getLogger("hvd_sparse")

@@ -29,7 +29,7 @@ import numpy as np
 
 from hvd_sparse.collectives.contract import Collective
 from hvd_sparse.errors import CorruptCheckpoint, PeerFailure
-from hvd_sparse.untyped import Report, State
+from hvd_sparse.types import Report, State
 
 MAGIC = b"HVDSPRS\x01"
 DIGEST_BYTES = 32

@@ -27,7 +27,7 @@ from hvd_sparse.configuration import LOCAL
 from hvd_sparse.errors import RankMismatch
 from hvd_sparse.state.checkpoint_file import Gatherer, with_arrays
 from hvd_sparse.state.state_check import check_form
-from hvd_sparse.untyped import Report, State
+from hvd_sparse.types import Report, State
 
 REPLICATED = frozenset({"decay", "mean", "square", "largest"})
 """Names of memories' arrays that are the same on every rank, or each rank's own estimate of the

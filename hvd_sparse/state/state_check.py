@@ -13,8 +13,7 @@ from hvd_sparse.configuration import LOCAL, Configuration
 from hvd_sparse.errors import CorruptCheckpoint, SparseError
 from hvd_sparse.memories.contract import Memory
 from hvd_sparse.state.checkpoint_file import MALFORMED
-from hvd_sparse.types import TensorSpec
-from hvd_sparse.untyped import State
+from hvd_sparse.types import State, TensorSpec
 
 FIELDS = ("config", "model", "rank", "world_size", "reduction", "tensors")
 TENSOR_FIELDS = ("steps", "threshold", "memo", "is_sparse", "arrays")

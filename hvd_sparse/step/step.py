@@ -44,8 +44,7 @@ from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.step.transactions import Transactions
 from hvd_sparse.step_parts import StepParts
 from hvd_sparse.tracing import Spans
-from hvd_sparse.types import Pace, TensorSpec
-from hvd_sparse.untyped import Settings
+from hvd_sparse.types import Pace, Settings, TensorSpec
 from hvd_sparse.wire.carrier import CHECKSUM_MASK, carrier_layout
 from hvd_sparse.wire.checksum import crc32
 

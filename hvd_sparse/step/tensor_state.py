@@ -9,8 +9,7 @@ import numpy as np
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.kernels.contract import Zeros
 from hvd_sparse.memories.contract import MemoryState
-from hvd_sparse.types import Memo, Pace, Selection, TensorSpec
-from hvd_sparse.untyped import Settings
+from hvd_sparse.types import Memo, Pace, Selection, Settings, TensorSpec
 
 MANY = 512
 """Number of entries per step from which staleness is estimated from a part of the tensor."""

@@ -11,7 +11,7 @@ from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.tensorflow.graph import GraphFallback
 from hvd_sparse.tensorflow.optimizer import foresee, read_optimizer
 from hvd_sparse.tensorflow.variables import refuse_graphs
-from hvd_sparse.untyped import Context
+from hvd_sparse.types import Context
 
 
 class TensorflowSendNothing(SendNothing):

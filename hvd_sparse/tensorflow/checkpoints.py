@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from hvd_sparse.state.checkpoint_file import from_bytes, to_bytes
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
-from hvd_sparse.untyped import Value
+from hvd_sparse.types import Value
 
 
 class CompressorState(tf.train.experimental.PythonState):  # type: ignore[misc]

@@ -38,8 +38,16 @@ from hvd_sparse.tensorflow.variables import (
     runtime_token,
     spec_of_unknown,
 )
-from hvd_sparse.types import TensorSpec
-from hvd_sparse.untyped import GradScaler, Optimizer, Params, ProcessSet, Report, State, Value
+from hvd_sparse.types import (
+    GradScaler,
+    Optimizer,
+    Params,
+    ProcessSet,
+    Report,
+    State,
+    TensorSpec,
+    Value,
+)
 
 
 class TensorflowCompressor(Compressor):

@@ -18,7 +18,7 @@ from horovod.tensorflow import elastic
 from hvd_sparse.errors import UnsupportedInput
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.tensorflow.optimizer import is_optimizer_of_keras_3
-from hvd_sparse.untyped import Optimizer, Value
+from hvd_sparse.types import Optimizer, Value
 
 
 class WithCompressor:

@@ -26,8 +26,7 @@ from hvd_sparse.tensorflow.graph_functions import (
     call_numpy,
 )
 from hvd_sparse.tensorflow.variables import CallSite, runtime_token
-from hvd_sparse.types import TensorSpec
-from hvd_sparse.untyped import ProcessSet, Value
+from hvd_sparse.types import ProcessSet, TensorSpec, Value
 
 WAYS = {"sparse": SPARSE, "dense": DENSE, "fp16": FP16}
 DENSE_STEP = "the gradients of a step, which Horovod averages"

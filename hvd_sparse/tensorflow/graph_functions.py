@@ -21,8 +21,7 @@ from hvd_sparse.plan.measuring import GraphPlannedGroups
 from hvd_sparse.plan.policy import Fallback, Owner, Policy
 from hvd_sparse.step.records import BucketRun, StepRun, Ticket, joined
 from hvd_sparse.tensorflow.follower import Follower
-from hvd_sparse.types import TensorSpec
-from hvd_sparse.untyped import Value
+from hvd_sparse.types import TensorSpec, Value
 from hvd_sparse.wire.padding import Padding
 
 logger = logging.getLogger("hvd_sparse")

@@ -12,7 +12,7 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.compression import LocalStepsBase, refuse_unfrozen
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.tensorflow.variables import VariableSource
-from hvd_sparse.untyped import Params, Report
+from hvd_sparse.types import Params, Report
 
 
 class LocalSteps(LocalStepsBase):

@@ -22,7 +22,7 @@ from hvd_sparse.optimizer_memory import (
     foreseen,
 )
 from hvd_sparse.tensorflow.variables import callers
-from hvd_sparse.untyped import Optimizer, Settings, Value
+from hvd_sparse.types import Optimizer, Settings, Value
 
 WRAPPERS = ("horovod._keras", "hvd_sparse.keras.optimizer")
 """Modules whose optimizers call a compressor."""

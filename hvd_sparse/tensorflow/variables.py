@@ -23,8 +23,7 @@ from hvd_sparse.errors import (
     UnsupportedInput,
     UnsupportedReduction,
 )
-from hvd_sparse.types import FLOATS, TensorSpec
-from hvd_sparse.untyped import Params, ProcessSet, Report, Value
+from hvd_sparse.types import FLOATS, Params, ProcessSet, Report, TensorSpec, Value
 
 NONE_YET = (
     "there are no variables to compress: give the model itself where its first batch builds it, or "

@@ -9,7 +9,7 @@ from hvd_sparse.frontend.compression import AutoMethod, SendNothing
 from hvd_sparse.frontend.torch.optimizer import ReadsTorch
 from hvd_sparse.methods import Methods
 from hvd_sparse.torch.compressor import TorchCompressor
-from hvd_sparse.untyped import Context
+from hvd_sparse.types import Context
 
 
 class TorchSendNothing(SendNothing):

@@ -61,8 +61,7 @@ from hvd_sparse.torch.wire import (
     device_of_wire,
     fetch_carrier,
 )
-from hvd_sparse.types import TensorSpec
-from hvd_sparse.untyped import Context, GradScaler, Optimizer, Option, ProcessSet, Report
+from hvd_sparse.types import Context, GradScaler, Optimizer, Option, ProcessSet, Report, TensorSpec
 from hvd_sparse.watch.watchdog import PatientCollective
 from hvd_sparse.wire.padding import Padding
 

@@ -37,8 +37,7 @@ from hvd_sparse.frontend.naming import check_keys
 from hvd_sparse.frontend.torch.arrays import dtype_of
 from hvd_sparse.frontend.torch.results import remove, weakly
 from hvd_sparse.step.records import StepRun
-from hvd_sparse.types import FLOATS
-from hvd_sparse.untyped import Optimizer, Params, ProcessSet, Value
+from hvd_sparse.types import FLOATS, Optimizer, Params, ProcessSet, Value
 
 FRAMES = 10
 """How far up Horovod's optimizer can be."""

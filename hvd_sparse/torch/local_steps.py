@@ -12,7 +12,7 @@ from hvd_sparse.compatibility import refuse_hiding
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.compression import LocalStepsBase, refuse_unfrozen
 from hvd_sparse.torch.compressor import TorchCompressor
-from hvd_sparse.untyped import Optimizer, ProcessSet, Report, State, Value
+from hvd_sparse.types import Optimizer, ProcessSet, Report, State, Value
 
 Named = list[tuple[str, torch.nn.Parameter]]
 

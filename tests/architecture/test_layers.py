@@ -20,7 +20,6 @@ LAYERS = (
     (
         "errors",
         "version",
-        "untyped",
         "collectives.contract",
     ),
     ("types", "registry", "checks", "tracing"),

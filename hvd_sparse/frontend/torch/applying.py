@@ -21,7 +21,7 @@ from hvd_sparse.frontend.torch.optimizer import (
 )
 from hvd_sparse.frontend.torch.results import SPARSE_REMEDY
 from hvd_sparse.memories.adam_correction import momenta_of_nadam
-from hvd_sparse.untyped import Optimizer, Option, Settings, Value
+from hvd_sparse.types import Optimizer, Option, Settings, Value
 
 logger = logging.getLogger("hvd_sparse")
 

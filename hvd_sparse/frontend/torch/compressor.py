@@ -32,8 +32,7 @@ from hvd_sparse.state.state_check import IncompatibleKeys
 from hvd_sparse.step.buckets import grouped
 from hvd_sparse.step.records import Ticket
 from hvd_sparse.step.step import Step
-from hvd_sparse.types import Pace
-from hvd_sparse.untyped import GradScaler, Optimizer, Report, State
+from hvd_sparse.types import GradScaler, Optimizer, Pace, Report, State
 
 NORM = "the norm of all gradients, for clip_grad_norm"
 SMALLEST = 1e-6

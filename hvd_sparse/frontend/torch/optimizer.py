@@ -21,7 +21,7 @@ from hvd_sparse.optimizer_memory import (
     first_rates,
     foreseen,
 )
-from hvd_sparse.untyped import Optimizer, Option, Settings, Value
+from hvd_sparse.types import Optimizer, Option, Settings, Value
 
 OF_SCHEDULERS = "_wrapped_by_lr_sched"
 """Attribute of a ``step`` that learning rate schedules have wrapped."""

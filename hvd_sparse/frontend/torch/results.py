@@ -34,7 +34,7 @@ from torch.optim.optimizer import (
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.step.records import StepRun
 from hvd_sparse.step.step import Step
-from hvd_sparse.untyped import Optimizer, Value
+from hvd_sparse.types import Optimizer, Value
 
 logger = logging.getLogger("hvd_sparse")
 

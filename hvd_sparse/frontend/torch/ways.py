@@ -22,8 +22,7 @@ from hvd_sparse.configuration import PARTS, Configuration
 from hvd_sparse.frontend.torch.arrays import is_on_device
 from hvd_sparse.kernels.engines import works_on_devices
 from hvd_sparse.kernels.torch.vector import can_stop
-from hvd_sparse.types import TensorSpec
-from hvd_sparse.untyped import Option
+from hvd_sparse.types import Option, TensorSpec
 
 logger = logging.getLogger("hvd_sparse")
 
