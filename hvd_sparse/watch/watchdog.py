@@ -33,15 +33,17 @@ import numpy as np
 
 from hvd_sparse.collectives.contract import Collective, Pending
 from hvd_sparse.errors import ExchangeTimeout, SparseError
-from hvd_sparse.watch.ledger import TURN_S, Ledger, clock
 from hvd_sparse.watch.peers import (
     LONGEST_LIST,
     PATIENCE_S,
+    TURN_S,
     Answer,
     Endpoint,
+    Ledger,
     Port,
     addresses,
     ask_all,
+    clock,
     names,
 )
 

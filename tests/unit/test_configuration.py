@@ -11,7 +11,7 @@ import cases
 import pytest
 from worlds import tensors
 
-from hvd_sparse.cli.cite import papers
+from hvd_sparse.cli import papers
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption, UnknownName
 from hvd_sparse.frontend.compressor import Compressor

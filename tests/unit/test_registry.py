@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from hvd_sparse.cli.cite import papers
+from hvd_sparse.cli import papers
 from hvd_sparse.errors import InvalidOption, SparseError, UnknownName
 from hvd_sparse.registry import ALL, SELECTORS, Registry, configuration
 

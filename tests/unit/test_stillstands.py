@@ -11,7 +11,7 @@ import time
 import pytest
 from harness import slow
 
-from hvd_sparse.watch import ledger as clocks
+from hvd_sparse.watch import peers as clocks
 from hvd_sparse.watch.watchdog import EXIT_CODE
 
 LIMIT_S = slow(3.0)

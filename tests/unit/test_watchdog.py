@@ -15,8 +15,7 @@ from harness import slow
 from programs import run_python
 
 from hvd_sparse.watch import watchdog as watchdogs
-from hvd_sparse.watch.ledger import Ledger, clock
-from hvd_sparse.watch.peers import Answer, Endpoint, Port
+from hvd_sparse.watch.peers import Answer, Endpoint, Ledger, Port, clock
 from hvd_sparse.watch.watchdog import (
     EXIT_CODE,
     Line,
