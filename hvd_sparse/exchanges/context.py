@@ -102,13 +102,10 @@ class Arrival(NamedTuple):
     """The result of an exchange for one tensor.
 
     parts : selections to add up in this order, which is the same on all ranks
-    left : the entries of this rank to remove from its residual; None if they were removed when the
-        selection was sent
-    returned : entries to add to this rank's residual: those that it received or merged but that
-        were not applied
+    left : entries to remove from this rank's residual; None if they were when they were sent
+    returned : entries to add to this rank's residual, because they were not applied
     memo : state for this tensor's next exchange, the same on all ranks, JSON-serializable
-    is_finite : False if a partial sum has overflowed, which is known to all ranks; then the other
-        fields are empty
+    is_finite : False, on all ranks alike, if a partial sum has overflowed
     """
 
     parts: tuple[Part, ...]
@@ -198,10 +195,8 @@ class ExchangeContext:
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
-        """Catch an error between two phases and keep it until the last phase is over.
-
-        An error of this rank is also sent to the others in place of its entries.
-        """
+        """Keep an error between two phases until the last phase is over; one of this rank is also
+        sent to the others in place of its entries."""
         try:
             yield
         except Exception as error:

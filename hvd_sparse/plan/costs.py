@@ -111,10 +111,8 @@ def sizes_of(told: Sequence[Report]) -> list[int]:
 def time_messages(
     collective: Collective, name: str, route: Route, sizes: Sequence[int], timeout_s: float | None
 ) -> Samples:
-    """Time the route's collectives with messages of the given lengths in bytes.  Collective.
-
-    Lengths of repetitions differ slightly, as in a run, because Horovod negotiates new lengths.
-    """
+    """Time the route's collectives with messages of the given lengths in bytes, which differ a
+    little between repetitions, because Horovod negotiates new lengths.  Collective."""
     found: Samples = {}
     mates = route.placement.mates(route.placement.rank)
     for kind in dict.fromkeys(route.kinds):

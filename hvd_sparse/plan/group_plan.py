@@ -55,10 +55,8 @@ class GroupPlan:
 
     @classmethod
     def make(cls, costs: Costs) -> GroupPlan:
-        """Return the groups with the shortest predicted step, or the default if none is shorter.
-
-        Tensors of different steps, for example of different optimizers, are never in one group.
-        """
+        """Return the groups with the shortest predicted step, or the default if none is shorter;
+        tensors of different steps (of different optimizers) are never in one group."""
         specs, configuration = costs.specs, costs.route.configuration
         predicted_s = dict.fromkeys(WAYS, 0.0)
         chosen: Buckets = []
@@ -191,11 +189,9 @@ class Instance:
     Attributes
     ----------
     backward_s : float64 [layers], seconds of the backward pass from the last gradient to each
-    numel : float64 [layers], entries
     nbytes, late_nbytes : float64 [layers], bytes that a node receives in the exchange's first
         collective, and in those after it, which start after the backward pass
-    wire, late : seconds of these collectives, as lines over ``nbytes`` and ``late_nbytes``
-    select : seconds of one selection, as a line over its entries
+    wire, late, select : seconds of these collectives, and of one selection
     per_tensor : whether tensors are selected one by one; if False, a group is one vector
     """
 
@@ -263,11 +259,8 @@ def simplified(instance: Instance, plan: Sequence[int]) -> Plan:
 
 
 def partition_end_s(instance: Instance, parts: Sequence[Sequence[int]]) -> float:
-    """Return the seconds until the last message of any partition into groups ends.
-
-    All messages that are ready when the wire is free are sent as one, like Horovod's fusion. Late
-    collectives start when all messages are ready.
-    """
+    """Return the seconds until the last message of any partition into groups ends.  Messages that
+    are ready when the wire is free are sent as one, like Horovod's fusion."""
     complete = {max(part): list(part) for part in parts}
     selects = instance.select
     compute_s, messages = 0.0, []

@@ -48,10 +48,8 @@ Decision = Union[GroupPlan, HiddenDensities]
 
 
 class MeasuringPolicy(Policy):
-    """Policy that measures the first steps, and adopts one decision on all ranks.
-
-    Measuring ``is_over`` after the decision, or if there is none to make.
-    """
+    """Policy that measures the first steps, and adopts one decision on all ranks; then, or if there
+    is none to make, measuring ``is_over``."""
 
     kind: ClassVar[type[Decision]]
     departed: ClassVar[str]
@@ -114,10 +112,8 @@ class MeasuringPolicy(Policy):
         return measured > 0 and measured % STEPS == 0
 
     def next(self, collective: Collective, timeout_s: float | None, *, was_good: bool) -> Value:
-        """Begin a step; return the decision if this step adopts it, else None.
-
-        All ranks call it at every step, with the success of the last one. Collective if ``is_due``.
-        """
+        """Begin a step, with the success of the last one, and return the decision if this step
+        adopts it, else None.  Collective if ``is_due``."""
         is_counted = was_good and self._steps > WARMUP
         if self.is_due:
             # Close the last measured step, to include its numbers.
@@ -163,9 +159,7 @@ class MeasuringPolicy(Policy):
 
     def _watch_step(self, owner: Owner, position: int | None) -> None:
         """Begin a step after the decision, and measure again if step times have departed.
-
-        Collective if a window of steps has ended; no exchange of this compressor is running then.
-        """
+        Collective if a window of steps has ended, when no exchange is running."""
         self._starts.begins(position)
         departure = self._departure
         departure.begin(self._clock.begin())
@@ -184,7 +178,7 @@ class MeasuringPolicy(Policy):
         return tell_all(owner, self._timing, f"{self._name}.{what}", mine)
 
     def sent(self, owner: Owner, position: int, ticket: Ticket) -> None:
-        """Record the bytes that a tensor sends, scaled to the density after warm-up."""
+        """Record the bytes that a tensor sends, at the density after warm-up."""
         if self.is_over:
             return
         self._run = ticket.run
@@ -222,10 +216,8 @@ class MeasuringPolicy(Policy):
 
 
 class PlannedGroups(MeasuringPolicy):
-    """Policy of ``groups="planned"``: the groups with the shortest predicted step.
-
-    Until the decision small adjacent tensors share a message, as by default.
-    """
+    """Policy of ``groups="planned"``: the default groups, and then those with the shortest
+    predicted step."""
 
     kind = GroupPlan
     departed = "their groups were planned: the groups are planned anew"
@@ -302,11 +294,8 @@ class GraphPlannedGroups(PlannedGroups):
 
 
 class HidingPolicy(MeasuringPolicy):
-    """Policy of ``density="hiding"``: the largest densities at which messages hide behind the
-    backward pass.
-
-    Until they are found, every tensor has the lowest density, 1 / c_max.
-    """
+    """Policy of ``density="hiding"``: the lowest densities, and then the largest at which messages
+    hide behind the backward pass."""
 
     kind = HiddenDensities
     departed = "their densities were measured: they are measured anew"

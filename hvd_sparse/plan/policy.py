@@ -57,8 +57,7 @@ Agree = Callable[[np.ndarray], np.ndarray]
 @dataclass(frozen=True)
 class Verdict:
     """Result of a trial: the chosen way ("sparse", "dense" or "fp16"), and the slowest rank's
-    median seconds of a step by way.
-    """
+    median seconds of a step by way."""
 
     way: str
     seconds: dict[str, float]
@@ -96,10 +95,8 @@ class Owner(Protocol):
 
 
 class Policy:
-    """Base class of policies; this one sends all gradients sparse.
-
-    All ranks make the same calls at the same steps, so calls may be collective.
-    """
+    """Base class of policies; this one sends all gradients sparse.  All ranks make the same calls
+    at the same steps, so calls may be collective."""
 
     @property
     def verdict(self) -> Verdict | None:
@@ -117,10 +114,8 @@ class Policy:
         return None
 
     def begin(self, owner: Owner, position: int | None) -> str:
-        """Return the way of a gradient's step: one of ``WAYS``, or "everything".
-
-        ``position`` is None for a tensor that is not registered.
-        """
+        """Return the way of a gradient's step, one of ``WAYS`` or "everything"; ``position`` is
+        None for a tensor that is not registered."""
         return SPARSE
 
     def sent(self, owner: Owner, position: int, ticket: Ticket) -> None:
@@ -170,11 +165,8 @@ def tell_all(owner: Owner, what: str, name: str, mine: object) -> list[Value]:
 
 
 class Trial:
-    """Choice of the fastest way by measurement.
-
-    Each of ``ways``, in this order, gets ``steps`` measured steps. The choice is reviewed after
-    every ``review_every`` steps; 0 for never.
-    """
+    """Choice of the fastest of ``ways``, by ``steps`` measured steps of each, in this order; it is
+    reviewed after every ``review_every`` steps (0 for never)."""
 
     def __init__(self, ways: Sequence[str], steps: int, review_every: int) -> None:
         if isinstance(ways, str) or not ways or len(set(ways)) != len(ways):

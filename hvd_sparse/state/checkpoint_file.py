@@ -224,10 +224,8 @@ class Gatherer:
         return [json.loads(line) for line in gathered.splitlines()]
 
     def parts(self, mine: State, told: Sequence[State]) -> Parts:
-        """Gather every array, by tensor and name.  Collective, even for arrays that a rank lacks.
-
-        ``told`` are the states of all ranks, with every array replaced by [dtype, length].
-        """
+        """Gather every array, by tensor and name, even if a rank lacks it.  Collective.  ``told``
+        are the states of all ranks, with [dtype, length] for every array."""
         for key in mine["model"]:
             sizes = {
                 rank: state["tensors"][key]["arrays"]
@@ -254,10 +252,8 @@ def gather_into_file(
     name: str,
     timeout_s: float | None,
 ) -> None:
-    """Write the states of all ranks to one file, on rank 0, array by array.  Collective.
-
-    If the file cannot be written, PeerFailure is raised on all ranks, with rank 0's error.
-    """
+    """Write the states of all ranks to one file, on rank 0, array by array; if that fails, raise
+    PeerFailure with rank 0's error on all ranks.  Collective."""
     gatherer = Gatherer(collective, name, timeout_s)
     mine = with_arrays(state, np.asarray)
     told = gatherer.tell_all(with_arrays(mine, lambda array: [array.dtype.name, array.size]))

@@ -75,10 +75,8 @@ clock = RunningClock()
 
 
 class Ledger:
-    """Counts of submissions by name, and the start time of each pending tensor, thread-safe.
-
-    Names and their order are the same on all ranks, so ranks compare the counts.
-    """
+    """Counts of submissions by name, which ranks compare, and the start time of each pending
+    tensor; thread-safe."""
 
     def __init__(self) -> None:
         clock.start()
@@ -163,8 +161,7 @@ class Ledger:
 @dataclass(frozen=True)
 class Endpoint:
     """The address at which a rank answers: its host's IPv4 addresses (some may be unreachable from
-    other hosts), a UDP port, and the secret that begins a question.
-    """
+    other hosts), a UDP port, and the secret that begins a question."""
 
     rank: int
     addresses: tuple[str, ...]
@@ -174,9 +171,8 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Answer:
-    """A rank's answer: its submissions, the names among those asked about that it has submitted
-    less often than the asking rank (``behind``), and the lines that its main thread executes.
-    """
+    """A rank's answer: its submissions, the names that it has submitted less often than the asking
+    rank (``behind``), and the lines that its main thread executes."""
 
     rank: int
     submissions: int
@@ -240,10 +236,8 @@ def introduce(endpoint: Endpoint) -> Generator[AllGather, np.ndarray, list[Endpo
 def ask_all(
     endpoints: Sequence[Endpoint], submitted: Mapping[str, int], patience_s: float = PATIENCE_S
 ) -> dict[int, Answer]:
-    """Ask all ranks at once which tensors they have not submitted; return the answers by rank.
-
-    ``submitted`` are this rank's submissions by tensor, oldest first; ``LONGEST_LIST`` are sent.
-    """
+    """Ask all ranks at once which of the first ``LONGEST_LIST`` tensors they have submitted less
+    often than this rank; return the answers by rank."""
     mark = secrets.token_hex(TOKEN_BYTES // 2).encode()
     question = mark + json.dumps(dict(islice(submitted.items(), LONGEST_LIST))).encode()
     answers: dict[int, Answer] = {}

@@ -89,10 +89,8 @@ _LINE = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 
 class Watchdog:
-    """Watch one compressor's ledger, and answer the other ranks' questions about it.
-
-    A submitted tensor may take ``timeout_s`` seconds; with None the watchdog only answers.
-    """
+    """Watch one compressor's ledger, where a tensor may take ``timeout_s`` seconds (None for any
+    time), and answer the other ranks' questions about it."""
 
     def __init__(self, name: str, rank: int, timeout_s: float | None) -> None:
         self.name = name
