@@ -98,10 +98,6 @@ class Exchange:
         the largest of all nodes."""
         raise NotImplementedError
 
-    def inside(self, placement: Placement) -> float:
-        """Return the bytes per tensor entry that a rank receives from its node before selection."""
-        return 0.0
-
     def run(self, context: ExchangeContext) -> Conversation:
         """Exchange one bucket: yield requests, receive their results, return each member's arrival.
 

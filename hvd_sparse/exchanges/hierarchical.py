@@ -12,7 +12,7 @@ from hvd_sparse.collectives.contract import AllGather, Placement, in_nodes_of, i
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.exchanges._entries import read_values, write_values
 from hvd_sparse.exchanges.context import BEYOND_RANGE, Arrival, ExchangeContext
-from hvd_sparse.exchanges.contract import DENSE_BYTES, Conversation, Exchange
+from hvd_sparse.exchanges.contract import Conversation, Exchange
 from hvd_sparse.kernels.arrays import is_finite
 from hvd_sparse.registry import EXCHANGES
 from hvd_sparse.selectors.contract import Selector
@@ -86,9 +86,6 @@ class Hierarchical(Exchange):
             * density
             * entry_bytes
         )
-
-    def inside(self, placement: Placement) -> float:
-        return DENSE_BYTES * (1 - placement.node_count / placement.world_size)
 
     def run(self, context: ExchangeContext) -> Conversation:
         placement = context.placement

@@ -70,8 +70,7 @@ class AdamCorrection(DirectionMemory):
     (docs/results/accuracy-ways.md).
 
     The optimizer must apply the result unchanged, times its learning rate, which ``optimizer=``
-    ensures.  Then betas, epsilon and weight decay are the parameter group's, and a step at learning
-    rate 0 sends nothing and keeps all.
+    ensures.
 
     Tensors that are never compressed get Adam itself on their reduced gradient, or NAdam where that
     is the optimizer: it differs by its mean, which the residual replaces.  At density 1 this is not

@@ -43,9 +43,7 @@ class MomentumCorrection(MomentumMemory):
     already.
 
     ``dgc`` has this memory.  For a handed-over optimizer (``optimizer=``), every other method uses
-    ``MomentumFeedback``, and this one only by name.  Then momentum, Nesterov and weight decay come
-    from the tensor's parameter group at every step, not from these options, and a step at learning
-    rate 0 sends nothing and keeps all.
+    ``MomentumFeedback``, and this one only by name.
 
     A dense step sends all of v and keeps u, so a run of dense steps is momentum SGD. Tensors that
     are never compressed get the same momentum, applied to their reduced gradient.

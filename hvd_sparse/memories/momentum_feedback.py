@@ -72,9 +72,7 @@ class MomentumFeedback(MomentumMemory):
     long-waiting entries at once. A run of dense steps only is SGD with momentum. A late entry moves
     the parameter by the rate and the momentum of the step it arrives in.
 
-    With a handed-over optimizer (``optimizer=``), momentum, Nesterov and weight decay come from the
-    tensor's parameter group at every step, not from these options, and a step at learning rate 0
-    sends nothing and keeps all. Used by name, the optimizer must apply no momentum of its own.
+    Used by name instead of with ``optimizer=``, the optimizer must apply no momentum of its own.
 
     State: v, float32 (float64 for float64 gradients), and u unless m is 0; twice with rollback.
     Cost: as error feedback, and another pass to clip and for weight decay; unless m is 0 as

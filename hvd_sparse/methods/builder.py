@@ -137,8 +137,10 @@ class Builder(Generic[Compressor]):
         "one_bit", stc "sign_mean", strom "sign_index" and terngrad "two_bit", as in their papers
     optimizer : the torch or Keras SGD, Adam, AdamW, NAdam or Muon that is then given to Horovod. A
         memory does its work before the selection, on every rank, because it goes wrong on rare
-        entries; the optimizer applies the result. Not for ``terngrad`` and ``signsgd``, which have
-        no residual. None by default
+        entries; the optimizer applies the result. The memory then takes momentum, betas, weight
+        decay and the like from the tensor's parameter group at every step, and sends nothing and
+        keeps all in a step at learning rate 0. Not for ``terngrad`` and ``signsgd``, which have no
+        residual. None by default
     steps : number of steps in the run, with ``optimizer``. It replaces ``density`` by max(0.002, 5
         / steps), at most 0.01, as the mean of a density that follows the learning rate (schedule
         "learning_rate"), and the codec by "sign_mean", unless they are given

@@ -15,7 +15,7 @@ import numpy as np
 from hvd_sparse.checks import count_from_density
 from hvd_sparse.collectives.contract import Collective, Pending, Placement
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.exchanges.contract import Exchange
+from hvd_sparse.exchanges.contract import DENSE_BYTES, Exchange
 from hvd_sparse.plan.measurements import Told
 from hvd_sparse.schedules.contract import LONG_RUN, UNKNOWN_DENSITY
 from hvd_sparse.step.buckets import one_per_tensor
@@ -85,7 +85,8 @@ class Route:
         entry_bytes = self.configuration.codec.entry_bytes(numel, density)
         inbound = float(self.exchange.inbound(real, entry_bytes, self.placement)) * numel
         if self.exchange.sums_first:
-            return numel * self.exchange.inside(self.placement), inbound
+            mates = 1 - self.placement.node_count / self.placement.world_size
+            return numel * DENSE_BYTES * mates, inbound
         first = inbound / len(self.kinds)  # divided evenly among the collectives
         return first, inbound - first
 
