@@ -28,7 +28,6 @@ SHORT_ON_RANKS = {
     "test_faults.py",
     "test_methods.py",
     "test_production.py",
-    "test_real_exchanges.py",
     "test_tensorflow_keras.py",
     "test_tensorflow_training.py",
     "test_torch_input.py",

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from _common import SCRIPT, SPARSE_ONLY, Cases, Scripted
 from _framework import NAME, fw
+from _laws import SHAPES
 
 from hvd_sparse.plan.policy import WAYS, Trial
 
 hvd = fw.hvd
-SHAPES = {"wide": (16, 40), "tall": (60, 5), "one": (30,)}
 SPOILED_STEP = 3
 """The first dense one, which sends the residuals."""
 cases = Cases()

@@ -8,6 +8,7 @@ There are two wires: messages through the host, and by Horovod's operations on t
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -30,6 +31,9 @@ is_pretend = NAME == pretend.NAME
 cases = Cases()
 Run = Callable[[str, torch.device], dict[str, Any]]
 
+IN_A_SET = sys.argv[1:] == ["set"]
+if IN_A_SET:
+    os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"  # before Horovod is started
 process_sets = [hvd.ProcessSet([rank]) for rank in range(2)]
 hvd.init(process_sets=process_sets)
 if is_pretend:

@@ -1,8 +1,7 @@
-"""Laws of gradients on a device: states that travel, other layouts, and steps between exchanges."""
+"""Laws of gradients on a device: states that travel, other layouts, and local steps."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable
 from contextlib import nullcontext
 from functools import partial
@@ -70,27 +69,6 @@ def take_steps(
 
 def drawn_in(steps: Iterable[int]) -> list[list[torch.Tensor]]:
     return [[torch.from_numpy(gradients_of(hvd.rank(), step)[0]).float()] for step in steps]
-
-
-@law
-def an_elastic_run(name: str, device: torch.device) -> dict[str, Any]:
-    """A commit, steps that are taken back, a new meeting of the ranks, and a file for all."""
-    parameters = {"t": nn.Parameter(torch.zeros(30, 20, device=device))}
-    compressor = Compression.topk(parameters.items(), density=0.1, name=name)
-    optimizer = optimizer_without_motion(parameters, compressor)
-    with tempfile.TemporaryDirectory() as folder:
-        path = hvd.broadcast_object(folder, 0, name=f"{name}.folder") + "/state"
-        applied = take_steps(parameters, optimizer, drawn_in([0, 1]))
-        compressor.commit()
-        applied += take_steps(parameters, optimizer, drawn_in([2, 3]))
-        compressor.go_back()
-        compressor.rejoin()
-        compressor.save(path)
-        compressor.load(path)
-        applied += take_steps(parameters, optimizer, drawn_in([0, 1]))
-        hvd.barrier()
-    compressor.close()
-    return {"applied": digest_of(applied)}
 
 
 @law

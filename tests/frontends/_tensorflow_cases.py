@@ -116,7 +116,7 @@ def params_of(variables: Mapping[str, Any]) -> list[Any]:
 class Reducer:
     """Gradients in, as arrays by name, and reduced ones out; a name without one has none.
 
-    groups : Horovod's, as a number or as lists of variables
+    groups : Horovod's, as a number or as lists of variables or their names
     """
 
     def __init__(
@@ -124,6 +124,12 @@ class Reducer:
     ) -> None:
         self.variables = variables
         members = list(variables.values())
+        if isinstance(how.get("groups"), list):
+            named = [
+                [variables[each] if isinstance(each, str) else each for each in group]
+                for group in how["groups"]
+            ]
+            how["groups"] = named
 
         def step(gradients: Any) -> Any:
             return tape_gradients(linear_loss(members, gradients), members, compressor, **how)

@@ -12,7 +12,6 @@ from _framework import NAME, fw
 
 if NAME == "torch":
     import torch
-    from sklearn.datasets import load_digits
 else:
     import tensorflow as tf
 
@@ -234,36 +233,6 @@ def frozen_in_tensorflow(name: str) -> dict[str, Any]:
 
 cases["frozen"] = frozen_in_torch if NAME == "torch" else frozen_in_tensorflow
 
-
-def train_on_digits(name: str, every: int) -> dict[str, Any]:
-    """A real training; accuracy on images that no rank has seen, and this rank's bytes."""
-    images, labels = load_digits(return_X_y=True)
-    images, labels = torch.tensor(images / 16, dtype=torch.float32), torch.tensor(labels)
-    torch.manual_seed(0)
-    order = torch.randperm(len(images))
-    mine, unseen = order[hvd.rank() : 1500 : hvd.size()], order[1500:]
-    model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
-    descent = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
-    options = {"density": 1 / 64, "codec": "chunk12", "min_numel": 1, "compress_1d": True}
-    topk = partial(Compression.topk, name=name, **options)
-    local = LocalSteps(descent, model.named_parameters(), compression=topk, every=every)
-    draw = torch.Generator().manual_seed(hvd.rank())
-    for _ in range(192):
-        batch = mine[torch.randint(len(mine), (32,), generator=draw)]
-        descent.zero_grad()
-        torch.nn.functional.cross_entropy(model(images[batch]), labels[batch]).backward()
-        local.step()
-    with torch.no_grad():
-        right = (model(images[unseen]).argmax(dim=1) == labels[unseen]).float().mean()
-    stats = local.stats()
-    local.compressor.close()
-    nbytes = stats["bytes_sent"] - stats["padding_bytes"]
-    return {"accuracy": float(right), "bytes": nbytes, "digest": fw.digest_of(model.parameters())}
-
-
-if NAME == "torch":
-    for steps in (1, 8):
-        cases[f"digits_every_{steps}"] = partial(train_on_digits, every=steps)
 
 if __name__ == "__main__":
     fw.begin(0)

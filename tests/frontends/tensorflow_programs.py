@@ -127,13 +127,6 @@ def fit_by_readme(model: Any) -> dict[str, Any]:
 
 
 @cases
-def readme_built(_: str) -> dict[str, Any]:
-    model = sequential()
-    model.build((None, FEATURES))
-    return fit_by_readme(model)
-
-
-@cases
 def readme_unbuilt(_: str) -> dict[str, Any]:
     return fit_by_readme(sequential())
 

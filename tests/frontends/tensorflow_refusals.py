@@ -62,24 +62,13 @@ def used_with(
     return caught(train)
 
 
-def given_without_a_call(compression: Any) -> str:
-    """What Horovod's tape makes of it; in a traced function, too."""
+def in_a_trace(compression_of: Callable[[Any], Any]) -> str:
+    """What Horovod's tape makes of a compression in a traced function; it may be made there."""
 
     def train() -> None:
         variables = [weight()]
         loss = linear_loss(variables, [tf.ones(v.shape) for v in variables])
-        tf.function(lambda: tape_gradients(loss, variables, compression))()
-
-    return caught(train)
-
-
-def made_while_traced(method: Callable[..., Any]) -> str:
-    """As in programs that make Horovod's compression where they wrap the tape."""
-
-    def train() -> None:
-        variables = [weight()]
-        loss = linear_loss(variables, [tf.ones(v.shape) for v in variables])
-        tf.function(lambda: tape_gradients(loss, variables, method(variables, density=0.1)))()
+        tf.function(lambda: tape_gradients(loss, variables, compression_of(variables)))()
 
     return caught(train)
 
@@ -208,18 +197,22 @@ KERAS_2: dict[str, tuple[Any, str]] = {
         "InvalidOption; 'twin'; name=; close()",
     ),
     "a_method_that_is_not_called": (
-        lambda: given_without_a_call(Compression.ldte_bs),
+        lambda: in_a_trace(lambda _: Compression.ldte_bs),
         "InvalidOption; the method itself; compression=Compression.ldte_bs(params, ...)",
     ),
     "the_class_of_methods": (
-        lambda: given_without_a_call(Compression),
+        lambda: in_a_trace(lambda _: Compression),
         "InvalidOption; the class itself; compression=Compression.ldte_bs(params, ",
     ),
-    "a_compressor_made_while_traced": (lambda: made_while_traced(Compression.ldte_bs), TRACED),
-    "one_of_auto_made_while_traced": (lambda: made_while_traced(Compression.auto), TRACED),
-    "a_list_of_variables": (used(one_weight), ACCEPTED),
+    "a_compressor_made_while_traced": (
+        lambda: in_a_trace(partial(Compression.ldte_bs, density=0.1)),
+        TRACED,
+    ),
+    "one_of_auto_made_while_traced": (
+        lambda: in_a_trace(partial(Compression.auto, density=0.1)),
+        TRACED,
+    ),
     "a_name_that_is_free_again": (partial(same_name_twice, closes=True), ACCEPTED),
-    "a_built_model": (made(keras_model), ACCEPTED),
     "an_unbuilt_model": (
         lambda: caught(lambda: Compression.topk(unbuilt_model(), density=0.1)),
         ACCEPTED,
@@ -252,28 +245,9 @@ def fit_of_keras_3() -> str:
     return caught(train)
 
 
-def wrapped_by_horovod() -> str:
-    """Nobody would average."""
-    compressor = Compression.topk(keras_model(), density=0.1)
-    try:
-        return caught(
-            lambda: hvd.DistributedOptimizer(tf.keras.optimizers.SGD(), compression=compressor)
-        )
-    finally:
-        compressor.close()
-
-
 KERAS_3: dict[str, tuple[Any, str]] = {
-    "a_model": (made(keras_model), ACCEPTED),
     "an_unbuilt_model": KERAS_2["an_unbuilt_model"],
-    "variables_of_keras": (made(lambda: keras_model().trainable_variables), ACCEPTED),
-    "a_callable": (made(lambda: lambda: keras_model().trainable_variables), ACCEPTED),
-    "a_list_of_variables": KERAS_2["a_list_of_variables"],
     "a_fit_of_one_rank": (fit_of_keras_3, ACCEPTED),
-    "an_optimizer_in_horovods_wrapper": (
-        wrapped_by_horovod,
-        "UnsupportedInput; Keras 3; hvd_sparse.keras.DistributedOptimizer; TF_USE_LEGACY_KERAS=1",
-    ),
 }
 WITHOUT_EAGER = f"{OF_GRAPH}; disable_eager_execution; fp16"
 variable = tf.compat.v1.get_variable

@@ -7,7 +7,8 @@ import sys
 from functools import partial
 
 import _auto
-import _tensorflow_planned
+import _laws
+import _planned
 from _tensorflow_auto import AUTO, auto_leaves_alone_who_is_not_in_its_process_set
 from _tensorflow_cases import begin, run
 from _tensorflow_identity import IDENTITY
@@ -28,7 +29,7 @@ if __name__ == "__main__":
             made = partial(compare, setting=setting, process_sets=process_sets)
             cases[f"{kind}-{name}"] = made
     if ranks > 1:
-        cases |= LAWS
+        cases |= {**_laws.cases, **LAWS}
     if ranks in (2, 3):
         members = process_sets.get("one_left_out", process_sets["all"])
         alone = partial(auto_leaves_alone_who_is_not_in_its_process_set, process_set=members)
@@ -37,7 +38,7 @@ if __name__ == "__main__":
             **IDENTITY_IN_KERAS,
             **_auto.cases,
             **AUTO,
-            **_tensorflow_planned.cases,
+            **_planned.cases,
         }
         cases[alone.func.__name__] = alone
     if ranks == 1:

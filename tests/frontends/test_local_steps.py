@@ -61,13 +61,3 @@ def test_a_layer_is_exchanged_once_it_is_unfrozen_or_refused(outcome):
         for words in result["words"]:
             assert "InvalidOption: " in words and "'weights" in words
             assert "make LocalSteps while" in words
-
-
-def test_eight_local_steps_train_with_an_eighth_of_the_bytes():
-    outcome = launched("frontends/local_steps.py", 2, "gloo", "torch")
-    often, seldom = (measured(outcome, f"digits_every_{every}") for every in (1, 8))
-    for results in (often, seldom):
-        assert len({result["digest"] for result in results}) == 1
-        assert min(result["accuracy"] for result in results) > 0.9
-    for more, fewer in zip(often, seldom):
-        assert fewer["bytes"] * 8 == more["bytes"]

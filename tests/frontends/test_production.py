@@ -58,12 +58,6 @@ def test_a_new_process_goes_on_bit_for_bit(outcome_of, framework):
                 assert sorted(whole["entries"].values())[-2:] == [9, 19]
 
 
-@pytest.mark.parametrize("framework", TENSORFLOW, indirect=True)
-def test_the_keras_callback_saves_what_is_kept_at_an_epochs_end(outcome_of):
-    for kept, changed, loaded in measured(outcome_of("save"), "keras_callback"):
-        assert loaded == kept != changed
-
-
 @pytest.mark.parametrize("framework", ["torch"], indirect=True)  # TensorFlow's file is the same
 @pytest.mark.parametrize("method", METHODS["torch"])
 def test_another_world_takes_what_was_kept_and_refuses_one_ranks_state(outcome_of, method):

@@ -185,7 +185,7 @@ def test_the_first_use_says_once_that_it_is_experimental(outcome):
 
 def test_a_process_set_trains_on_the_device():
     """Two ranks of three; the third is in another world."""
-    results = launch("frontends/torch_devices_in_a_set.py", 3, "mpi").check()
+    results = launch("frontends/torch_devices.py", 3, "mpi", "set").check()
     for rank in SET:
         result = results[rank]["a_process_set"]["measured"]
         assert result["found"]["ways"] == result["carried"]["ways"] == ["device", "staged"]

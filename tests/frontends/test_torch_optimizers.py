@@ -29,16 +29,6 @@ def test_moments_go_over_to_a_compressor_and_come_back(outcome):
         assert all(result["difference"] < TOLERANCE for result in results), name
 
 
-def test_training_goes_on_from_saved_states_and_learns(outcome):
-    for name, results in measured_of(outcome, "resumed").items():
-        of_sgd = ["momentum", "residual"]
-        arrays = of_sgd if "sgd" in name else ["largest", "mean", "residual", "square"]
-        for result in results:
-            assert result["losses"][1] < result["losses"][0]
-            assert result["arrays"] == arrays
-        assert len({digest for result in results for digest in result["digests"]}) == 1
-
-
 def test_auto_lets_its_dense_steps_go_through_the_optimizers_memory(outcome):
     results = measured(outcome, "ways_change")
     assert len({result["digest"] for result in results}) == 1
@@ -49,16 +39,12 @@ def test_auto_lets_its_dense_steps_go_through_the_optimizers_memory(outcome):
         assert is_waiting == [True] * 4 + [False] * 4 + [True] * 12
 
 
-def test_a_run_of_which_the_steps_are_told_sends_along_its_learning_rate(outcome):
+def test_a_rank_whose_learning_rate_is_another_is_named_where_densities_follow_it(outcome):
     results = measured(outcome, "along_the_rate")
-    assert len({result["digest"] for result in results}) == 1
-    for result in results:
-        assert result["codec"] == "sign_mean"
-        achieved = result["achieved"]  # so far, on average: a cosine falls from twice the mean
-        assert achieved[0] == pytest.approx(0.2, rel=0.25)
-        assert achieved[-1] == pytest.approx(0.1, rel=0.15)
-        assert "the density follows the learning rate" in result["told"]
-    assert "which is 0.5 on this rank" in results[0]["told"]
+    for good, bad in results:
+        assert good == "nothing was raised"
+        assert "the density follows the learning rate" in bad
+    assert "which is 0.5 on this rank" in results[0][1]
 
 
 def test_gradients_are_clipped_together_before_the_selection(outcome):
