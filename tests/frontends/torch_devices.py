@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import _device_laws  # its laws are cases
-import _device_states  # noqa: F401
 import _device_wires  # noqa: F401
 import horovod.torch as hvd
 import torch

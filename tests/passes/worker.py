@@ -13,11 +13,11 @@ import itertools
 import json
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from passes.mutants import MUTANTS
 from passes.page_trap import PageTrap, fresh_bytes
 
 from benchmarks._gradients import Gradients
@@ -46,6 +46,47 @@ CASES = {
 
 DIRECTED = {"momentum_correction": ("velocity",), "adam_correction": ("mean", "square")}
 """Memories that do an optimizer's work, and the vectors that they have for it."""
+
+
+class Mutant:
+    """Kernels, one of which does something more before it does its work."""
+
+    def __init__(self, kernels: Any, name: str, extra: Callable[..., Any]) -> None:
+        self._kernels = kernels
+        self._name = name
+        self._extra = extra
+
+    def __getattr__(self, name: str) -> Any:
+        original = getattr(self._kernels, name)
+        if name != self._name:
+            return original
+
+        def with_extra(*arguments: Any) -> Any:
+            self._extra(*arguments)
+            return original(*arguments)
+
+        return with_extra
+
+
+def _around(name: str, extra: Callable[..., Any]) -> Callable[[Any], Mutant]:
+    return lambda kernels: Mutant(kernels, name, extra)
+
+
+MUTANTS: dict[str, Callable[[Any], Mutant]] = {
+    "looks at the gradient first": _around(
+        "accumulate_and_take", lambda gradient, *_: gradient.max()
+    ),
+    "looks at the residual first": _around(
+        "accumulate_and_take", lambda gradient, residual, *_: residual.max()
+    ),
+    "adds zeros to the residual first": _around(
+        "accumulate_and_take", lambda gradient, residual, *_: residual.__iadd__(0)
+    ),
+    "looks at the new residual afterwards": _around(
+        "trim", lambda taken, count, out: None if out is None else out.max()
+    ),
+    "copies the gradient": _around("accumulate_and_take", lambda gradient, *_: gradient.copy()),
+}
 
 
 class Measurement:
