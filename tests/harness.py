@@ -57,7 +57,6 @@ class Outcome:
     stacks: str
 
     def check(self) -> list[Any]:
-        """The results of a launch that must have worked on every rank."""
         assert self.code == 0, self.end
         assert None not in self.results, f"a rank reported nothing\n{self.end}"
         return self.results
@@ -183,7 +182,6 @@ def write_stacks(folder: Path) -> None:
 
 
 def read_stacks(folder: Path) -> str:
-    """Return what the processes of a launch wrote about where their threads were."""
     written = {path.stem: path.read_text(errors="replace") for path in folder.glob("*.stacks")}
     return "\n".join(f"== stacks of {name}\n{text}" for name, text in written.items() if text)
 
@@ -246,7 +244,6 @@ def _require(part: str) -> None:
 
 
 def _require_framework(name: str) -> None:
-    """Leave the test out where Horovod was built without what a script's name says."""
     for word, part in FRAMEWORKS.items():
         if word in name:
             _require(part)
@@ -268,7 +265,6 @@ def _launcher(ranks: int, controller: str) -> list[str]:
 
 
 def launch_environment() -> dict[str, str]:
-    """Return the variables that all processes of a launch have beside this one's."""
     threads = dict.fromkeys(
         ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "OPENBLAS_NUM_THREADS"), "1"
     )

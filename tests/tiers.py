@@ -55,7 +55,6 @@ def folder_of(path: Path) -> str:
 
 
 def world_of(item: pytest.Item) -> tuple[int, str] | None:
-    """Return ranks and controller of the launch that a test belongs to, by its parameters."""
     parameters: Mapping[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
     for value in parameters.values():
         match value:

@@ -20,8 +20,6 @@ cases = Cases()
 
 
 class Told(Trial):
-    """A trial that is told how long the steps of a way took."""
-
     def __init__(self, seconds: dict[str, float], **options: Any) -> None:
         self._seconds, self._way = seconds, ""
         super().__init__(**{"ways": WAYS, "steps": 2, "review_every": 0, **options})

@@ -39,8 +39,6 @@ SCRIPT = (
 
 
 class Scripted:
-    """Says what it was told to say, in the place of a trial."""
-
     verdict = None
     is_timed = True
     ways = ("sparse", "dense", "fp16")
@@ -58,7 +56,6 @@ class Scripted:
 
 
 def caught(function: Any, *arguments: Any) -> str:
-    """The error that a call raises, with its class."""
     try:
         function(*arguments)
     except Exception as error:
@@ -104,8 +101,6 @@ def measured_of(outcome: Outcome, kind: str) -> dict[str, list[Any]]:
 
 
 class Heard(logging.Handler):
-    """Keeps what is logged while its block runs."""
-
     def __init__(self) -> None:
         super().__init__()
         self.said: list[str] = []
@@ -168,7 +163,6 @@ class Books:
             self.given[key] = self.given[key] + gradient
 
     def kept(self) -> dict[str, np.ndarray]:
-        """What this rank keeps back, by tensor."""
         tensors = self.compressor.state_dict()["tensors"]
         return {
             key.partition(":")[0]: np.asarray(tensor["arrays"]["residual"])
@@ -176,12 +170,10 @@ class Books:
         }
 
     def digest(self) -> str:
-        """The bits of what is kept back."""
         kept = self.kept()
         return self.fw.digest_of([kept[key] for key in sorted(kept)])
 
     def waiting(self) -> int:
-        """Entries that are kept back on this rank."""
         return sum(int(np.count_nonzero(array)) for array in self.kept().values())
 
     def missing(self) -> dict[str, np.ndarray]:
@@ -193,10 +185,8 @@ class Books:
         return off
 
     def lost(self) -> int:
-        """Entries that are missing."""
         return sum(int(np.count_nonzero(array)) for array in self.missing().values())
 
     def alike(self, value: Any) -> bool:
-        """Whether all ranks have the same."""
         name = f"{self.compressor.name}.alike"
         return len({repr(each) for each in self.fw.hvd.allgather_object(value, name=name)}) == 1

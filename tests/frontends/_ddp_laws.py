@@ -163,7 +163,6 @@ def full_gradients(step: int) -> dict[str, np.ndarray]:
 
 
 def trainee(name: str) -> list[Any]:
-    """A model, its optimizer and the compressor that does the optimizer's work."""
     model = DistributedDataParallel(network(), **SMALL_BUCKETS)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     # Dense sums of three ranks are rounded as DDP's buckets lie, which are others at first.
@@ -249,7 +248,6 @@ def uneven_inputs(name: str) -> dict[str, Any]:
 
 @cases
 def groups_of_ranks(name: str) -> dict[str, Any]:
-    """A process group of ranks 0 and 1 alone."""
     group = dist.new_group([0, 1])
     if dist.get_rank() > 1:
         return {"is_member": False}

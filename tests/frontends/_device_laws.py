@@ -25,7 +25,6 @@ def layers() -> tuple[nn.Module, ...]:
 
 
 def batch() -> tuple[torch.Tensor, torch.Tensor]:
-    """Return this rank's inputs and targets."""
     draw = torch.Generator().manual_seed(hvd.rank())
     return torch.randn(16, 20, generator=draw), torch.randint(5, (16,), generator=draw)
 
@@ -43,7 +42,6 @@ def train(
     process_set: Any = hvd.global_process_set,
     **options: Any,
 ) -> dict[str, Any]:
-    """A net with norms and an optimizer with momentum; what its weights become."""
     torch.manual_seed(0)
     model = model().to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -103,8 +101,6 @@ def train(
 
 
 class Tied(nn.Module):
-    """Two layers with one weight."""
-
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second, self.last = (nn.Linear(20, n, bias=n == 5) for n in (20, 20, 5))

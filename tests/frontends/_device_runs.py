@@ -44,7 +44,6 @@ else:
 
 
 def engine_on(device: torch.device) -> dict[str, Any]:
-    """Return the option of the engine that is asked for on the device."""
     engine = os.environ.get("HVD_SPARSE_TEST_ENGINE")
     return {} if engine is None or device == CPU else {"engine": engine}
 
@@ -109,7 +108,6 @@ def law(run: Run) -> Run:
 def with_gradients(
     name: str, device: torch.device, compressor: Any, parameters: Any, dtype: torch.dtype
 ) -> dict[str, Any]:
-    """Some steps of gradients that are the same every time."""
     optimizer = optimizer_without_motion(parameters, compressor)
     applied, waits, in_backward = [], [], []
     for step in range(STEPS):
@@ -139,7 +137,6 @@ def with_gradients(
 
 
 def parts_of(configuration: Any) -> list[str]:
-    """The parts of a configuration that meet its vectors, each as its kind and id."""
     return [f"{kind} {getattr(configuration, kind).id}" for kind in KINDS]
 
 

@@ -156,7 +156,6 @@ class Until:
         """Nobody is killed."""
 
     def check(self, books: dict[str, Any]) -> str:
-        """What a run says of books that balance."""
         assert max(books["off"]) < 1e-6 * books["given"], f"a reset lost what is owed: {books}"
         assert books["missing"] < 1e-5 * books["given"], f"entries are missing: {books}"
         return f"{books['sizes']} ranks, all alike; died with hosts {books['lost']:.3g}"

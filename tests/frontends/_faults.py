@@ -59,8 +59,6 @@ for label, op in REDUCTIONS.items():
 
 
 def process_set_cases(some: Any) -> Cases:
-    """The compressor's process set and Horovod's differ, both ways round."""
-
     def train(name: str, *, is_ours: bool, later: bool) -> dict[str, Any]:
         everyone = {"process_set": hvd.global_process_set}
         ours, theirs = ({"process_set": some}, everyone)[:: 1 if is_ours else -1]

@@ -194,8 +194,6 @@ for kind in ("applied", "decayed", "clipped", "thrown_away"):
 
 @cases
 def refused(name: str) -> dict[str, str]:
-    """What no memory knows, as it is made or in a ``fit``."""
-
     def made(optimizer: Any) -> str:
         return caught(
             lambda: Compression.topk(

@@ -34,14 +34,12 @@ def _dense(units: int, seed: int, **options: Any) -> Any:
 
 
 def make_built_model(seed: int = 1) -> Any:
-    """As ``make_model``, with its variables."""
     model = make_model(seed)
     model.build((None, FEATURES))
     return model
 
 
 def data_of_rank() -> tuple[np.ndarray, np.ndarray]:
-    """This rank's own."""
     draw = np.random.RandomState(hvd.rank())
     count = BATCHES * BATCH_SIZE
     inputs, targets = draw.standard_normal((count, FEATURES)), draw.standard_normal((count, 3))
@@ -49,7 +47,6 @@ def data_of_rank() -> tuple[np.ndarray, np.ndarray]:
 
 
 def weights_of(model: Any) -> np.ndarray:
-    """All weights as one float64 vector."""
     return np.concatenate([np.asarray(w, np.float64).ravel() for w in model.get_weights()])
 
 

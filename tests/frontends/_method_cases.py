@@ -236,7 +236,6 @@ def digest_of(arrays: Iterable[np.ndarray]) -> str:
 
 
 def compressor_of(compression: Any, case: str, params: Any, **options: Any) -> Any:
-    """A case's compressor, from a frontend's ``Compression``."""
     if case in METHODS:
         return getattr(compression, case)(params, **METHODS[case], **options)
     return compression.build(params, **{**BUILT, **EXCHANGES}[case], **options)
@@ -280,7 +279,6 @@ def simulated(
 
 
 def found(compressor: Any, applied: str, expected: dict[str, Any]) -> dict[str, Any]:
-    """What a case reports, once its compressor is closed."""
     stats, tensors = compressor.stats(), compressor.state_dict()["tensors"]
     keys = [spec.key for spec in compressor.step.specs]
     kept = [np.asarray(tensors[key]["arrays"].get("residual", np.zeros(0))) for key in keys]

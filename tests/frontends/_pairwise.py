@@ -12,12 +12,10 @@ Pair = tuple[tuple[str, Any], tuple[str, Any]]
 
 
 def pairs_of(row: Mapping[str, Any]) -> set[Pair]:
-    """Every two choices of a case."""
     return set(itertools.combinations(sorted(row.items()), 2))
 
 
 def all_pairs(factors: Mapping[str, Sequence[Any]]) -> set[Pair]:
-    """Every two choices that a case could combine."""
     return {
         ((one, first), (other, second))
         for one, other in itertools.combinations(sorted(factors), 2)

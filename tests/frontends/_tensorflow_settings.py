@@ -51,8 +51,6 @@ KERAS_FACTORS = COMMON | {
 
 
 class Setting(SimpleNamespace):
-    """One choice of every factor."""
-
     def __str__(self) -> str:
         choices = [str(choice) for name, choice in vars(self).items() if name != "place"]
         return "-".join([self.place.members, *choices])

@@ -310,5 +310,4 @@ cases["half_density"] = partial(compare, program=train_tower, density=0.5, allow
 
 
 def data(step: int) -> torch.Tensor:
-    """This rank's own."""
     return torch.randn(5, 6, generator=torch.Generator().manual_seed(100 * hvd.rank() + step))

@@ -35,8 +35,6 @@ FACTORS: dict[str, tuple[Any, ...]] = {
 
 
 class Setting(SimpleNamespace):
-    """One choice of every factor."""
-
     @property
     def is_refused_by_horovod(self) -> bool:
         """Horovod reduces neither bfloat16 nor tensors that are not contiguous."""
@@ -87,7 +85,6 @@ class CountingCompression:
 
 
 def make_network(setting: Setting) -> Network:
-    """The same on every rank."""
     torch.manual_seed(11)
     return Network(setting.layout).to(getattr(torch, setting.dtype))
 
@@ -97,7 +94,6 @@ def descent(model: nn.Module, rate: float = RATE) -> torch.optim.Optimizer:
 
 
 def distributed(model: Network, setting: Setting, compression: Any, process_set: Any) -> Any:
-    """Horovod's optimizer as the setting wants it."""
     options: dict[str, Any] = {
         "average": {},
         "sum": {"op": hvd.Sum},

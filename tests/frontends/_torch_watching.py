@@ -47,8 +47,6 @@ def watched(name: str) -> dict[str, Any]:
 
 
 class Pause(torch.autograd.Function):
-    """A layer whose backward pass takes a while."""
-
     @staticmethod
     def forward(context: Any, x: torch.Tensor) -> torch.Tensor:
         return x.clone()

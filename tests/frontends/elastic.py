@@ -160,7 +160,6 @@ def of_keras3() -> Parts:
         return flat(optimizer.given[key] for key in SHAPES)
 
     def replica() -> Any:
-        """Weights, momenta and the count of steps."""
         return [np.asarray(each) for each in [*model.weights, *optimizer.variables]]
 
     return KerasState(model, compressor=compressor, books=empty_books(), step=0), take_step, replica

@@ -103,7 +103,6 @@ def train_on(
 
 
 def take_the_first_step(step: Callable[[], Any]) -> None:
-    """On all ranks but the last."""
     if fw.last_rank():
         report(fw.hvd.rank(), "absent")
         wait_for("the error")

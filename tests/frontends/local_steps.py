@@ -52,7 +52,6 @@ class Training:
                 variable.assign(tf.cast(array, variable.dtype))
 
     def arrays(self) -> list[np.ndarray]:
-        """The values, in float32."""
         if NAME == "torch":
             return [v.detach().float().numpy().copy() for v in self.variables.values()]
         return [tf.cast(v, tf.float32).numpy() for v in self.variables.values()]

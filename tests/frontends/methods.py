@@ -60,7 +60,6 @@ def method(name: str) -> dict[str, Any]:
 
 
 def exchange(name: str, groups: int | None = None) -> dict[str, Any]:
-    """With two steps that fail."""
     compressor, reduce, buckets = made(name, groups, op=hvd.Sum)
     steps, applied, failed = range(STEPS + 2), [], {}
     for step in steps:

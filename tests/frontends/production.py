@@ -135,7 +135,6 @@ class Training:
         return (signed / hvd.size()).tolist(), moved.tolist()
 
     def save(self, path: Path) -> None:
-        """This rank's own checkpoint."""
         if NAME == "torch":
             parts = [
                 dict(self.variables),
@@ -213,7 +212,6 @@ def resume(name: str, folder: Path) -> list[Any]:
 
 
 def redistribute(name: str, folder: Path) -> dict[str, Any]:
-    """On another number of ranks."""
     training = Training(name, **METHODS[name])
     training.compressor.load(folder / f"{name}.all")
     owed = training.owed()

@@ -59,7 +59,6 @@ MODELS: dict[str, Callable[[], Any]] = {
 
 
 def data() -> tuple[np.ndarray, np.ndarray]:
-    """This rank's own."""
     draw = np.random.default_rng(hvd.rank())
     return draw.standard_normal((8, FEATURES)).astype("f4"), draw.standard_normal((8, 3)).astype(
         "f4"
@@ -218,7 +217,6 @@ def copies_of(nodes: Any) -> list[tuple[str, str]]:
 
 
 def is_pinned(node: Any) -> bool:
-    """Tell whether an operation is said to run on the CPU."""
     return bool(node.device.endswith("/device:CPU:0"))
 
 

@@ -12,7 +12,6 @@ PARTS = {"select", "encode", "exchange", "decode", "python"}
 
 
 def run(folder, *arguments):
-    """Return what a quick run printed, its document and its page."""
     command = [sys.executable, "-m", "benchmarks", "step", "--quick", *arguments]
     done = subprocess.run(
         [*command, "--output", str(folder)],

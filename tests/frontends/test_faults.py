@@ -42,7 +42,6 @@ def world(request):
 
 
 def found_in(world, kind):
-    """What the cases of a kind measured, by their names."""
     ranks, _, framework = world
     is_there = framework == "torch" if kind in OF_TORCH else kind != "late" or framework != "torch"
     if not is_there or (kind == "process_set" and framework != "torch" and ranks == 2):

@@ -17,7 +17,6 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def journey(tmp_path_factory):
-    """What it wrote: the document, and the page."""
     output = tmp_path_factory.mktemp("journey")
     command = [sys.executable, "-m", "benchmarks", "journey", "--output", str(output)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)

@@ -22,7 +22,6 @@ def framework(request):
 
 @pytest.fixture(scope="module")
 def outcome_of(framework, tmp_path_factory):
-    """What becomes of saving, and of what goes on from there."""
     folder = str(tmp_path_factory.mktemp("checkpoints"))
 
     def outcome(work):

@@ -101,7 +101,6 @@ def test_a_warm_step_waits_once_a_bucket_and_not_in_the_backward_pass(outcome, c
 
 
 def told_waits():
-    """What the guide says of each method that stays on the device."""
     guide = (ROOT / "docs" / "guide" / "gpu.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| (\d+) \| (\d+) \|$", guide, re.MULTILINE)
     return {

@@ -25,7 +25,6 @@ def model():
 
 
 def refused(kind, *words, params=None, **options):
-    """The error must be of the kind, and hold the words."""
     params = model().named_parameters() if params is None else params
     with pytest.raises(kind) as caught:
         Compression.topk(params, **{"density": 0.1, **options})

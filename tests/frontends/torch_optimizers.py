@@ -26,7 +26,6 @@ Make = Callable[[nn.Module], torch.optim.Optimizer]
 
 
 def network() -> nn.Module:
-    """The same on every rank."""
     torch.manual_seed(5)
     return nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 4))
 
@@ -337,8 +336,6 @@ def warnings_of_accuracy(name: str) -> dict[str, list[str]]:
 
 @cases
 def refused(name: str) -> dict[str, str]:
-    """What no memory knows, or does not fit together, as it is made or in a step."""
-
     def made(handed: Make | None, model: nn.Module, **options: Any) -> Any:
         options |= {} if handed is None else {"optimizer": handed(model)}
         return Compression.topk(model.named_parameters(), density=0.1, name=name, **options)

@@ -23,7 +23,6 @@ BLOCKS = [each for where in RANKS for each in blocks_for(where)]
 
 
 def seen(block: Block, folder: Path) -> dict[str, Any]:
-    """Return what came of a block on a cluster of its own."""
     script = str(ROOT / "tests" / "launch" / "_cluster_documented.py")
     code, output = finish(
         start(inside([sys.executable, script, str(folder), block.name])), LIMIT_S + 120

@@ -33,7 +33,6 @@ def program(path: Path, script: str) -> None:
 
 
 def launch(folder: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    """Start the script in a folder whose ``bin`` comes first."""
     environment = {
         **os.environ,
         "HVD_SPARSE_VENV": str(folder / "none"),
@@ -52,7 +51,6 @@ def launch(folder: Path, *arguments: str, **settings: str) -> subprocess.Complet
 
 
 def line_of(folder: Path, *arguments: str) -> list[str]:
-    """Return the command line that would be run."""
     program(folder / "bin" / "horovodrun", "touch TOUCHED")
     done = launch(folder, *arguments, "--dry-run", "--", "python", "train.py")
     assert done.returncode == 0, done.stderr

@@ -29,7 +29,6 @@ def laplace(numel, seed):
 
 
 def after(method, position, *gradients):
-    """Values and indices of the last of these steps."""
     for gradient in gradients:
         chosen = method.select(position, gradient)
     assert chosen is not None

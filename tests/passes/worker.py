@@ -90,8 +90,6 @@ MUTANTS: dict[str, Callable[[Any], Mutant]] = {
 
 
 class Measurement:
-    """One tensor, step by step."""
-
     def __init__(
         self, library: Path, kernels: Any, selector: str, rollback: bool, memory: str | None = None
     ) -> None:
@@ -144,7 +142,6 @@ class Measurement:
 
 
 def _both(name: str, buffer: Any) -> dict[str, np.ndarray]:
-    """The one array of a memory, or the two."""
     second = {SECOND + name: buffer.new} if buffer.can_roll_back else {}
     return {name: buffer.old, **second}
 

@@ -45,7 +45,6 @@ def gather(collective: Any, value: Any) -> list[Any]:
 def run_segment(
     collective: Any, plan: Plan, configuration: Any, steps: range, average: bool, saved: Any
 ) -> bytes:
-    """Some steps of one world, from what was saved of the last; what this rank saves."""
     compressor = NumpyCompressor(collective, configuration, average)
     rank, size = collective.rank, collective.world_size
     if saved:
