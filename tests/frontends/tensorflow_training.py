@@ -30,18 +30,18 @@ if __name__ == "__main__":
             cases[f"{kind}-{name}"] = made
     if ranks > 1:
         cases |= {**_laws.cases, **LAWS}
+    identity = {f"identity_{name}": case for name, case in (IDENTITY | IDENTITY_IN_KERAS).items()}
     if ranks in (2, 3):
         members = process_sets.get("one_left_out", process_sets["all"])
         alone = partial(auto_leaves_alone_who_is_not_in_its_process_set, process_set=members)
         cases |= {
-            **IDENTITY,
-            **IDENTITY_IN_KERAS,
+            **identity,
             **_auto.cases,
             **AUTO,
             **_planned.cases,
         }
         cases[alone.func.__name__] = alone
     if ranks == 1:
-        case = "direct_allreduce_of_a_group"
-        cases[case] = IDENTITY[case]
+        case = "identity_direct_allreduce_of_a_group"
+        cases[case] = identity[case]
     run({name: cases[name] for name in sys.argv[4:] or cases})

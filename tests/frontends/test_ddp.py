@@ -8,28 +8,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from frontends._common import ULP, launched, measured
+from frontends._common import ULP, launched, measured, measured_of
 from frontends._method_cases import BUILT, METHODS, SHAPES, STEPS
 from harness import launch_example
 
-DENSITY_ONE = {
-    **dict.fromkeys(
-        (
-            "plain",
-            "small_buckets",
-            "bucket_view",
-            "find_unused",
-            "static_graph",
-            "accumulated",
-            "synchronized_at_every_pass",
-            "loss_scale",
-            "zero_redundancy",
-            "goes_dense",
-        ),
-        "float32",
-    ),
-    **{dtype: dtype for dtype in ("float64", "float16", "bfloat16")},
-}
 UNUSED = [
     "conservation_of_unused_parameters",
     "conservation_of_unused_parameters_by_oktopk",
@@ -52,14 +34,14 @@ def test_the_launch_ends_well_and_loads_no_horovod(ranks):
 
 
 @of_each_world
-@pytest.mark.parametrize("name", DENSITY_ONE)
-def test_density_one_trains_as_ddp_without_a_hook(ranks, name):
-    results = measured(outcome_of(ranks), f"density_one_{name}")
-    assert len({result["digest"] for result in results}) == 1
-    for result in results:
-        assert result["difference"] <= TOLERANCE_ULPS * ULP[DENSITY_ONE[name]]
-        assert (result["dense_steps"] == 0) == (name != "goes_dense")
-        assert (result["sparse_steps"] > 0) == (name != "goes_dense")
+def test_density_one_trains_as_ddp_without_a_hook(ranks):
+    for name, results in measured_of(outcome_of(ranks), "density_one").items():
+        dtype, goes_dense = name.removeprefix("density_one_"), name.endswith("goes_dense")
+        assert len({result["digest"] for result in results}) == 1, name
+        for result in results:
+            assert result["difference"] <= TOLERANCE_ULPS * ULP.get(dtype, ULP["float32"]), name
+            assert (result["dense_steps"] == 0) == (not goes_dense), name
+            assert (result["sparse_steps"] > 0) == (not goes_dense), name
 
 
 @of_each_world

@@ -60,28 +60,19 @@ def line_of(folder: Path, *arguments: str) -> list[str]:
     return line
 
 
-REFUSED = {
-    "-oProxyCommand=id": "is no host name",
-    "a;id:1": "is no host name",
-    "$(id):2": "is no host name",
-    "me@host": "is no host name",
-    ".hidden": "is no host name",
-    "host:0": "is no host name",
-    "host:many": "is no host name",
-    "": "is no host name",
-}
+NO_NAMES = ["-oProxyCommand=id", "a;id:1", "$(id):2", "me@host", ".hidden", "host:0", "host:a", ""]
 
 
-@pytest.mark.parametrize(("name", "words"), REFUSED.items())
+@pytest.mark.parametrize("name", NO_NAMES)
 @pytest.mark.parametrize("way", ["-H", "--hostfile"])
-def test_a_host_name_that_is_none_is_refused_before_anything_is_started(tmp_path, way, name, words):
+def test_a_host_name_that_is_none_is_refused_before_anything_is_started(tmp_path, way, name):
     """Everything that could be started says so in a file; nothing may."""
     for each in ("ssh", "horovodrun", "mpirun", "id"):
         program(tmp_path / "bin" / each, f"touch {tmp_path}/TOUCHED")
     (tmp_path / "hosts").write_text(f"localhost\n{name}:\n" if not name else f"localhost\n{name}\n")
     where = {"-H": f"localhost,{name}:1", "--hostfile": "hosts"}[way]
     done = launch(tmp_path, way, where, "--interface", "lo", "--", "true")
-    assert done.returncode == 1 and words in done.stderr and name in done.stderr
+    assert done.returncode == 1 and "is no host name" in done.stderr and name in done.stderr
     assert not (tmp_path / "TOUCHED").exists()
 
 
