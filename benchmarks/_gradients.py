@@ -49,14 +49,7 @@ class Gradients:
         return self.arrays[step % POOL][start : start + self.numel]
 
     def steady_residual(self, density: float, seed: int) -> np.ndarray:
-        """Return float32 [numel]: about the residual that error feedback leaves after many steps at
-        this density.
-
-        An entry of the residual is a random walk that goes back to 0 when it reaches the threshold
-        T, which takes T^2 / rms^2 steps; so T = rms / sqrt(density), and the walk's place is
-        distributed as a triangle over (-T, T).  From zeros this takes about 1 / density steps; from
-        here, some tens.
-        """
+        """Return about the residual, float32 [numel], that error feedback leaves at a density."""
         rng = np.random.default_rng(seed)
         walk = rng.random(self.numel, np.float32)
         walk -= rng.random(self.numel, np.float32)

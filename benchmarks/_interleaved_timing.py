@@ -51,10 +51,7 @@ def race(
     seed: int = 0,
     advance: Callable[[], Any] = lambda: None,
 ) -> Times:
-    """Run all contestants for ``warm`` untimed rounds, then for ``rounds`` timed ones.
-
-    ``advance`` is called after each round.
-    """
+    """Run all for ``warm`` untimed rounds and ``rounds`` timed ones; ``advance`` follows each."""
     rng = np.random.default_rng(seed)
     times = Times([contestant.name for contestant in contestants], rounds)
     with _collector_off():

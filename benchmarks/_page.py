@@ -68,8 +68,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def json_by_line(head: Mapping[str, Any], lists: Mapping[str, Sequence[Any]]) -> str:
-    """Return one JSON object with every member of its lists on a line of its own, so that changes
-    can be read."""
+    """Return JSON with every member of its lists on a line of its own."""
     parts = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in head.items()]
     for name, members in lists.items():
         lines = ",\n".join(json.dumps(member) for member in members)
@@ -110,27 +109,7 @@ def write(
     lists: Mapping[str, Sequence[Any]],
     **shown: Any,
 ) -> str:
-    """Write OUTPUT.json and OUTPUT.md.
-
-    Parameters
-    ----------
-    output : without a suffix
-    template : name of a file of ``templates``
-    head : what JSON and template have in common; "made_with" is shown as a list, and "quick" as
-        a warning
-    lists : of the JSON, a member a line
-    shown : for the template alone
-
-    Returns
-    -------
-    str
-        The page.
-
-    Raises
-    ------
-    jinja2.UndefinedError
-        If the template asks for what it was not given.
-    """
+    """Write OUTPUT.json, of ``head`` and ``lists``, and OUTPUT.md by a template; return it."""
     templates = Environment(
         loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True
     )

@@ -43,23 +43,15 @@ def tried() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Cost:
-    """One codec at one density.
-
-    Attributes
-    ----------
-    count : entries sent
-    bytes_per_entry : of the whole frame, its header included
-    encode_ns, decode_ns : medians of processor time, an entry sent
-    ratio : encode + decode, over that of ``index_value`` in the same round: median
-    """
+    """One codec at one density."""
 
     codec: str
     density: float
-    count: int
-    bytes_per_entry: float
-    encode_ns: float
+    count: int  # entries sent
+    bytes_per_entry: float  # of the whole frame
+    encode_ns: float  # processor time an entry sent, the median
     decode_ns: float
-    ratio: float
+    ratio: float  # of both, over index_value's in the same round
 
 
 def bound(density: float, value_bytes: int) -> float:

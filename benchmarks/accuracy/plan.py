@@ -67,10 +67,7 @@ def next_run(results: Results) -> Run | None:
 
 
 def _ordered(results: Results) -> Iterator[Run]:
-    """Yield runs in the order in which they are wanted.
-
-    A search ends at a run that is not there, so no more than the first of those counts.
-    """
+    """Yield runs, the most wanted first; a search ends at a run that is not there."""
     key = [line for pair in PAIRS[:2] for line in lines_of(*pair, KEY)]
     judged = [line for line in key if line.rule in KEY[:3]]
     yield from _first_of(key)

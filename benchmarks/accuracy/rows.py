@@ -19,23 +19,14 @@ perplexity."""
 
 @dataclass(frozen=True)
 class Row:
-    """A line at its best rate.
-
-    Attributes
-    ----------
-    is_searched : the rates on both sides of it were tried
-    scores : by seed; accuracies in %, or losses in nats a character; None for what diverged
-    worse : of the seeds that dense has, too: points of accuracy, or % of perplexity, less than
-        dense's same seed
-    part : bytes of the compressed tensors, as a part of float32's
-    """
+    """A line at its best rate."""
 
     line: Line
     rate: float
-    is_searched: bool
-    scores: tuple[float | None, ...]
-    worse: tuple[float, ...]
-    part: float
+    is_searched: bool  # the rates on both sides were tried
+    scores: tuple[float | None, ...]  # by seed, in % or nats; None for what diverged
+    worse: tuple[float, ...]  # than dense's same seed: points, or % of perplexity
+    part: float  # of the bytes of float32
 
     @property
     def mean(self) -> float | None:

@@ -19,27 +19,16 @@ WORKERS = 4
 
 @dataclass(frozen=True)
 class Task:
-    """One thing to learn.
-
-    Attributes
-    ----------
-    title, words : what it is called, and what is learnt by which network
-    load : its data
-    network : a new one, by torch's seed
-    batch : examples a step, which all workers share: dense is one training for any number of them
-    steps : of a run
-    rates : by optimizer, the middle of a ladder of doubling learning rates
-    is_text : scored by a loss, lower is better; else by accuracy
-    """
+    """One thing to learn."""
 
     title: str
     words: str
     load: Callable[[], data.Data]
     network: Callable[[], nn.Module]
-    batch: int
+    batch: int  # examples a step, of all workers together
     steps: int
-    rates: dict[str, float]
-    is_text: bool = True
+    rates: dict[str, float]  # by optimizer, the middle of a ladder
+    is_text: bool = True  # scored by a loss; else by accuracy
 
 
 TASKS = {

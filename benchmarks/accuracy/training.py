@@ -24,16 +24,11 @@ PART = 0.25
 
 @dataclass(frozen=True, order=True)
 class Line:
-    """A training without its learning rate and seed.
-
-    Attributes
-    ----------
-    rule : a key of ``NAMED`` or ``RULES``, with what it is told behind slashes, as in "ours/600"
-    """
+    """A training without its learning rate and seed."""
 
     task: str
     optimizer: str
-    rule: str
+    rule: str  # of NAMED or RULES, with what it is told behind slashes
     steps: int
 
 
@@ -70,19 +65,7 @@ class Training:
         return [p.grad for p in self.network.parameters() if p.grad is not None], loss.item()
 
     def run(self, rule: rules.Dense, points: int = 0) -> dict[str, Any]:
-        """Train, at a rate that falls to 0 along a cosine; return what is reported, JSON-able.
-
-        points : of a learning curve
-
-        Returns
-        -------
-        dict
-            score : accuracy in %, or the loss in nats a character, on data that was not trained on;
-            None where the training diverged
-            loss : the mean of the last tenth of the steps
-            bytes : a step, that one worker sends of the compressed tensors, without headers
-            part : of what float32 takes
-        """
+        """Train at a rate that falls to 0 along a cosine; return what is reported, JSON-able."""
         losses: list[float] = []
         for step in range(self.steps):
             losses.append(

@@ -23,12 +23,7 @@ ALONE = "compressed, alone in its step"
 
 @dataclass(frozen=True)
 class Goal:
-    """The most that a way may come to.
-
-    Attributes
-    ----------
-    files : None where there is no bound
-    """
+    """The most calls, and files, that a way may come to."""
 
     calls: int
     files: int | None = None
@@ -48,15 +43,7 @@ GOAL_OF_THIRTY = Goal(8)
 
 @dataclass(frozen=True)
 class Line:
-    """A way, or several that follow each other.
-
-    Attributes
-    ----------
-    framework, what, part : where; which tensor; which calls of its way
-    counts : of the step that stands for all
-    fewest, most : calls of any recorded step
-    way : the calls of that step; empty for a mean of several
-    """
+    """A way, or several that follow each other: calls of a step that stands for all."""
 
     framework: str
     what: str

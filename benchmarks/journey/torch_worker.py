@@ -27,10 +27,7 @@ SLEEP_S = 0.02
 
 
 class Followed:
-    """A compression that records what a call of it calls, while ``is_recording``.
-
-    Horovod tells no names: tensors are told apart by their order in the step.
-    """
+    """Records what its calls call, by the order of the tensors, as Horovod tells no names."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner

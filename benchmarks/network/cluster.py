@@ -29,11 +29,7 @@ UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 
 def inside(command: Sequence[str]) -> list[str]:
-    """The command that runs ``command`` in network, mount, process and host name namespaces of its
-    own.
-
-    The first process inside dies with the one outside, and everything else with it.
-    """
+    """The command in namespaces of its own; its first process dies with the one outside."""
     user = [] if os.geteuid() == 0 else ["--map-root-user"]
     spaces = ["--mount", "--net", "--pid", "--uts", "--fork", "--kill-child=KILL", "--mount-proc"]
     return [
@@ -109,8 +105,7 @@ class Cluster:
         _run("mount", "--bind", str(table), "/etc/hosts")
 
     def shape(self, rate: str | None) -> None:
-        """Limit what every host sends, and what the switch sends to it; None takes the limits
-        away."""
+        """Limit what hosts send, and what the switch sends to them; None lifts the limits."""
         for host in self.hosts:
             for where in (("-n", host), ()):
                 device = INTERFACE if where else host

@@ -93,8 +93,7 @@ def join() -> None:
 
 
 def wrap(network: nn.Module, method: str, density: Spelled) -> DistributedDataParallel:
-    """Return the network under DDP with a hook: "dense", "fp16", "powersgd" with a rank behind it,
-    or one of ours."""
+    """Return the network under DDP with a hook: dense, fp16, powersgd and a rank, or ours."""
     buckets: dict[str, Any] = {}
     if method.startswith("powersgd"):
         buckets["bucket_cap_mb"] = ONE_BUCKET_MB

@@ -76,11 +76,7 @@ def launch(
 def run_apart(
     cluster: Cluster, options: argparse.Namespace, model: str, compute: str
 ) -> dict[str, Any]:
-    """Run every method in a launch of its own, in every round, each round in another order.
-
-    So no method shares its processes' memory, Horovod's response cache or what the threads have
-    learnt with another one.
-    """
+    """Run every method in launches of its own, each round in another order."""
     rows: list[dict[str, Any]] = []
     reports: dict[str, Any] = {}
     arguments = ["--model", model, "--compute", compute]

@@ -31,20 +31,14 @@ def read(spec: str) -> SpelledMethod:
 
 
 def compression(spec: str, named: Named, options: Mapping[str, Any]) -> Any:
-    """Return Horovod's or our ``compression=`` by its name on the command line.
-
-    options : for ours, unless the name has its own
-    """
+    """Return Horovod's or our ``compression=`` by its name; ``options`` are for ours."""
     if spec in HOROVODS:
         return HOROVODS[spec]
     return read(spec).create(Compression, named, **options)
 
 
 class Method:
-    """A method, which makes averaged gradients of gradients.
-
-    It is told of each gradient as it is ready, then asked for the results.
-    """
+    """Makes averages of gradients: is told of each that is ready, then asked for the results."""
 
     is_settled = True
     """Whether the steps that follow are like each other: a trial of several ways is over."""
@@ -60,8 +54,7 @@ class Method:
 
 
 class ThroughOptimizer(Method):
-    """A ``compression=`` of Horovod's optimizer, of which a hook is called when a gradient is
-    ready, as no backward pass does it here."""
+    """A ``compression=`` of Horovod's optimizer, whose hooks are called by hand here."""
 
     def __init__(self, named: Named, compression: Any, spans: Spans, finds: str) -> None:
         self.compression = _Timed(compression, spans, finds)
@@ -108,10 +101,7 @@ class _Timed:
 
 
 class Gathered(Method):
-    """Values and indices of every tensor in two allgathers; the sums are made by each rank.
-
-    What both baselines share.  Tensors for which ``select`` gives None are averaged densely.
-    """
+    """Values and indices in two allgathers; None from ``select`` averages a tensor densely."""
 
     index_dtype = torch.int64
     has_momentum = False
@@ -173,11 +163,7 @@ class TopK(Gathered):
 
 
 class Dgc(Gathered):
-    """Deep gradient compression as its authors' code has it (lin2018dgc).
-
-    Momentum correction and masking; a threshold from a strided sample, repaired; never more than
-    asked; tensors of one dimension dense.  Warm-up is over.
-    """
+    """Deep gradient compression behind its warm-up, as its authors' code has it (lin2018dgc)."""
 
     has_momentum = True
     momentum = 0.9

@@ -32,8 +32,7 @@ def ratio(rows: list[dict[str, Any]], slower: str, faster: str) -> dict[str, flo
 
 
 def phases(rows: list[dict[str, Any]], method: str) -> dict[str, float]:
-    """Mean milliseconds of a rank by phase in the method's steps; "other" is the rest of the rank's
-    step."""
+    """Mean milliseconds of a rank by phase; "other" is the rest of its step."""
     steps = [row for row in rows if row["method"] == method]
     times = {name: 1e3 * float(np.mean([row[name] for row in steps])) for name in PHASES}
     total = 1e3 * float(np.mean([row["mean_total"] for row in steps]))
@@ -41,8 +40,7 @@ def phases(rows: list[dict[str, Any]], method: str) -> dict[str, float]:
 
 
 def summarize(setting: dict[str, Any]) -> dict[str, Any]:
-    """JSON-able: of every method of a setting, its times, bytes, ratios to the first method, which
-    is dense, and to the last one, which is ours; where the rows have them, its phases."""
+    """Return the figures of every method; the first method is dense, the last one ours."""
     rows = setting["rows"]
     methods = list(
         dict.fromkeys(row["method"] for row in sorted(rows, key=lambda row: row["round"]))

@@ -49,33 +49,18 @@ def vgg() -> nn.Module:
 
 @dataclass(frozen=True)
 class Task:
-    """One training.
-
-    Attributes
-    ----------
-    title : in words
-    load : its data
-    network : a new network for the data, by torch's seed
-    optimizer : "momentum" or "adamw"
-    batch : examples of a step on all hosts together, so that dense is one training on any number
-        of hosts; small, as strong scaling leaves them
-    steps : of a full run
-    rates : a ladder of learning rates; a search begins with the three in its middle
-    parameters : of the network
-    matrices : its tensors of more than one dimension, which are compressed
-    is_loss : the score is a loss, of which less is better
-    """
+    """One training."""
 
     title: str
     load: Callable[[], Data]
-    network: Callable[[Any], nn.Module]
+    network: Callable[[Any], nn.Module]  # of the data
     optimizer: str
-    batch: int
+    batch: int  # examples a step, of all hosts together
     steps: int
-    rates: tuple[float, ...]
+    rates: tuple[float, ...]  # a ladder; a search begins with the three in its middle
     parameters: int
-    matrices: int
-    is_loss: bool = False
+    matrices: int  # tensors of more than one dimension
+    is_loss: bool = False  # less is better
 
 
 def _ladder(middle: float) -> tuple[float, ...]:

@@ -16,25 +16,13 @@ TASK_NAMES = ("perceptron", "words", "vgg")
 
 @dataclass(frozen=True)
 class Training:
-    """One training.
-
-    Attributes
-    ----------
-    task : of ``tasks.TASKS``
-    method : as the command line has it
-    hosts : which share a step's examples
-    wire : as tc writes a rate, or "none"
-    density : of peers; ours follows from the steps
-    steps : of the run
-    rate : the learning rate that it begins with
-    seed : of the network's parameters and of the order of the data
-    """
+    """One training."""
 
     task: str
     method: str
     hosts: int
-    wire: str
-    density: float
+    wire: str  # a rate as tc writes it, or "none"
+    density: float  # of peers; ours follows from the steps
     steps: int
     rate: float
     seed: int = 0

@@ -111,10 +111,7 @@ def _submitter(method: Any, position: int) -> Callable[[nn.Parameter], None]:
 def _optimizer(
     task: Task, network: nn.Module, rate: float, has_momentum: bool = False
 ) -> torch.optim.Optimizer:
-    """Return the task's optimizer.
-
-    has_momentum : the method corrects momentum by itself, in tensors of several dimensions
-    """
+    """Return the task's optimizer; some methods correct the momentum of matrices themselves."""
     if task.optimizer == "adamw":
         return torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=0.01)
     corrected = [p for p in network.parameters() if has_momentum and p.dim() > 1]
@@ -128,13 +125,7 @@ def _schedule(optimizer: torch.optim.Optimizer, steps: int) -> Any:
 
 
 class Meter:
-    """Seconds and bytes of training, without what scoring takes.
-
-    Attributes
-    ----------
-    sums : "wall"; "worked", the processor's time of all threads; "trained", that of the training
-        thread alone; "received", bytes of this host's interface
-    """
+    """Seconds and bytes of training, without what scoring takes."""
 
     def __init__(self) -> None:
         self.sums = dict.fromkeys(("wall", "worked", "trained", "received"), 0.0)

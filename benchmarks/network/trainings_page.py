@@ -59,8 +59,7 @@ class Line:
 def reached_s(
     curve: Sequence[Sequence[float]], mark: float, *, is_loss: bool = False
 ) -> float | None:
-    """Return when a curve of (steps, seconds, score) first is at a score, by a straight line
-    between its points; None if it never is."""
+    """Return when a curve first is at a score, on straight lines; None if it never is."""
     sign = -1.0 if is_loss else 1.0
     before: tuple[float, float] | None = None
     for _, seconds, score in curve:
@@ -74,8 +73,7 @@ def reached_s(
 
 
 def lines_of(store: Store) -> list[list[Line]]:
-    """Return the lines of every setting: of a task on so many hosts and a wire, in as many
-    steps."""
+    """Return the lines of every setting: task, hosts, wire and steps."""
     wires = sorted({run.wire for run in store.results}, key=_slowness)
 
     def setting(run: Training) -> tuple[int, int, int, int]:
@@ -144,8 +142,7 @@ def dense_of(lines: Sequence[Line]) -> Line | None:
 
 
 def marks(lines: Sequence[Line]) -> dict[str, tuple[float, dict[str, float | None]]]:
-    """Return by "nearly" and "end" the score of dense, and the seconds of each method until it;
-    nothing where dense was not trained."""
+    """Return nearly and all of dense's score, and each method's seconds until it."""
     dense = dense_of(lines)
     if dense is None:
         return {}
@@ -162,10 +159,7 @@ LATENCY_S = 50e-6
 
 
 def advised_ms(line: Line, lines: Sequence[Line]) -> float | None:
-    """Return what ``hvd-sparse advise`` expects of a step of dense, fp16 or ours; None for others.
-
-    The time of computing is the training thread's in dense's steps, two thirds of it backward.
-    """
+    """Return what ``hvd-sparse advise`` expects of a step of dense, fp16 or ours."""
     run, dense = line.run, dense_of(lines)
     is_ours = _order(run.method) > _order("auto")
     if dense is None or run.wire == "none" or not (is_ours or run.method in ("dense", "fp16")):
@@ -204,8 +198,7 @@ def table(lines: Sequence[Line]) -> str:
 
 
 def goals_table(groups: Sequence[Sequence[Line]]) -> str:
-    """Return a line a goal that was measured: how many times as soon as another method the best
-    of ours reaches dense's last score."""
+    """Return a row a goal: how many times as soon ours reaches dense's last score."""
     rows = []
     for task, wire, method, times in GOALS:
         goal = Goal(times, is_most=False)

@@ -36,15 +36,7 @@ def clock_cost() -> float:
 
 
 class Meter:
-    """A compression that measures the one that it wraps.
-
-    Attributes
-    ----------
-    seconds : of the thread, by "compress", "decompress", "sparse" and "dense" (both calls of
-        tensors that are compressed, or are not), and, in a traced step, by ``PARTS``; without what
-        asking the clock takes
-    calls : of ``compress``, by "sparse" and "dense"
-    """
+    """A compression that measures the one that it wraps, without what asking the clock takes."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -83,10 +75,7 @@ class Meter:
 
     @contextmanager
     def tracing(self) -> Iterator[None]:
-        """Measure the parts too, which takes time by itself: in a step of its own.
-
-        AssertionError if nothing was seen of the exchange.
-        """
+        """Measure the parts too, in a step of its own, as that takes time."""
         self._asked = 0
         spans = spans_of(self.inner)
         clock, spans.clock = spans.clock, time.thread_time

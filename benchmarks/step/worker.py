@@ -155,8 +155,7 @@ class Rank:
 def _compression(
     model: str, method: str, named: Sequence[Any], density: Spelled
 ) -> tuple[torch.optim.Optimizer, Any]:
-    """Return an optimizer and its compression; ``optimizer=adam`` behind a method hands that one
-    over."""
+    """Return an optimizer and its compression; ``optimizer=`` hands it over."""
     parameters = [parameter for _, parameter in named]
     if method in HOROVODS:
         return torch.optim.SGD(parameters, lr=0.0), HOROVODS[method]
