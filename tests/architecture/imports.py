@@ -7,10 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2] / "hvd_sparse"
-ROOMS = (
-    "collectives.contract",
-    "frontend.torch",
-)
+ROOMS = ("collectives.contract", "frontend.torch")
 """Units that lie deeper than the first name below the package."""
 
 

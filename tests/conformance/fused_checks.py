@@ -193,18 +193,21 @@ FUSED = (
     check_restore,
     check_take_by_momentum,
 )
+OF_A_DTYPE = (
+    check_infinity_is_reported,
+    check_large,
+    check_large_directions,
+    check_largest_of_many,
+)
+ALONE = (check_threshold_is_rounded, check_sum_is_wide, *PACKING)
 
 
 def check_kernels(kernels: Any) -> None:
-    check_threshold_is_rounded(kernels)
-    check_sum_is_wide(kernels)
-    for check in PACKING:
+    for check in ALONE:
         check(kernels)
     for dtype in ("float32", "float64"):
-        check_infinity_is_reported(kernels, dtype)
-        check_large(kernels, dtype)
-        check_large_directions(kernels, dtype)
-        check_largest_of_many(kernels, dtype)
+        for check in OF_A_DTYPE:
+            check(kernels, dtype)
         for x in vectors(dtype):
             for check in PER_VECTOR + FUSED:
                 put(check, kernels, x)

@@ -17,10 +17,9 @@ import numpy as np
 import torch
 from conformance import kernel_checks
 from devices import pretend
-from devices.engine_checks import check_all, check_vectors
+from devices.engine_checks import VectorsOnDevice, check_all, check_vectors
 from devices.forbidden import Watch
 from devices.mutants import FATAL, MUTANTS
-from devices.vectors_on_device import VectorsOnDevice
 from distributions import draw
 
 from hvd_sparse.kernels import reference

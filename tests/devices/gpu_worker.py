@@ -17,10 +17,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from devices.engine_checks import check_all
+from devices.engine_checks import VectorsOnDevice, check_all
 from devices.engine_worker import calls
 from devices.gpu_check.cub import CubTopK
-from devices.vectors_on_device import VectorsOnDevice
 
 from benchmarks._peers import PEERS, Peer, Rule
 from hvd_sparse.kernels.contract import Aim, Brought

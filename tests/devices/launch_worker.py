@@ -61,11 +61,7 @@ def seen(work: Callable[[], Any], own: Launches) -> dict[str, Any]:
     own.names, before = [], pretend.waits()
     with Watch() as watch:
         work()
-    return {
-        "waits": pretend.waits() - before,
-        "forbidden": watch.found,
-        "launches": own.names,
-    }
+    return {"waits": pretend.waits() - before, "forbidden": watch.found, "launches": own.names}
 
 
 def main() -> None:

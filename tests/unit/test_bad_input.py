@@ -18,7 +18,7 @@ from hvd_sparse.errors import (
     UnsupportedInput,
 )
 from hvd_sparse.frontend.naming import check_keys
-from hvd_sparse.registry import MEMORIES, SCHEDULES, SELECTORS
+from hvd_sparse.registry import EXCHANGES, MEMORIES, SCHEDULES, SELECTORS
 from hvd_sparse.selectors.contract import DensitySelector
 from hvd_sparse.step.session import Session
 from hvd_sparse.types import INDEX_LIMIT, TensorSpec
@@ -97,15 +97,23 @@ WRONG_MEMORIES = {
     ("momentum_correction", "masking"): [None],
     ("low_pass", "beta"): [0, 1.5, "low"],
 }
+WRONG_EXCHANGES = {
+    ("gtopk", "conserving"): [1],
+    ("oktopk", "period"): [0],
+    ("oktopk", "drift"): [0.9],
+    ("oktopk", "slack"): [0.5],
+    ("oktopk", "least_entries"): [0],
+    ("hierarchical", "ranks_per_node"): [0],
+    ("auto", "latency_ms"): [0],
+    ("auto", "bandwidth_gbit"): [-1],
+    ("auto", "ranks_per_node"): [1.5],
+}
+WRONG = [(SELECTORS, WRONG_OPTIONS), (MEMORIES, WRONG_MEMORIES), (EXCHANGES, WRONG_EXCHANGES)]
 
 
 @pytest.mark.parametrize(
     ("registry", "id", "name", "values"),
-    [
-        (registry, *place, values)
-        for registry, wrong in ((SELECTORS, WRONG_OPTIONS), (MEMORIES, WRONG_MEMORIES))
-        for place, values in wrong.items()
-    ],
+    [(registry, *place, values) for registry, wrong in WRONG for place, values in wrong.items()],
 )
 def test_options_that_no_part_could_keep_are_refused_by_name(registry, id, name, values):
     given = {"threshold": 1.0} if id == "fixed_threshold" else {}

@@ -23,31 +23,13 @@ ROWS, MODEL = 40, {"a": "[8, 5] float32", "b": "[3] float64"}
 
 def state_of(rank, size=3, reduction="average", memory=("residual",), step=7):
     draw = np.random.default_rng([rank, size])
-    arrays = {name: draw.normal(size=ROWS).astype("f4") for name in memory}
-    tensors = {
-        "a": {
-            "steps": step,
-            "threshold": 0.1 + rank,
-            "memo": [1, 0.5],
-            "is_sparse": True,
-            "arrays": arrays,
-        },
-        "b": {
-            "steps": step,
-            "threshold": None,
-            "memo": None,
-            "is_sparse": False,
-            "arrays": {"residual": draw.normal(size=3)},
-        },
-    }
-    fixed = {
-        "version": 2,
-        "library": "1",
-        "config": {"name": None},
-        "model": MODEL,
-        "reduction": reduction,
-    }
-    return {**fixed, "rank": rank, "world_size": size, "tensors": tensors}
+    first = {"steps": step, "threshold": 0.1 + rank, "memo": [1, 0.5], "is_sparse": True}
+    second = {"steps": step, "threshold": None, "memo": None, "is_sparse": False}
+    first["arrays"] = {name: draw.normal(size=ROWS).astype("f4") for name in memory}
+    second["arrays"] = {"residual": draw.normal(size=3)}
+    head = {"version": 2, "library": "1", "config": {"name": None}, "model": MODEL}
+    head |= {"reduction": reduction, "rank": rank, "world_size": size}
+    return {**head, "tensors": {"a": first, "b": second}}
 
 
 def flat(states, key, name="residual"):

@@ -83,19 +83,14 @@ def test_a_step_begins_with_the_first_gradient_after_a_result_or_with_one_that_c
     starts.end()
     assert [starts.begins(position) for position in (1, 2)] == [True, False]
     starts.end()
-    assert [starts.begins(position) for position in (None, None, 1, None)] == [
-        True,
-        False,
-        False,
-        False,
-    ]
+    begun = [starts.begins(position) for position in (None, None, 1, None)]
+    assert begun == [True, False, False, False]
 
 
 def test_our_own_work_is_no_part_of_the_backward_pass_and_failed_steps_do_not_count():
     mine = Measurements()
-    for step, (delay_s, is_good) in enumerate(
-        [(0.5, True), (0.7, True), (9.0, False), (0.6, True)]
-    ):
+    delays = [(0.5, True), (0.7, True), (9.0, False), (0.6, True)]
+    for step, (delay_s, is_good) in enumerate(delays):
         now_s = 100.0 * (step + 1)
         mine.begin(now_s, was_good=False)
         mine.arrive("b", now_s)
@@ -110,46 +105,29 @@ def test_our_own_work_is_no_part_of_the_backward_pass_and_failed_steps_do_not_co
         mine.begin(0.0, was_good=is_good)
     found = mine.to_dict()
     assert found["ready"] == {"b": 0.0, "a": pytest.approx(0.6)}
-    assert (
-        found["work"] == {"b": 3.0}
-        and found["encode"] == {"b": 1.0}
-        and found["nbytes"] == {"b": 6.0}
-        and found["decode"] == {}
-    )
+    told = [found[name] for name in ("work", "encode", "nbytes", "decode", "steps")]
+    assert told == [{"b": 3.0}, {"b": 1.0}, {"b": 6.0}, {}, 3]
     assert sorted(found["whole"].values()) == pytest.approx([5.0, 6.0, 7.0])
-    assert (
-        found["steps"] == 3
-        and found["seen"]["a"] == found["seen"]["b"]
-        and len(found["seen"]["a"]) == 3
-    )
+    assert found["seen"]["a"] == found["seen"]["b"] and len(found["seen"]["a"]) == 3
 
 
 def test_dear_starts_merge_and_dear_bytes_do_not():
     assert len(planned_with([(10.0, 0.0)]).groups) == 1
     dear_bytes = planned_with([(0.0, 1e-5)], gap_s=0.5)
-    assert dear_bytes.groups[-1] == ("t0",), (
-        "whoever waits for the last gradient makes the step longer"
-    )
+    assert dear_bytes.groups[-1] == ("t0",), "who waits for the last one makes the step longer"
     assert dear_bytes.predicted_s["planned"] < dear_bytes.predicted_s["all"]
 
 
 def test_the_slowest_rank_and_the_typical_message_count():
-    alike = planned_with([(1e-3, 1e-8), (1e-3, 1e-8)])
-    assert alike.wire.byte_s == pytest.approx(1e-8) and alike.wire.start_s == pytest.approx(
-        1e-3, rel=1e-3
-    )
-    slower = planned_with([(1e-3, 1e-8), (5e-3, 4e-8)])
-    assert slower.wire.byte_s == pytest.approx(4e-8) and slower.wire.start_s == pytest.approx(
-        5e-3, rel=1e-3
-    )
+    for start_s, byte_s in ((1e-3, 1e-8), (5e-3, 4e-8)):
+        wire = planned_with([(1e-3, 1e-8), (start_s, byte_s)]).wire
+        assert (wire.start_s, wire.byte_s) == pytest.approx((start_s, byte_s), rel=1e-3)
     noisy = samples(1e-3, 1e-8)
     for _, times in noisy["allgather"]:
         times[1] += 0.3
     seen = {spec.key: [3] for spec in SPECS}
-    assert (
-        make_plan(route(), SPECS, [told(seen)], [noisy], DEFAULT).wire
-        == planned_with([(1e-3, 1e-8)]).wire
-    )
+    typical = make_plan(route(), SPECS, [told(seen)], [noisy], DEFAULT)
+    assert typical.wire == planned_with([(1e-3, 1e-8)]).wire
 
 
 @pytest.mark.parametrize(
@@ -224,10 +202,8 @@ def test_where_steps_fail_ranks_measure_on():
 
 def test_what_goes_wrong_on_rank_0_is_told_to_all_ranks():
     def script(collective):
-        planning, good = (
-            PlannedGroups(Step(CONFIGURATION, SPECS, DEFAULT, reference), "test"),
-            False,
-        )
+        planning = PlannedGroups(Step(CONFIGURATION, SPECS, DEFAULT, reference), "test")
+        good = False
         while not planning.is_due:
             planning.next(collective, worlds.TIMEOUT_S, was_good=good)
             planning.measurements.arrive("nobody's", 1.0)
@@ -251,12 +227,10 @@ def merged_told(call_s, entry_s, encode_s=0.0, gap_s=0.0):
     groups_of = [[SPECS[position] for position in bucket] for bucket in DEFAULT]
     found["encode"] = {SPECS[position].key: encode_s for position in COMPRESSED}
     alone = {name_of(members): encode_s for members in groups_of if len(members) == 1}
-    found["work"] = dict(found["encode"]) | {
-        name_of(members): alone.get(name_of(members), 0.0)
-        + call_s
-        + entry_s * sum(spec.numel for spec in members)
-        for members in groups_of
-    }
+    found["work"] = dict(found["encode"])
+    for members in groups_of:
+        name, numel = name_of(members), sum(spec.numel for spec in members)
+        found["work"][name] = alone.get(name, 0.0) + call_s + entry_s * numel
     return found
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import threading
 from dataclasses import dataclass
 from typing import ClassVar
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from hvd_sparse.collectives.contract import AllReduce
 from hvd_sparse.collectives.local import LocalCollective
 from hvd_sparse.errors import UnsupportedReduction
 from hvd_sparse.exchanges.allgather import AllGatherExchange
+from hvd_sparse.step.rows import OutgoingRows
 
 
 @dataclass(frozen=True)
@@ -198,3 +200,16 @@ def test_the_result_bears_the_factor_that_horovod_applied(factor, divisor):
     total = sum(given.astype(np.float64) for given, _ in outcomes).reshape(-1)
     for _, result in outcomes:
         assert (result * divisor).tolist() == total.tolist()
+
+
+@pytest.mark.parametrize("is_heard", [False, True])
+def test_small_gradients_wait_for_their_bucket_unless_somebody_listens(is_heard):
+    def script(collective):
+        session = start(collective, configure())
+        if is_heard:
+            session.step.spans.add(lambda *span: None)
+        session.reduce(worlds.normals(SPECS, collective.rank, 0))
+
+    with mock.patch.object(OutgoingRows, "add") as waiting:
+        worlds.run(2, script)
+    assert waiting.called is not is_heard

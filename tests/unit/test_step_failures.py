@@ -20,6 +20,7 @@ from unit.steps import (
 from worlds import configure, snapshot
 
 from hvd_sparse.errors import (
+    CorruptPayload,
     ExchangeTimeout,
     NonFiniteGradient,
     PeerFailure,
@@ -30,6 +31,7 @@ from hvd_sparse.errors import (
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.contract import Kernels
 from hvd_sparse.step.session import Session
+from hvd_sparse.step.step import Step
 
 SPARSE = configure(on_nonfinite="raise")
 DENSE = configure(density=1.0, allow_dense=True, on_nonfinite="raise")
@@ -249,3 +251,56 @@ def test_a_square_that_overflows_does_not_spoil_the_only_buffer(on_nonfinite):
         first, bad, last = spoiled
         assert np.isnan(bad).all()
         assert worlds.same_bits(first, clean[0]) and worlds.same_bits(last, clean[1])
+
+
+def test_a_step_that_failed_while_gradients_waited_is_not_gone_on_with():
+    def script(collective):
+        session = start(collective, configure())
+        session.reduce(worlds.normals(SPECS, collective.rank, 0))
+        before = worlds.snapshot(session)
+        go_on = Step.converse
+
+        def fail_before(sender, bucket, run, *place):
+            if collective.rank == 1 and run.failure is None:
+                session.step.transactions.fail(run, MemoryError("elsewhere"))
+            return go_on(sender, bucket, run, *place)
+
+        given = worlds.normals(SPECS, collective.rank, 1)
+        sender = session.step
+        sender.converse = lambda *rest: fail_before(sender, *rest)
+        with pytest.raises((PeerFailure, MemoryError)):
+            session.reduce(given)
+        del sender.converse
+        assert worlds.snapshot(session) == before
+
+    worlds.run(2, script)
+
+
+def test_a_payload_that_was_altered_is_told_in_its_own_tensors_turn():
+    def script(collective):
+        session = start(collective, configure())
+        session.reduce(worlds.normals(SPECS, collective.rank, 0))
+        before, came = worlds.snapshot(session), []
+        receiver = session.step
+        receive, result = receiver.receive, receiver.result
+
+        def alter(bucket, arrivals):
+            if 2 in arrivals:
+                (place, frame), *others = arrivals[2].parts
+                altered = frame.copy()
+                altered[-1] ^= 1
+                arrivals[2] = arrivals[2]._replace(parts=((place, altered), *others))
+            receive(bucket, arrivals)
+
+        def note(ticket, *given):
+            found = result(ticket, *given)
+            came.append(ticket.key)
+            return found
+
+        receiver.receive, receiver.result = alter, note
+        with pytest.raises(CorruptPayload, match="altered on its way"):
+            session.reduce(worlds.normals(SPECS, collective.rank, 1))
+        assert worlds.snapshot(session) == before
+        return came
+
+    assert worlds.run(2, script) == [["t0", "t1"], ["t0", "t1"]]

@@ -22,9 +22,7 @@ def run(seconds, steps, ranks=3, **options):
     ]
     last, taken = [None] * ranks, []
     for step in range(steps):
-        told = [
-            what_is_told(trial, seconds_of_last) for trial, seconds_of_last in zip(trials, last)
-        ]
+        told = [what_is_told(trial, last_s) for trial, last_s in zip(trials, last)]
         asks = [one for one in told if one is not None]
         assert len(asks) in (0, ranks), "some ranks ask and others do not"
         answer = np.array(asks)
@@ -61,13 +59,9 @@ def test_a_way_without_hope_is_given_up_after_one_measured_step():
 
 
 def test_sparse_must_not_be_slower_and_single_slow_steps_do_not_count():
-    assert run(lambda way, step, _: 0.1, 60)[1][0].verdict.way == "dense"
-    assert (
-        run(lambda way, step, _: 0.092 if way == "sparse" else 0.1, 60)[1][0].verdict.way == "dense"
-    )
-    assert (
-        run(lambda way, step, _: 0.09 if way == "sparse" else 0.1, 60)[1][0].verdict.way == "sparse"
-    )
+    for seconds, taken in ((0.1, "dense"), (0.092, "dense"), (0.09, "sparse")):
+        times = {"sparse": seconds}
+        assert run(lambda way, *_, t=times: t.get(way, 0.1), 60)[1][0].verdict.way == taken
     slow = {WARMUP + 1, WARMUP + 3}
     _, trials = run(
         lambda way, step, _: 9.0 if step in slow else {"sparse": 0.1}.get(way, 0.12), 60
@@ -79,10 +73,8 @@ def test_a_way_that_became_slower_is_tried_again():
     end = 3 * (WARMUP + 5)
 
     def seconds(way, step, rank):
-        network_is_slow = step > 200
-        return {"dense": 0.1, "fp16": 0.11, "sparse": 0.2}[way] * (
-            10 if network_is_slow and way != "sparse" else 1
-        )
+        usual = {"dense": 0.1, "fp16": 0.11, "sparse": 0.2}[way]
+        return usual * (10 if step > 200 and way != "sparse" else 1)
 
     taken, _ = run(seconds, 500, review_every=RECENT)
     assert set(taken[end:200]) == {"dense"}
@@ -102,10 +94,8 @@ def test_only_steps_whose_time_will_be_looked_at_are_timed():
         timed.append(trial.is_timed)
     since = timed[WARMUP + 5 :]
     assert all(timed[: WARMUP + 5])
-    assert [i for i, is_timed in enumerate(since) if is_timed] == [
-        *range(3 * RECENT, 4 * RECENT),
-        *range(7 * RECENT, 8 * RECENT),
-    ]
+    looked_at = [*range(3 * RECENT, 4 * RECENT), *range(7 * RECENT, 8 * RECENT)]
+    assert [i for i, is_timed in enumerate(since) if is_timed] == looked_at
     never = Trial(("sparse",), steps=1, review_every=0)
     for _ in range(WARMUP + 2):
         never.next(0.1, lambda mine: mine[None])
