@@ -29,12 +29,7 @@ LIMIT_S = 600
 
 MODELS = ("overhead", "transformer", "resnet50", "lstm", "vgg16")
 METHODS = ("dense", "fp16", "ldte_bs", "topk", "dgc", "gaussian_k")
-DEFAULTS = {
-    "models": list(MODELS),
-    "methods": list(METHODS),
-    "ranks": [1, 2, 4],
-    "seconds": 1.5,
-}
+DEFAULTS = {"models": list(MODELS), "methods": list(METHODS), "ranks": [1, 2, 4], "seconds": 1.5}
 QUICK = {"models": ["overhead"], "methods": ["dense", "ldte_bs"], "ranks": [2], "seconds": 0.1}
 """Defaults of the options, without and with ``--quick``."""
 

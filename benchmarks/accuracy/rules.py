@@ -102,11 +102,7 @@ class OneBitAdam(Dense):
     WARMUP = 0.2
 
     def __init__(
-        self,
-        network: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        workers: int,
-        steps: int,
+        self, network: nn.Module, optimizer: torch.optim.Optimizer, workers: int, steps: int
     ) -> None:
         super().__init__(network, optimizer, workers)
         self._warmup = max(1, round(self.WARMUP * steps))

@@ -25,8 +25,4 @@ def described(ways: Sequence[list[Call]]) -> dict[str, Any]:
         raise AssertionError("nothing of the package was called where its work was expected")
     often = Counter(lengths).most_common(1)[0][0]
     way = next(way for way in ways if len(way) == often)
-    return {
-        "fewest": min(lengths),
-        "most": max(lengths),
-        "way": [astuple(call) for call in way],
-    }
+    return {"fewest": min(lengths), "most": max(lengths), "way": [astuple(call) for call in way]}

@@ -17,11 +17,7 @@ Steps: whole ones, on gradients of a model's sizes.  With --train: whole trainin
 as good as dense.  Writes OUTPUT.json, OUTPUT.md and OUTPUT.png; what the JSON of a training holds
 is not trained again.
 """
-COMPUTE = {
-    "torch": ("none", "asleep", "busy"),
-    "tensorflow": ("none",),
-    "ddp": ("none", "asleep"),
-}
+COMPUTE = {"torch": ("none", "asleep", "busy"), "tensorflow": ("none",), "ddp": ("none", "asleep")}
 """What a frontend's worker can do for a backward pass."""
 METHODS = {
     "torch": ("dense", "fp16", "topk", "dgc", "auto"),

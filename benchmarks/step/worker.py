@@ -53,9 +53,7 @@ class Rank:
         self.meter = Meter(compression)
         with _hooks_on_one_rank():
             self.optimizer = hvd.DistributedOptimizer(
-                optimizer,
-                named_parameters=named,
-                compression=self.meter,
+                optimizer, named_parameters=named, compression=self.meter
             )
         self._number = 0
 
