@@ -147,7 +147,6 @@ class TraceFile:
             left = left[os.write(self._file, left) :]
 
     def _put_out(self) -> None:
-        """Write the events in memory; end the file if that fails."""
         try:
             self._drain()
         except OSError as error:

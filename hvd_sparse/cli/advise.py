@@ -307,7 +307,6 @@ def _accuracy(steps: int, wanted: float, densities: Sequence[float]) -> str:
 
 
 def _sentence(chosen: Step, told: Step, steps: Sequence[Step], crossover: float) -> str:
-    """Return the advice with its reason, and the bandwidth at which it changes."""
     dense, fp16 = steps[:2]
     both = f"dense {1e3 * dense.step_s:,.1f} ms and fp16 {1e3 * fp16.step_s:,.1f} ms"
     if chosen is told:

@@ -99,7 +99,6 @@ def _loads(frontend: str, package: str) -> bool:
 
 
 def _check_horovod(framework: str) -> bool:
-    """Load a frontend of Horovod's, and print the result."""
     if not _loads(framework, framework):
         return False
     hvd = importlib.import_module(f"horovod.{framework}")
@@ -124,7 +123,6 @@ def _check_horovod(framework: str) -> bool:
 
 
 def _check_ddp() -> bool:
-    """Load the DistributedDataParallel frontend, which needs no Horovod, and print the result."""
     if not _loads("ddp", "torch"):
         return False
     dist = importlib.import_module("torch.distributed")

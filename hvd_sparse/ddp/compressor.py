@@ -143,7 +143,6 @@ class DdpCompressor(ParameterCompressor):
         sent.sum = self.collective.allreduce(joined, name)
 
     def _arrange(self, positions: list[int]) -> None:
-        """Make a bucket of ours of one of DDP's, which change in a run."""
         members = tuple(sorted(i for i in positions if self._is_sparse[i]))
         if members:
             known = self.step.buckets
@@ -152,7 +151,6 @@ class DdpCompressor(ParameterCompressor):
             self._buckets += 1
 
     def _finish(self) -> None:
-        """Wait for the step's collectives, and write the results into DDP's buckets."""
         del self.step.buckets[self._buckets :]
         sent, self._sent = self._sent, []
         self._accumulation.end()

@@ -122,7 +122,6 @@ def _mark(context: ExchangeContext) -> int:
 
 
 def _check_step(context: ExchangeContext, summed: np.ndarray) -> None:
-    """Raise RankMismatch if the mark of a sum is not that of this step on all ranks."""
     if (
         not context.is_lost
         and context.members
@@ -146,7 +145,6 @@ def _statistics(context: ExchangeContext) -> np.ndarray:
 
 
 def _choose_by(context: ExchangeContext, statistics: np.ndarray) -> None:
-    """Select by the summed statistics, which are the same on every rank."""
     if context.is_lost:
         return
     offset = 0

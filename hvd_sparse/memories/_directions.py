@@ -168,7 +168,6 @@ class DirectionState(ResidualState, Generic[Options]):
         return decayed
 
     def _need(self, name: str) -> None:
-        """Make a vector unless it exists."""
         if not getattr(self, name).old.size:
             setattr(self, name, self._another())
 
@@ -229,7 +228,6 @@ class DirectionState(ResidualState, Generic[Options]):
         return reduced if is_compressed else self._finished(reduced, parameter, kernels)
 
     def _finished(self, reduced: np.ndarray, parameter: np.ndarray, kernels: Kernels) -> np.ndarray:
-        """Return the direction of a tensor that is never compressed."""
         raise NotImplementedError
 
     def _note_written(self, *vectors: DoubleBuffer) -> None:
@@ -304,7 +302,6 @@ class VelocityState(DirectionState[MomentumOptions]):
         self._begin(given)
 
     def _begin(self, velocity: np.ndarray | None) -> None:
-        """Continue from SGD's velocity, or without one."""
         raise NotImplementedError
 
     def moments(self, steps: int, ranks: int) -> Moments:

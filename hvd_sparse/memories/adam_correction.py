@@ -216,7 +216,6 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         return direction
 
     def _check_square(self, gradient: np.ndarray, kernels: Kernels) -> None:
-        """Raise NonFiniteGradient if squares would overflow in the only buffer."""
         largest = kernels.moments(gradient).abs_max
         if largest * largest > float(np.finfo(gradient.dtype).max):
             raise NonFiniteGradient(

@@ -123,7 +123,6 @@ class Residual16State(MemoryState):
         return everything
 
     def _keep(self, sent: Selection) -> None:
-        """Round the vector, without the sent entries, into the residual."""
         wide, self._wide = self._wide, np.empty(0, np.float32)
         largest = float(np.abs(wide).max(initial=0.0))
         if largest > LARGEST[self._kind]:

@@ -280,7 +280,6 @@ class Builder(Generic[Compressor]):
         steps: Any,
         scheduler: object,
     ) -> Compressor:
-        """Return the compressor that ``create`` makes, after it took over the optimizer."""
         handover = None if optimizer is None else cls._read_optimizer(optimizer)
         if handover is not None:
             options["memory"] = handover.join(options.get("memory"))

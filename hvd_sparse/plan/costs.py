@@ -133,7 +133,6 @@ def time_messages(
 def _prepared(
     collective: Collective, kind: str, nbytes: int, mates: list[int]
 ) -> tuple[Callable[[str], Pending], float]:
-    """Return a function that starts a collective by name, and the bytes that a rank receives."""
     ranks = collective.world_size
     others = max(1, ranks - 1)  # a single rank counts as two
     if kind == "allgather":

@@ -144,7 +144,6 @@ def _of_lengths(
     specs: Sequence[TensorSpec],
     kept: Mapping[str, int],
 ) -> list[str]:
-    """Return a reason for each array that is missing, unknown or of another length."""
     found = []
     for spec in specs:
         if spec.key not in tensors:
@@ -170,7 +169,6 @@ def lengths_of(memory: Memory, spec: TensorSpec, kept: int) -> dict[str, tuple[i
 
 
 def _check_numbers(tensors: State, specs: Sequence[TensorSpec]) -> None:
-    """Raise CorruptCheckpoint for NaN or Inf, because every later step would fail."""
     for spec in specs:
         for name, array in tensors.get(spec.key, {"arrays": {}})["arrays"].items():
             values = np.asarray(array)
