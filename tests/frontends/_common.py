@@ -100,6 +100,14 @@ def measured_of(outcome: Outcome, kind: str) -> dict[str, list[Any]]:
     return {name: measured(outcome, name) for name in names}
 
 
+def check_refused(outcome: Outcome, case: str = "refused") -> None:
+    """What was said holds the words beside it; an InvalidOption, unless they say otherwise."""
+    for result in measured(outcome, case):
+        for said, words in result:
+            kind = "" if words.startswith("UnsupportedInput") else "InvalidOption: "
+            assert all(word in said for word in (kind, *words.split("; "))), said
+
+
 class Heard(logging.Handler):
     def __init__(self) -> None:
         super().__init__()

@@ -193,7 +193,7 @@ for kind in ("applied", "decayed", "clipped", "thrown_away"):
 
 
 @cases
-def refused(name: str) -> dict[str, str]:
+def refused(name: str) -> list[list[str]]:
     def made(optimizer: Any) -> str:
         return caught(
             lambda: Compression.topk(
@@ -214,13 +214,19 @@ def refused(name: str) -> dict[str, str]:
         compressor.close()
         return said
 
-    alone = sgd()
-    return {
-        "adam clipnorm": made(adam(clipnorm=1.0)),
-        "clipnorm": made(sgd(clipnorm=1.0)),
-        "global_clipnorm": made(sgd(global_clipnorm=1.0)),
-        "clipvalue": made(legacy(clipvalue=1.0)),
-        "behind a memory": fitted(plain(clipvalue=1.0), memory="momentum_correction"),
-        "another": fitted(sgd(), handed=sgd()),
-        "no compressor": fitted(alone, handed=alone, goes_through=False),
-    }
+    alone, clips = sgd(), "=1.0, and would clip"
+    return [
+        [made(adam(clipnorm=1.0)), f"clipnorm{clips} Adam's updates"],
+        [made(sgd(clipnorm=1.0)), f"the optimizer has clipnorm{clips} velocities"],
+        [made(sgd(global_clipnorm=1.0)), f"global_clipnorm{clips} velocities"],
+        [made(legacy(clipvalue=1.0)), f"clipvalue{clips} velocities"],
+        [
+            fitted(plain(clipvalue=1.0), memory="momentum_correction"),
+            f"clipvalue{clips} velocities",
+        ],
+        [fitted(sgd(), handed=sgd()), "give the same object to both"],
+        [
+            fitted(alone, handed=alone, goes_through=False),
+            "came through no compressor, and the SGD's work was handed over to one",
+        ],
+    ]

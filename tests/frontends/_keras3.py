@@ -248,7 +248,7 @@ def tape(name: str) -> dict[str, Any]:
 
 
 @cases
-def refused(name: str) -> dict[str, Any]:
+def refused(name: str) -> list[list[str]]:
     def compressor(model: Any = None, **options: Any) -> Any:
         return Compression.topk(model or make_built_model(), name=name, **FEW, **options)
 
@@ -269,24 +269,28 @@ def refused(name: str) -> dict[str, Any]:
         kind(*parts, compressor=compressor())
 
     built, scaled = make_built_model, keras.optimizers.LossScaleOptimizer
-    calls = {
-        "horovods_wrapper": lambda: HorovodsOptimizer(momentum(), compression=compressor()),
-        "hvd_tensorflow": lambda: hvd.DistributedOptimizer(momentum(), compression=compressor()),
-        "twice": lambda: distribute(distribute()),
-        "a_name": lambda: distribute("adam"),
-        "passes": lambda: distribute(backward_passes_per_step=2),
-        "scaled_by_hand": lambda: distribute(scaled(distribute())),
-        "scaled_by_compile": mixed_float16()(fitted),
-        "xla": lambda: fitted(jit_compile=True),
-        "another_optimizer": lambda: fitted(handed=momentum()),
-        "two_groups": lambda: distribute(made=compressor(groups="planned"), groups=2),
-        "elastic_state": lambda: state(built(), momentum(), kind=TensorFlowKerasState),
-        "elastic_unbuilt": lambda: state(make_model(), momentum()),
-        "elastic_no_optimizer": lambda: state(built()),
-        "elastic_a_name": lambda: state(built(), "sgd"),
-        "apply_of_its_own": lambda: fitted(Other(0.1)),
-    }
-    return {key: caught(call) for key, call in calls.items()}
+    ours, around = "UnsupportedInput; hvd_sparse.keras", "put DistributedOptimizer around"
+    calls: dict[Any, str] = {
+        lambda: HorovodsOptimizer(momentum(), compression=compressor()):
+            f"{ours}.DistributedOptimizer; Keras 3; TF_USE_LEGACY_KERAS=1",
+        lambda: hvd.DistributedOptimizer(momentum(), compression=compressor()):
+            f"{ours}.DistributedOptimizer",
+        lambda: distribute(distribute()): "distributed already",
+        lambda: distribute("adam"): "str is no optimizer of Keras 3",
+        lambda: distribute(backward_passes_per_step=2): "gradient_accumulation_steps=2",
+        lambda: distribute(scaled(distribute())): around,
+        mixed_float16()(fitted): f"UnsupportedInput; {around}",
+        lambda: fitted(jit_compile=True): "UnsupportedInput; jit_compile=False",
+        lambda: fitted(handed=momentum()): "give the same object to both",
+        lambda: distribute(made=compressor(groups="planned"), groups=2): "leave one of the two out",
+        lambda: state(built(), momentum(), kind=TensorFlowKerasState):
+            f"{ours}.elastic.KerasState",
+        lambda: state(make_model(), momentum()): "model.build(input_shape)",
+        lambda: state(built()): "optimizer=",
+        lambda: state(built(), "sgd"): "str is no optimizer of Keras 3",
+        lambda: fitted(Other(0.1)): "UnsupportedInput; not averaged; update_step()",
+    }  # fmt: skip
+    return [[caught(call), words] for call, words in calls.items()]
 
 
 def documented(_: str, block: Any) -> dict[str, Any]:

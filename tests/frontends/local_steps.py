@@ -174,23 +174,25 @@ made = partial(Compression.topk, density=0.1)
 
 
 @cases
-def what_cannot_be_is_refused(name: str) -> list[str]:
+def refused(name: str) -> list[list[str]]:
     training = Training(name, 2)
     given = training.variables.items() if NAME == "torch" else list(training.variables.values())
     first = [training.descent] if NAME == "torch" else []
-    wrong = [
-        {"compression": "topk", "every": 2},
-        {"compression": made, "every": 0},
-        {"compression": made, "every": 2, "nesterov": True},
-        {"compression": made, "every": 2, "outer_momentum": 1.0},
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"compression": "topk", "every": 2}, "functools.partial"),
+        ({"compression": made, "every": 0}, "1 or more"),
+        ({"compression": made, "every": 2, "nesterov": True}, "without outer_momentum"),
+        ({"compression": made, "every": 2, "outer_momentum": 1.0}, "0, or below 1"),
     ]
-    said = [caught(partial(LocalSteps, *first, given, **options)) for options in wrong]
+    said = [[caught(partial(LocalSteps, *first, given, **o)), words] for o, words in wrong]
     right = {"compression": made, "every": 2}
     if NAME == "torch":
         horovods = fw.optimizer_without_motion(training.variables, training.local.compressor)
-        said.append(caught(partial(LocalSteps, horovods, given, **right)))
+        last = caught(partial(LocalSteps, horovods, given, **right))
+        said.append([last, "give LocalSteps the optimizer itself"])
     else:
-        said.append(caught(tf.function(lambda: LocalSteps(given, **right) and None)))
+        last = caught(tf.function(lambda: LocalSteps(given, **right) and None))
+        said.append([last, "before the training"])
     training.local.compressor.close()
     return said
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from _common import launched, measured, measured_of
+from _common import check_refused, launched, measured, measured_of
 from harness import launch_example
 
 KERAS_2 = (2, "gloo", "tensorflow")
@@ -17,40 +17,6 @@ SCALED = {
     "scaling_accumulated": (0, 2, 4, 5, 7, 9, 10),
 }
 """Batches that change no weight: some are infinite, others are only accumulated."""
-REFUSED = {
-    "tensorflow": {
-        "adam clipnorm": ("the optimizer has clipnorm=1.0, and would clip Adam's updates",),
-        "clipnorm": ("the optimizer has clipnorm=1.0, and would clip velocities",),
-        "global_clipnorm": ("the optimizer has global_clipnorm=1.0, and would clip velocities",),
-        "clipvalue": ("the optimizer has clipvalue=1.0, and would clip velocities",),
-        "behind a memory": ("the optimizer has clipvalue=1.0, and would clip velocities",),
-        "another": ("give the same object to both",),
-        "no compressor": ("came through no compressor, and the SGD's work was handed over to one",),
-    },
-    "keras3": {
-        "horovods_wrapper": (
-            "UnsupportedInput: ",
-            "Keras 3",
-            "hvd_sparse.keras.DistributedOptimizer",
-            "TF_USE_LEGACY_KERAS=1",
-        ),
-        "hvd_tensorflow": ("UnsupportedInput: ", "hvd_sparse.keras.DistributedOptimizer"),
-        "twice": ("distributed already",),
-        "a_name": ("str is no optimizer of Keras 3",),
-        "passes": ("gradient_accumulation_steps=2",),
-        "scaled_by_hand": ("put DistributedOptimizer around",),
-        "scaled_by_compile": ("UnsupportedInput: ", "put DistributedOptimizer around"),
-        "xla": ("UnsupportedInput: ", "jit_compile=False"),
-        "another_optimizer": ("give the same object to both",),
-        "two_groups": ("leave one of the two out",),
-        "elastic_state": ("UnsupportedInput: ", "hvd_sparse.keras.elastic.KerasState"),
-        "elastic_unbuilt": ("model.build(input_shape)",),
-        "elastic_no_optimizer": ("optimizer=",),
-        "elastic_a_name": ("str is no optimizer of Keras 3",),
-        "apply_of_its_own": ("UnsupportedInput: ", "not averaged", "update_step()"),
-    },
-}
-"""What is said; an InvalidOption, unless it says otherwise."""
 WAY = 2e-4
 """Of the way that the weights went: roundings."""
 
@@ -107,13 +73,8 @@ def test_few_entries_train_the_same_replicas(outcome):
                 assert result["density"] < 0.07 and result["arrays"] == arrays[case]
 
 
-def test_what_does_not_fit_is_refused_with_the_remedy(outcome, world):
-    for result in measured(outcome, "refused"):
-        assert set(result) == set(REFUSED[world[2]])
-        for case, words in REFUSED[world[2]].items():
-            kind = "" if words[0].startswith("Unsupported") else "InvalidOption"
-            assert kind in result[case], result[case]
-            assert all(word in result[case] for word in words), result[case]
+def test_what_does_not_fit_is_refused_with_the_remedy(outcome):
+    check_refused(outcome)
 
 
 @of_keras_2

@@ -79,22 +79,19 @@ def test_programs_train_like_dense(outcome, name):
     assert len({result["digest"] for result in results}) == 1
 
 
-def test_sparse_gradients_pass_untouched(outcome):
-    for result in measured(outcome, "sparse_embeddings_untouched"):
-        assert set(result["tensors"][0]) == {"head.weight", "head.bias"}
+COMPRESSED = {
+    "sparse_embeddings_untouched": ("head.weight", "head.bias"),
+    "embeddings_as_dense": ("first.weight", "second.weight", "head.weight", "head.bias"),
+    "integers_below_a_correction_of_low_rank": ("low.down", "low.up"),
+    "groups_of_compressed_and_dense_tensors": ("0.weight", "2.weight"),
+}
 
 
-def test_densified_gradients_are_compressed(outcome):
-    for result in measured(outcome, "embeddings_as_dense"):
-        assert result["tensors"] == [
-            dict.fromkeys(("first.weight", "second.weight", "head.weight", "head.bias"), 5)
-        ]
-
-
-def test_biases_in_groups_go_dense(outcome):
-    for result in measured(outcome, "groups_of_compressed_and_dense_tensors"):
-        assert result["tensors"] == [{"0.weight": 5, "2.weight": 5}]
-        assert result["dense_bytes"][0] > 0
+def test_sparse_and_small_gradients_and_integers_are_left_alone(outcome):
+    for name, tensors in COMPRESSED.items():
+        for result in measured(outcome, name):
+            assert result["tensors"] == [dict.fromkeys(tensors, _torch_programs.STEPS)]
+            assert (result["dense_bytes"][0] > 0) == ("dense_tensors" in name), name
 
 
 def test_half_density_goes_dense_where_that_is_cheaper(outcome):
@@ -141,11 +138,6 @@ def test_gradients_zeroed_in_place_make_no_memory_grow(outcome):
     for result in measured(outcome, "gradients_zeroed_in_place"):
         assert len(set(result["tensors"])) == 1, result["tensors"]
         assert result["places"] == [3, 3]
-
-
-def test_parameters_that_need_no_gradient_and_are_no_floats_are_left_out(outcome):
-    for result in measured(outcome, "integers_below_a_correction_of_low_rank"):
-        assert result["tensors"] == [dict.fromkeys(("low.down", "low.up"), _torch_programs.STEPS)]
 
 
 def test_groups_make_no_difference(outcome):

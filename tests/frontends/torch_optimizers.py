@@ -335,7 +335,7 @@ def warnings_of_accuracy(name: str) -> dict[str, list[str]]:
 
 
 @cases
-def refused(name: str) -> dict[str, str]:
+def refused(name: str) -> list[list[str]]:
     def made(handed: Make | None, model: nn.Module, **options: Any) -> Any:
         options |= {} if handed is None else {"optimizer": handed(model)}
         return Compression.topk(model.named_parameters(), density=0.1, name=name, **options)
@@ -357,16 +357,20 @@ def refused(name: str) -> dict[str, str]:
         return said
 
     differentiable = partial(torch.optim.Adam, differentiable=True)
-    return {
-        "differentiable": caught(made, lambda m: differentiable(m.parameters()), network()),
-        "horovods": caught(made, of_horovod, network()),
-        "a list": caught(made, lambda m: list(m.parameters()), network()),
-        "another calls": stepped(True, sgd),
-        "no compressor": stepped(True, through=hvd.Compression.none),
-        "sparse gradients": caught(partial(compare, name, looks_up, **PLAIN["adamw"])),
-        "clipping alone": stepped(False, plain_sgd, groups=None),
-        "clipping groups": stepped(True, groups=1),
-    }
+    mixed = caught(partial(compare, name, looks_up, **PLAIN["adamw"]))
+    return [
+        [caught(made, lambda m: differentiable(m.parameters()), network()), "has differentiable"],
+        [caught(made, of_horovod, network()), "is Horovod's already"],
+        [caught(made, lambda m: list(m.parameters()), network()), "is list"],
+        [stepped(True, sgd), "the SGD that calls the compressor is not the optimizer"],
+        [
+            stepped(True, through=hvd.Compression.none),
+            "the SGD was handed to a compressor that its gradients do not come through",
+        ],
+        [mixed, "sparse_as_dense=True"],
+        [stepped(False, plain_sgd, groups=None), "clip_grad_norm is 0.25 without optimizer="],
+        [stepped(True, groups=1), "groups is given to hvd.DistributedOptimizer"],
+    ]
 
 
 @cases
