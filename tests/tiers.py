@@ -74,10 +74,7 @@ def unit_of(item: pytest.Item) -> str:
 
 
 class Slice:
-    """The K-th of N parts of what the short run leaves out.
-
-    A test's part depends on its name alone, so that new tests move no others.
-    """
+    """The K-th of N parts of what the short run leaves out; a test's depends on its name alone."""
 
     def __init__(self, text: str) -> None:
         found = re.fullmatch(r"(\d+)/([1-9]\d*)", text)

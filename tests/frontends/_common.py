@@ -64,11 +64,8 @@ def caught(function: Any, *arguments: Any) -> str:
 
 
 def run_cases(cases: Mapping[str, Case], rank: int, meet: Callable[[], Any]) -> dict[str, Any]:
-    """Run every case on this rank, report what it measured, or its error, and return the report.
-
-    A case is given its own name, for its compressor. Results are reported after every case: when
-    one hangs, those before it are known.
-    """
+    """Run every case, which is given its own name, and report what it measured, or its error; after
+    every case, so that those before one that hangs are known."""
     results: dict[str, Any] = {}
     for name, function in cases.items():
         try:

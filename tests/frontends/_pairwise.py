@@ -27,12 +27,8 @@ def all_pairs(factors: Mapping[str, Sequence[Any]]) -> set[Pair]:
 def covering_cases(
     factors: Mapping[str, Sequence[Any]], attempts: int = 60
 ) -> list[dict[str, Any]]:
-    """Cases that hold every pair; the same list at every call, so that all ranks run the same
-    cases.
-
-    Greedy: each next case starts from a pair that is missing and is the best of a number of random
-    completions.
-    """
+    """Cases that hold every pair, the same on all ranks: each next one starts from a pair that is
+    missing and is the best of a number of random completions."""
     draw = random.Random(0)
     missing = all_pairs(factors)
     cases = []

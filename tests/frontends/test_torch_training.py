@@ -1,9 +1,5 @@
-"""Training through Horovod's PyTorch optimizer, on real ranks: laws 1 to 3, under MPI and Gloo.
-
-Every case runs in every world, and each number of ranks is one world, as more ranks than cores are
-slow: so every case meets both controllers, even and odd numbers of ranks, and one rank alone.
-``test_methods`` takes the other controller for 3 and 4 ranks.
-"""
+"""Training through Horovod's PyTorch optimizer, on real ranks: laws 1 to 3, in worlds of both
+controllers, of even and odd numbers of ranks, and of one rank alone."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
 """Worker: how often a step of one tensor goes over gradient and residual, and how much fresh memory
-it takes.
+it takes; step by step, for every case and every mutant of the engine, as JSON.
 
     python worker.py LIBRARY '"numba"'      or an engine with options, as JSON
-
-Prints a JSON object: for every case of ``CASES`` and every mutant of the engine, what was measured,
-step by step.
 """
 
 from __future__ import annotations
