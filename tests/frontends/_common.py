@@ -42,13 +42,11 @@ class Scripted:
     verdict = None
     is_timed = True
     ways = ("sparse", "dense", "fp16")
+    steps = review_every = 0
 
     def __init__(self, script: Sequence[str]) -> None:
         self.left = list(script)
         self.told: list[float | None] = []
-
-    def describe(self) -> list[str]:
-        return self.left
 
     def next(self, last_s: float | None, agree: Any) -> str:
         self.told.append(last_s)
