@@ -44,8 +44,13 @@ class AllGatherExchange(Exchange):
         arrivals = {}
         for position, member in context.members.items():
             whole = slice(0, member.spec.numel)
-            parts = tuple((whole, m.frames[position]) for m in messages if position in m.frames)
+            parts = []
+            for message in messages:
+                frame = message.frames.get(position)
+                if frame is not None:
+                    parts.append((whole, frame))
             # A frame is missing where a rank's device found NaN or Inf only after the carrier had
             # left.
-            arrivals[position] = Arrival(parts) if len(parts) == len(messages) else BEYOND_RANGE
+            is_whole = len(parts) == len(messages)
+            arrivals[position] = Arrival(tuple(parts)) if is_whole else BEYOND_RANGE
         return arrivals

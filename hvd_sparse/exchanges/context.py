@@ -211,7 +211,9 @@ class ExchangeContext:
         # After a failure of another rank the message is empty, but all ranks still take part.
         given = {} if frames is None or self.failure is not None else frames
         # Count first, so that a message over the limit is never allocated.
-        total = OVERHEAD_BYTES + 4 * len(self.members) + sum(f.size for f in given.values())
+        total = OVERHEAD_BYTES + 4 * len(self.members)
+        for frame in given.values():
+            total += frame.size
         if total > MOST_BYTES:
             self._note_length(total)
             return self.write()
@@ -250,7 +252,10 @@ class ExchangeContext:
         """
         # Check for failures first, because the message of a failed rank lists no members.
         messages = split_messages(joined, range(self.world_size) if senders is None else senders)
-        failed = [f"rank {each.rank}: {each.error}" for each in messages if each.error is not None]
+        failed = []
+        for message in messages:
+            if message.error is not None:
+                failed.append(f"rank {message.rank}: {message.error}")
         if failed:
             raise PeerFailure("compressing failed on " + "; on ".join(failed))
         # Compare with this rank's own step: stale messages agree with each other.
