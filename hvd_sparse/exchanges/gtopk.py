@@ -123,7 +123,7 @@ class _Branch:
         self._held = largest_of(total, self._member.count, self._kernels)
         # If another entry at the same index is applied, the sender of a cut entry takes it for
         # sent, and only this rank still has its value.
-        self._cut = merge(self._cut, restrict(total, self._held.indices, outside=True))
+        self._cut = merge(self._cut, total.without(self._held))
         self.is_finite = is_finite(self._cut.values)
 
     def take_in(self, frame: np.ndarray | None) -> None:
