@@ -10,15 +10,16 @@ from typing import Any
 import horovod.torch as hvd
 import torch
 from _common import SPARSE_ONLY, Cases, caught
-from _planned import ADOPTED_AT
 from _torch_cases import Books, digest_of
 
+from hvd_sparse.plan.measurements import STEPS, WARMUP
 from hvd_sparse.torch import Compression, LocalSteps
 
 SHAPES = {"wide": (160, 40), "tall": (600, 5), "one": (30,), "deep": (40, 5, 6), "small": (3, 3)}
 C_MAX = 50
 AWAY_S = 5e-3
 """Seconds of the backward pass before every gradient."""
+ADOPTED_AT = WARMUP + STEPS
 SAVED_AT = ADOPTED_AT + 2
 TAKEN = SAVED_AT + 3
 cases = Cases()
