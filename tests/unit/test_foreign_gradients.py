@@ -15,6 +15,7 @@ import torch
 from muon import SingleDeviceMuon, paired
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from hvd_sparse.ddp import register
@@ -80,13 +81,18 @@ def trained(
     *others: nn.Parameter,
     hands_over: bool,
     scaler: torch.amp.GradScaler | None = None,
+    scheduled: str = "",
 ) -> list[torch.Tensor]:
     model, optimizer = made(name, *others)
     options = {} if scaler is None else {"grad_scaler": scaler}
+    scheduler = CosineAnnealingLR(optimizer, STEPS) if scheduled == "before" else None
     handle = handed(model, optimizer, **options) if hands_over else None
+    scheduler = CosineAnnealingLR(optimizer, STEPS) if scheduled == "behind" else scheduler
     for step in range(STEPS):
         optimizer.zero_grad()
         take_step(optimizer, loss(model, step), scaler)
+        if scheduler is not None:
+            scheduler.step()
     if handle is not None:
         handle.close()
     return [p.detach() for p in (*others, *model.parameters())]
@@ -320,26 +326,11 @@ def test_torchs_own_muon_is_taken_over_and_goes_on_from_its_state() -> None:
     assert (ends[0] - ends[1]).abs().max() < 0.02 * (ends[1] - start).abs().max()
 
 
-def scheduled(name: str, *, first: str) -> list[torch.Tensor]:
-    model, optimizer = made(name)
-    handle = handed(model, optimizer) if first == "compressor" else None
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
-    if first == "schedule":
-        handle = handed(model, optimizer)
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        loss_of(model, step).backward()
-        optimizer.step()
-        schedule.step()
-    if handle is not None:
-        handle.close()
-    return [parameter.detach() for parameter in model.parameters()]
-
-
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
 def test_a_schedule_may_be_made_before_the_compressor_or_behind_it(name: str) -> None:
     before, behind, plain = (
-        scheduled(name, first=first) for first in ("schedule", "compressor", "neither")
+        trained(name, loss_of, hands_over=hands_over, scheduled=scheduled)
+        for hands_over, scheduled in ((True, "before"), (True, "behind"), (False, "before"))
     )
     for one, other in zip(before, behind, strict=True):
         assert torch.equal(one, other)
