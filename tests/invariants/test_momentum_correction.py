@@ -6,11 +6,10 @@ import math
 
 import numpy as np
 import pytest
+import worlds
 from conformance.memory_checks import every_nth
 from distributions import draw
 
-from hvd_sparse.collectives.local import LocalWorld
-from hvd_sparse.configuration import Configuration
 from hvd_sparse.kernels import reference
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.step.session import Session
@@ -116,19 +115,15 @@ def test_what_arrives_of_long_gradients_at_right_angles_has_the_norm_that_was_as
     """DGC's rule: N clipped gradients of which none points another's way are together as long as
     one."""
     memory = {"id": "momentum_correction", "clip_norm": 2.0}
-    configuration = Configuration.create(
-        selector={"id": "topk", "density": 1.0}, memory=memory, min_numel=1, allow_dense=False
-    )
+    configuration = worlds.configure("topk", 1.0, memory=memory)
 
     def program(collective):
         given = np.zeros((8, 8), np.float32)
         given[collective.rank] = 100.0
-        session = Session(
-            configuration, [TensorSpec("t", (8, 8), "float32")], collective, average=average
-        )
-        return session.reduce({"t": given})["t"]
+        session = Session(configuration, worlds.tensors((8, 8)), collective, average=average)
+        return session.reduce({"t0": given})["t0"]
 
-    for reduced in LocalWorld(world_size).run(program):
+    for reduced in worlds.run(world_size, program):
         assert math.isclose(np.linalg.norm(reduced), 2.0, rel_tol=1e-5)
 
 
