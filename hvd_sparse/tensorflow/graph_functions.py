@@ -173,8 +173,8 @@ class GraphFunctions:
                 self._owed[position] = ticket.run
         if self.recorder is not None and len(ticket.run.entered) >= len(self.traced):
             self.recorder.submitted(ticket.run)
-        told = wire, np.int64(number)
-        return told if is_joined else told + self.seal(number)
+        sent = wire, np.int64(number)
+        return sent if is_joined else sent + self.seal(number)
 
     def seal(self, *numbers: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the first array that the exchange of these tensors moves, with splits."""
