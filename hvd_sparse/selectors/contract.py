@@ -87,10 +87,8 @@ class Context(NamedTuple):
         if none or more than ``most`` reach it; and the number of passes so far."""
         if not self.warm or self.age >= steps:
             return None, 0
-        if (
-            self.miss is not None and self.miss.is_sure
-        ):  # counted by the pass that added the gradient
-            return None, 1
+        if self.miss is not None and self.miss.is_sure:
+            return None, 1  # counted by the pass that added the gradient
         threshold = min(self.warm, float(np.finfo(accumulated.dtype).max))
         count, selection = self.kernels.take_at_most(accumulated, threshold, most)
         return Found(selection, threshold) if 0 < count <= most else None, 1

@@ -113,8 +113,7 @@ class DgcSampled(DensitySelector):
             threshold *= low
             count, selection = context.kernels.take_at_most(accumulated, threshold, most)
             passes += 1
-        miss = context.miss
-        memo = context.memo if miss is None else steer(context.memo, miss.count, most + 1)
+        memo = context.margin_for(most + 1)
         if count > most:
             few = largest_of(selection, wanted, context.kernels)
             return Found(few, threshold, passes, is_fallback=True, memo=memo)

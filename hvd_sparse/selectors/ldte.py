@@ -17,7 +17,7 @@ from hvd_sparse.checks import (
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels.contract import Aim, Moments
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors._aim import AIM, aim_below, steer
+from hvd_sparse.selectors._aim import AIM, aim_below
 from hvd_sparse.selectors._search import STEPS, Band, band_around, is_tolerance, search_threshold
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found, take_bounded
 from hvd_sparse.types import Memo
@@ -161,17 +161,13 @@ class LdteBs(DensitySelector):
         if moments.nonzeros <= band.most:
             # All non-zeros are selected, so no search is needed.
             return Found(kernels.take_at_least(accumulated, 0.0), context.warm, memo=context.memo)
-        # A missed aim gives the side of the threshold at no cost.
-        if miss:
+        known, warm = None, context.warm if self.warm_start else None
+        if miss:  # gives the side of the threshold at no cost
             first, known = miss.retry, miss.known
         else:
-            first, known = self._first(context.warm, moments, count), None
+            first = AIM * warm if warm else laplace_threshold(moments, count)
         result = search_threshold(
             accumulated, first, band, moments, kernels, self.search, self.max_passes, known
         )
-        memo = steer(context.memo, miss.count, band.least) if miss else context.memo
-        is_fallback = not result.converged
+        memo, is_fallback = context.margin_for(band.least), not result.converged
         return Found(result.selection, result.threshold, result.passes, is_fallback, memo)
-
-    def _first(self, warm: float | None, moments: Moments, count: int) -> float:
-        return AIM * warm if warm and self.warm_start else laplace_threshold(moments, count)

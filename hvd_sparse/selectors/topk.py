@@ -48,12 +48,11 @@ class TopK(ExactSelector):
         if moments.nonzeros <= count:
             return Found(kernels.take_at_least(accumulated, 0.0), context.warm, memo=context.memo)
         miss = context.miss
+        known, warm = None, context.warm
         if miss:
             first, known = miss.retry, miss.known
         else:  # in groups, whose passes collect no entries, there may be a last threshold
-            warm = context.warm
             first = AIM * warm if warm else laplace_threshold(moments, count)
-            known = None
         band = Band(count, 2 * count, 3 * count)
         result = search_threshold(
             accumulated, first, band, moments, kernels, "log_count", MAX_PASSES, known

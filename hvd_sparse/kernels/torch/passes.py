@@ -6,8 +6,10 @@ all its tensors together, and one copy per device fetches their results.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -61,40 +63,26 @@ class Coming(Generic[Answer]):
     def __init__(self, one: Pass, begin: Begin) -> None:
         self.one, self.begin = one, begin
         self.stream = stream_of(one.out.device)
-        self._delivery: tuple[Parcel, int] | None = None
+        self.delivery: tuple[Callable[[], Sequence[object]], int] | None = None
         self._answer: Answer | None = None
 
     @property
     def is_begun(self) -> bool:
-        return self._delivery is not None or self._answer is not None
-
-    def travel(self, parcel: Parcel, number: int) -> None:
-        self._delivery = parcel, number
+        return self.delivery is not None or self._answer is not None
 
     def result(self) -> Answer:
         if self._answer is None:
-            if self._delivery is None:
+            if self.delivery is None:
                 answers = self.begin([self.one])
                 found = answers.read(fetch(answers.words))[0]
             else:
-                parcel, number = self._delivery
-                found = parcel.answers()[number]
+                all_of_bucket, number = self.delivery
+                found = all_of_bucket()[number]
             self._answer = cast(Answer, found)
         return self._answer
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.result(), name)
-
-
-class Parcel:
-    def __init__(self, answers: Answers) -> None:
-        self.copy, self._read = Copy(answers.words), answers.read
-        self._answers: Sequence[object] | None = None
-
-    def answers(self) -> Sequence[object]:
-        if self._answers is None:
-            self._answers = self._read(self.copy.array())
-        return self._answers
 
 
 class Delivery:
@@ -108,27 +96,27 @@ class Delivery:
         by_device: dict[torch.device, list[Coming[object]]] = {}
         for each in coming:
             by_device.setdefault(each.one.out.device, []).append(each)
-        self._parcels, self._beside = [_begun(each) for each in by_device.values()], beside
+        self._copies = [*map(_begun, by_device.values()), *beside]
 
     def is_here(self) -> bool:
-        mine = all(parcel.copy.is_here() for parcel in self._parcels)
-        return mine and all(each.is_here() for each in self._beside)
+        return all(copy.is_here() for copy in self._copies)
 
 
-def _begun(coming: Sequence[Coming[object]]) -> Parcel:
-    """Start passes on one device, those of one engine and dtype together."""
+def _begun(coming: Sequence[Coming[object]]) -> Copy:
+    """Start passes on one device, those of one engine and dtype together, and one copy to the host
+    of their results."""
     together: dict[tuple[Begin, torch.dtype], list[Coming[object]]] = {}
     for each in coming:
         follow(each.stream)  # a tensor may be from another stream
         together.setdefault((each.begin, each.one.out.dtype), []).append(each)
-    groups = list(together.items())
-    answers = [begin([each.one for each in group]) for (begin, _), group in groups]
-    parcel, number = Parcel(joined(answers)), 0
-    for _, group in groups:
-        for each in group:
-            each.travel(parcel, number)
-            number += 1
-    return parcel
+    answers = joined(
+        [begin([each.one for each in group]) for (begin, _), group in together.items()]
+    )
+    copy = Copy(answers.words)
+    fetched = functools.cache(lambda: answers.read(copy.array()))
+    for number, each in enumerate(chain(*together.values())):
+        each.delivery = fetched, number
+    return copy
 
 
 def joined(several: Sequence[Answers]) -> Answers:

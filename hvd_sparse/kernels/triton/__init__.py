@@ -63,16 +63,6 @@ class Sum(NamedTuple):
     factor: float
 
 
-class Room(NamedTuple):
-    """Memory for all results that are copied to the host, and its parts: float64 [tensors, HEAD],
-    and the lists of all tensors, each as long as its room."""
-
-    words: torch.Tensor
-    head: torch.Tensor
-    values: torch.Tensor
-    places: torch.Tensor
-
-
 def on(device: torch.device) -> contextlib.AbstractContextManager[object]:
     if device.type == "cpu":  # Triton's interpreter
         return contextlib.nullcontext()
@@ -89,7 +79,7 @@ def take(passes: Sequence[Pass], block: int) -> Answers:
     table = _table(passes, block)
     tensors, programs = len(passes), int(table[-1, 0] + table[-1, 7])
     room = int(table[-1, 5] + table[-1, 6])
-    taken = _room_for(tensors, room, dtype, device)
+    words, head, ordered_values, ordered_places = _room_for(tensors, room, dtype, device)
 
     def empty(size: int, kind: torch.dtype) -> torch.Tensor:
         return torch.empty(size, dtype=kind, device=device)
@@ -109,14 +99,15 @@ def take(passes: Sequence[Pass], block: int) -> Answers:
             num_warps=8, **OPTIONS
         )  # fmt: skip
         device_code.add_up_counts[(tensors,)](
-            rows, counts, sums, nonfinite, most, nonzeros, starts, taken.head,
+            rows, counts, sums, nonfinite, most, nonzeros, starts, head,
             HAS_MOMENTS=looks, CHUNK=CHUNK, **OPTIONS
         )  # fmt: skip
         device_code.order_taken[(programs,)](
-            rows, owners, places, values, counts, bases, starts, taken.head, taken.places,
-            taken.values, DTYPE=kind, CHUNK=max(32, block // 64), num_warps=1, **OPTIONS
+            rows, owners, places, values, counts, bases, starts, head,
+            ordered_places, ordered_values, DTYPE=kind, CHUNK=max(32, block // 64), num_warps=1,
+            **OPTIONS
         )  # fmt: skip
-    return Answers(taken.words.view(torch.int32), lambda words: _read(words.view(np.uint8), passes))
+    return Answers(words.view(torch.int32), lambda read: _read(read.view(np.uint8), passes))
 
 
 def assemble(
@@ -218,12 +209,16 @@ def _cuts(passes: Sequence[Pass]) -> np.ndarray:
     return least
 
 
-def _room_for(tensors: int, room: int, dtype: torch.dtype, device: torch.device) -> Room:
+def _room_for(
+    tensors: int, room: int, dtype: torch.dtype, device: torch.device
+) -> tuple[torch.Tensor, ...]:
+    """Return memory for all results that are copied to the host, uint8, and its parts: float64
+    [tensors, HEAD], and values and places of all lists, each as long as its room."""
     sizes = _sizes(tensors, room, dtype.itemsize)
     words = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
     head, values, places = words.split(sizes)
     lists = values.view(dtype)[:room], places.view(torch.int32)[:room]
-    return Room(words, head.view(torch.float64), *lists)
+    return words, head.view(torch.float64), *lists
 
 
 def _sizes(tensors: int, room: int, itemsize: int) -> list[int]:
