@@ -27,6 +27,12 @@ class Cases(dict[str, Case]):
         return function
 
 
+def reduction_of(hvd: Any, name: str) -> dict[str, Any]:
+    """Options of Horovod's optimizers and tapes."""
+    divided = {"gradient_predivide_factor": 2.0}
+    return {"average": {}, "sum": {"op": hvd.Sum}, "predivide": divided}[name]
+
+
 SCRIPT = (
     ["sparse"] * 3
     + ["dense"] * 3

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from _common import SPARSE_ONLY, Cases
+from _common import SPARSE_ONLY, Cases, reduction_of
 from _keras_models import (
     BATCHES,
     FEATURES,
@@ -79,11 +79,7 @@ def compare_keras(name: str, setting: Setting, process_sets: dict[str, Any]) -> 
 
 def _fit_setting(model: Any, setting: Setting, compression: Any, process_set: Any) -> np.ndarray:
     """Train a model as the setting wants it; its first batch may build it."""
-    options: dict[str, Any] = {
-        "average": {},
-        "sum": {"op": hvd.Sum},
-        "predivide": {"gradient_predivide_factor": 2.0},
-    }[setting.reduction]
+    options = reduction_of(hvd, setting.reduction)
     if setting.grouping == "lists":
         model.build((None, FEATURES))
     options["groups"] = setting_of_groups(model, setting.grouping)

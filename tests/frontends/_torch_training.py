@@ -12,7 +12,7 @@ from typing import Any
 
 import horovod.torch as hvd
 import torch
-from _common import SPARSE_ONLY
+from _common import SPARSE_ONLY, reduction_of
 from _pairwise import covering_cases
 from _torch_cases import flat_parameters
 from torch import nn
@@ -94,11 +94,7 @@ def descent(model: nn.Module, rate: float = RATE) -> torch.optim.Optimizer:
 
 
 def distributed(model: Network, setting: Setting, compression: Any, process_set: Any) -> Any:
-    options: dict[str, Any] = {
-        "average": {},
-        "sum": {"op": hvd.Sum},
-        "predivide": {"gradient_predivide_factor": 2.0},
-    }[setting.reduction]
+    options = reduction_of(hvd, setting.reduction)
     group = [model.convolution.weight, model.head.weight, model.scale]
     options |= {"single": {}, "num_groups": {"num_groups": 3}, "explicit": {"groups": [group]}}[
         setting.grouping
