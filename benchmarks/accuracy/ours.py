@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from benchmarks.accuracy.rules import Dense, Gradients, is_compressed
-from hvd_sparse.codecs.signs import SignMean
+from hvd_sparse.codecs.sign_mean import SignMean
 from hvd_sparse.collectives.local import LocalCollective, LocalWorld
 from hvd_sparse.frontend.torch.applying import Follower
 from hvd_sparse.frontend.torch.arrays import flatten, spec_of

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
 from hvd_sparse.checks import check_density, is_number
-from hvd_sparse.codecs.signs import SignMean
+from hvd_sparse.codecs.sign_mean import SignMean
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.summary import table
 from hvd_sparse.methods.builder import density_for, too_few

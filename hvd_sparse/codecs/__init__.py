@@ -1,4 +1,4 @@
-"""Codecs: encodings of a selection as bytes, a file for every codec or family."""
+"""Codecs: encodings of a selection as bytes, one a file."""
 
 from hvd_sparse.registry import import_siblings
 

@@ -11,7 +11,7 @@ import numpy as np
 from hvd_sparse.checks import check_density, count_from_density
 from hvd_sparse.codecs._values import ValuedCodec, check_format
 from hvd_sparse.codecs.bitmap import Bitmap
-from hvd_sparse.codecs.blocks import Block16
+from hvd_sparse.codecs.block16 import Block16
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.codecs.dense import Dense
 from hvd_sparse.codecs.golomb import Golomb

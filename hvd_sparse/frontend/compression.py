@@ -14,7 +14,7 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.compressor import Compressor
 from hvd_sparse.methods.builder import Builder, density_for
 from hvd_sparse.plan.policy import FP16, WAYS, Fallback, Policy, Trial
-from hvd_sparse.selectors.ldte import LdteBs
+from hvd_sparse.selectors.ldte_bs import LdteBs
 from hvd_sparse.types import GradScaler, Optimizer, Option, Params, ProcessSet, Report, Value
 
 logger = logging.getLogger("hvd_sparse")

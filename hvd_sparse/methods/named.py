@@ -18,17 +18,26 @@ from hvd_sparse.methods.builder import (
     of_paper,
 )
 from hvd_sparse.selectors.adacomp import AdaComp
-from hvd_sparse.selectors.chunks import Chunked, ChunkMax
+from hvd_sparse.selectors.chunk_max import ChunkMax
+from hvd_sparse.selectors.chunked import Chunked
 from hvd_sparse.selectors.dgc_sampled import DgcSampled
+from hvd_sparse.selectors.ef_sign import EfSign
 from hvd_sparse.selectors.fixed_threshold import FixedThreshold
 from hvd_sparse.selectors.gaussian_k import GaussianK
-from hvd_sparse.selectors.ldte import Ldte, LdteBs
+from hvd_sparse.selectors.ldte import Ldte
+from hvd_sparse.selectors.ldte_bs import LdteBs
+from hvd_sparse.selectors.radix_select import RadixSelect
 from hvd_sparse.selectors.random_k import RandomK
-from hvd_sparse.selectors.redsync import RedsyncSearch, RedsyncSigns, RedsyncTrimmed
+from hvd_sparse.selectors.redsync_search import RedsyncSearch
+from hvd_sparse.selectors.redsync_signs import RedsyncSigns
+from hvd_sparse.selectors.redsync_trimmed import RedsyncTrimmed
 from hvd_sparse.selectors.reused_threshold import ReusedThreshold
+from hvd_sparse.selectors.sbc import Sbc
 from hvd_sparse.selectors.sidco import Sidco
-from hvd_sparse.selectors.signs import EfSign, Sbc, SignVote, Stc, TernGrad
-from hvd_sparse.selectors.topk import RadixSelect, TopK
+from hvd_sparse.selectors.sign_vote import SignVote
+from hvd_sparse.selectors.stc import Stc
+from hvd_sparse.selectors.terngrad import TernGrad
+from hvd_sparse.selectors.topk import TopK
 
 OKTOPK_WARMUP = 512
 """Number of dense first steps in Ok-Topk's code for VGG-16; it has 128 for an LSTM, 0 for BERT."""
@@ -179,8 +188,8 @@ class Methods(Builder[Compressor]):
         Parameters
         ----------
         variant : "ours", or "paper", which sets ``search="bisection", warm_start=False``
-        search, warm_start : see ``selectors.ldte.LdteBs``; None for the variant's default
-        tolerance, max_passes : see ``selectors.ldte.LdteBs``
+        search, warm_start : see ``selectors.ldte_bs.LdteBs``; None for the variant's default
+        tolerance, max_passes : see ``selectors.ldte_bs.LdteBs``
         """
         published = is_as_published(variant, "ldte_bs")
         search = ("bisection" if published else "log_count") if search is None else search

@@ -1,4 +1,4 @@
-"""Selectors, which choose the entries to send, a file for every selector or family."""
+"""Selectors, which choose the entries to send, one a file."""
 
 from hvd_sparse.registry import import_siblings
 

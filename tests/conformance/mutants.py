@@ -24,11 +24,11 @@ from conformance.replay_checks import check_replays
 from conformance.selector_checks import check_selector
 from conformance.stack_checks import check_stack_reading
 
-from hvd_sparse.codecs import _bits, index_value, signs
+from hvd_sparse.codecs import _bits, index_value, sign_index
 from hvd_sparse.codecs.bitmap import Bitmap
-from hvd_sparse.codecs.blocks import Block16
+from hvd_sparse.codecs.block16 import Block16
 from hvd_sparse.codecs.index_value import IndexValue
-from hvd_sparse.codecs.signs import SignIndex
+from hvd_sparse.codecs.sign_index import SignIndex
 from hvd_sparse.exchanges import gtopk, hierarchical, oktopk, shared_index
 from hvd_sparse.exchanges.allgather import AllGatherExchange
 from hvd_sparse.exchanges.context import ExchangeContext
@@ -38,8 +38,8 @@ from hvd_sparse.exchanges.oktopk import OkTopK
 from hvd_sparse.exchanges.shared_index import SharedIndex
 from hvd_sparse.kernels import reference
 from hvd_sparse.selectors import _search as search
-from hvd_sparse.selectors import ldte
-from hvd_sparse.selectors.ldte import LdteBs
+from hvd_sparse.selectors import ldte_bs
+from hvd_sparse.selectors.ldte_bs import LdteBs
 from hvd_sparse.selectors.topk import TopK
 from hvd_sparse.step import receiver
 from hvd_sparse.wire import frame as _frame
@@ -89,7 +89,7 @@ BROKEN_SEARCHES = {
 } | {
     "limit on passes forgotten": (
         check_selector, LdteBs(0.1, search="bisection", max_passes=3),
-        (ldte, "search_threshold", endless_search),
+        (ldte_bs, "search_threshold", endless_search),
     ),
 } | {
     f"{name}: goes on where counts stand still": (
@@ -101,7 +101,7 @@ BLIND_READERS = {
     "checksum not looked at": (check_codec, IndexValue(), (_frame, "crc32", lambda *_: 0)),
     "NaN let in": (check_reader, Block16("float16"), (reference, "half_values", any_half)),
     "padding let in": (check_reader, Bitmap(), (_bits, "unpack", any_padding)),
-    "any magnitude let in": (check_reader, SignIndex(), (signs, "need", anything_goes)),
+    "any magnitude let in": (check_reader, SignIndex(), (sign_index, "need", anything_goes)),
     "any order let in": (
         check_reader, IndexValue(), (index_value, "need_ascending", anything_goes)
     ),

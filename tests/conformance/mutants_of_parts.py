@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from hvd_sparse.codecs.bitmap import Bitmap
-from hvd_sparse.codecs.blocks import Block16
+from hvd_sparse.codecs.block16 import Block16
 from hvd_sparse.codecs.golomb import Golomb
 from hvd_sparse.codecs.index_value import IndexValue
-from hvd_sparse.codecs.signs import SignMean
+from hvd_sparse.codecs.sign_mean import SignMean
 from hvd_sparse.exchanges.allgather import AllGatherExchange
 from hvd_sparse.exchanges.gtopk import GTopK
 from hvd_sparse.exchanges.oktopk import OkTopK

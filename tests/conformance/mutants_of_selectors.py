@@ -11,9 +11,11 @@ from hvd_sparse.kernels import reference
 from hvd_sparse.selectors import _search as search
 from hvd_sparse.selectors.contract import Found
 from hvd_sparse.selectors.dgc_sampled import DgcSampled
-from hvd_sparse.selectors.ldte import LdteBs
-from hvd_sparse.selectors.redsync import RedsyncSearch, RedsyncTrimmed
-from hvd_sparse.selectors.topk import RadixSelect, TopK
+from hvd_sparse.selectors.ldte_bs import LdteBs
+from hvd_sparse.selectors.radix_select import RadixSelect
+from hvd_sparse.selectors.redsync_search import RedsyncSearch
+from hvd_sparse.selectors.redsync_trimmed import RedsyncTrimmed
+from hvd_sparse.selectors.topk import TopK
 from hvd_sparse.types import Selection
 
 

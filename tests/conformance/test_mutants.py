@@ -23,9 +23,11 @@ from hvd_sparse.memories.adam_correction import AdamCorrection
 from hvd_sparse.memories.error_feedback import ErrorFeedback
 from hvd_sparse.memories.momentum_correction import MomentumCorrection
 from hvd_sparse.selectors.dgc_sampled import DgcSampled
-from hvd_sparse.selectors.ldte import LdteBs
-from hvd_sparse.selectors.redsync import RedsyncSearch, RedsyncTrimmed
-from hvd_sparse.selectors.topk import RadixSelect, TopK
+from hvd_sparse.selectors.ldte_bs import LdteBs
+from hvd_sparse.selectors.radix_select import RadixSelect
+from hvd_sparse.selectors.redsync_search import RedsyncSearch
+from hvd_sparse.selectors.redsync_trimmed import RedsyncTrimmed
+from hvd_sparse.selectors.topk import TopK
 
 pytestmark = pytest.mark.full
 

@@ -15,7 +15,8 @@ from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.contract import Moments
 from hvd_sparse.selectors._search import STEPS, band_around, search_threshold
 from hvd_sparse.selectors.contract import Context
-from hvd_sparse.selectors.ldte import Ldte, LdteBs, laplace_threshold
+from hvd_sparse.selectors.ldte import Ldte, laplace_threshold
+from hvd_sparse.selectors.ldte_bs import LdteBs
 
 DENSITIES = (0.001, 0.01, 0.1)
 GRADIENTS = tuple(SMOOTH)

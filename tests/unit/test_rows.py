@@ -11,7 +11,7 @@ from kept import compiled_before
 from programs import run_python
 
 from hvd_sparse.codecs.index_value import IndexValue
-from hvd_sparse.codecs.signs import SignMean
+from hvd_sparse.codecs.sign_mean import SignMean
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.kernels import reference

@@ -1,4 +1,4 @@
-"""Selectors of whole chunks, or of the largest entry of every chunk."""
+"""Chunked (coarse) sparsification: whole chunks with the largest norms."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from hvd_sparse.checks import check_whole
 from hvd_sparse.kernels.contract import Kernels
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found
-from hvd_sparse.types import Selection
 
 
 @SELECTORS.register("chunked")
@@ -64,32 +63,3 @@ class Chunked(DensitySelector):
         indices: np.ndarray = (starts[:, None] + np.arange(self.chunk_length)).reshape(-1)
         indices = indices[indices < accumulated.size].astype(np.uint32)
         return Found(kernels.take_indices(accumulated, indices), passes=1)
-
-
-@SELECTORS.register("chunk_max")
-@dataclass(frozen=True)
-class ChunkMax(DensitySelector):
-    """Select the largest entry of each of k chunks of ceil(numel / k) entries.
-
-    At most k entries are sent, because chunks of zeros send nothing; of equal magnitudes the first.
-    There is no search or sort, but the selection is not the top k. Cost: one pass, and a vector of
-    zeros.
-
-    Paper: chen2020scalecom.  Departs: one entry per chunk, while the paper also allows several.
-    """
-
-    paper = "chen2020scalecom"
-    is_by_magnitude = False
-    ignores = frozenset({"scale", "signs"})
-    needs_host = "works on an array on the host"
-    pass_limit = 1
-
-    def find(self, accumulated: np.ndarray, context: Context) -> Found:
-        if not accumulated.size:
-            return Found(Selection.empty(0, accumulated.dtype))
-        length = -(-accumulated.size // self.count(accumulated.size))
-        _, largest = context.kernels.take_bins(accumulated, np.zeros_like(accumulated), length)
-        _, first = np.unique(largest.indices // length, return_index=True)
-        return Found(
-            Selection(largest.indices[first], largest.values[first], accumulated.size), passes=1
-        )

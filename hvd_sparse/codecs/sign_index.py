@@ -1,0 +1,66 @@
+"""Strom's codec: a 31-bit index and a sign."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hvd_sparse.codecs._signs import SignCodec, Signs
+from hvd_sparse.errors import UnsupportedInput
+from hvd_sparse.kernels.packing import Packers
+from hvd_sparse.registry import CODECS
+from hvd_sparse.types import Selection
+from hvd_sparse.wire.frame import (
+    Frame,
+    need,
+    need_ascending,
+    need_size,
+)
+
+
+@CODECS.register("sign_index")
+@dataclass(frozen=True)
+class SignIndex(SignCodec):
+    """Send 2 * index + (1 if negative) for every entry, in 32 bits, and the smallest magnitude.
+
+        body: float32 or float64 magnitude; uint32 words [count]
+
+    The smallest magnitude stands for the paper's threshold; the excess of larger values stays in
+    the residual. Tensors have at most 2^31 entries. Cost: a copy of the indices, for encoding and
+    for decoding.
+
+    Paper: strom2015scalable.
+    """
+
+    paper = "strom2015scalable"
+    number = 7
+    numel_limit = 2**31 + 1
+    needs_host = ""
+
+    def magnitude(self, magnitudes: np.ndarray) -> float:
+        return float(magnitudes.min())
+
+    def encode_signs(self, kept: Selection, kernels: Packers) -> list[np.ndarray]:
+        if kept.numel >= self.numel_limit:
+            raise UnsupportedInput(
+                f"codec sign_index has 31 bits for an index, and the tensor has {kept.numel} "
+                "entries: use codec='sign_mean', or split the tensor"
+            )
+        words = kept.indices << np.uint32(1)
+        words |= np.signbit(kept.values)
+        return [words.astype("<u4", copy=False)]
+
+    def decode_signs(self, frame: Frame, kernels: Packers) -> Signs:
+        need_size(frame, 4 * frame.count)
+        words = frame.body.view("<u4")
+        indices = words >> np.uint32(1)
+        need(
+            frame.numel < self.numel_limit,
+            f"a tensor of {frame.numel} entries is too long for 31-bit indices",
+        )
+        need_ascending(indices, frame.numel)
+        return indices, (words & np.uint32(1)).astype(np.bool_)
+
+    def signs_bytes(self, count: int, numel: int) -> float:
+        return 4 * count

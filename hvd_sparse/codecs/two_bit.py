@@ -1,0 +1,58 @@
+"""TernGrad's codec: two bits for every entry of the tensor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hvd_sparse.codecs._bits import (
+    unpack,
+)
+from hvd_sparse.codecs._signs import SignCodec, Signs
+from hvd_sparse.kernels.packing import Packers
+from hvd_sparse.registry import CODECS
+from hvd_sparse.types import Selection
+from hvd_sparse.wire.frame import (
+    Frame,
+    need,
+    need_ascending,
+    need_size,
+)
+
+
+@CODECS.register("two_bit")
+@dataclass(frozen=True)
+class TwoBit(SignCodec):
+    """Send 0, plus or minus for every entry of the tensor, 2 bits each, and one magnitude.
+
+        body: float32 or float64 magnitude; two bits per entry of the tensor, the first entry
+              lowest: 0 not sent, 1 plus, 2 minus
+
+    Cost: one pass over two bytes per entry of the tensor, for encoding and for decoding.
+
+    Paper: wen2017terngrad.
+    """
+
+    paper = "wen2017terngrad"
+    number = 11
+    needs_host = "sends a value for every entry, so that the whole tensor is copied anyway"
+
+    def encode_signs(self, kept: Selection, kernels: Packers) -> list[np.ndarray]:
+        bits = np.zeros(2 * kept.numel, np.uint8)
+        bits[2 * kept.indices.astype(np.int64) + np.signbit(kept.values)] = 1
+        return [np.packbits(bits, bitorder="little")]
+
+    def decode_signs(self, frame: Frame, kernels: Packers) -> Signs:
+        need_size(frame, int(self.signs_bytes(frame.count, frame.numel)))
+        places = np.flatnonzero(unpack(frame.body, 1, 2 * frame.numel).view(np.bool_))
+        need(
+            places.size == frame.count,
+            f"{places.size} entries have signs, and the header has a count of {frame.count}",
+        )
+        indices = (places >> 1).astype(np.uint32)
+        need_ascending(indices, frame.numel)  # else an entry is both plus and minus
+        return indices, (places & 1).astype(np.bool_)
+
+    def signs_bytes(self, count: int, numel: int) -> float:
+        return -(-numel // 4)

@@ -1,0 +1,84 @@
+"""RedSync's threshold search by bisection, with reuse of the threshold for some steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hvd_sparse.checks import check_whole
+from hvd_sparse.kernels.contract import Aim
+from hvd_sparse.registry import SELECTORS
+from hvd_sparse.selectors._aim import Cut, aim_at
+from hvd_sparse.selectors._search import band_around, search_threshold
+from hvd_sparse.selectors.contract import Context, DensitySelector, Found
+from hvd_sparse.types import Memo, Selection
+
+
+@SELECTORS.register("redsync_search")
+@dataclass(frozen=True)
+class RedsyncSearch(DensitySelector):
+    """Select k to 2k entries above a threshold found by bisection between mean and maximum.
+
+        threshold = mean(|x|) + m * (max(|x|) - mean(|x|)),  m by bisection until k <= count <= 2k
+
+    Parameters
+    ----------
+    reuse_steps : number of steps for which a threshold is reused
+    max_passes : largest number of passes, after which exact top-k selects among the candidates
+
+    Notes
+    -----
+    A reused threshold is dropped if it selects no entry, or more than 2k. The search continues
+    below the mean down to 0, while the paper's ends at the mean with the entries found.
+
+    Cost: one pass for the moments, one per bisection, and one to take the entries.  With a reused
+    threshold no pass besides the one that adds the gradient, which also collects the entries.
+
+    Paper: fang2019redsync.  Departs from a widely copied implementation that raises the threshold
+    if too few entries reach it; the paper's number of steps of reuse is not known to us.
+    """
+
+    reuse_steps: int = 5
+    max_passes: int = 16
+
+    paper = "fang2019redsync"
+    tolerance = (1.0, 2.0)
+    needs_host = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole(self.reuse_steps, "reuse_steps of RedsyncSearch", 0)
+        check_whole(self.max_passes, "max_passes of RedsyncSearch", 1)
+
+    @property
+    def pass_limit(self) -> int:
+        return self.max_passes
+
+    def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
+        is_due = Context(memo=memo).age >= self.reuse_steps
+        return None if is_due else aim_at(warm, 2 * self.count(numel))
+
+    def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
+        return Cut(taken.count, context.age + 1) if taken.count else None
+
+    def find(self, accumulated: np.ndarray, context: Context) -> Found:
+        wanted = self.count(accumulated.size)
+        found, passes = context.reused(accumulated, self.reuse_steps, 2 * wanted)
+        if found is None:
+            return self._search(accumulated, wanted, context, passes)
+        return found._replace(threshold=context.warm, memo=context.age + 1)
+
+    def _search(self, accumulated: np.ndarray, wanted: int, context: Context, passes: int) -> Found:
+        kernels = context.kernels
+        moments = context.moments_of(accumulated)
+        band = band_around(wanted, self.tolerance)
+        if moments.nonzeros <= band.most:
+            return Found(kernels.take_at_least(accumulated, 0.0), passes=passes)
+        middle = 0.5 * (moments.abs_mean + moments.abs_max)
+        most = self.max_passes - passes
+        result = search_threshold(accumulated, middle, band, moments, kernels, "bisection", most)
+        passes += result.passes
+        if result.converged:
+            return Found(result.selection, result.threshold, passes, memo=0)
+        return Found(result.selection, None, passes, is_fallback=True)

@@ -1,0 +1,75 @@
+"""RedSync's quantized selection: entries of alternating signs, sent as their mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hvd_sparse.checks import check_truth
+from hvd_sparse.registry import SELECTORS
+from hvd_sparse.selectors.contract import Context, DensitySelector, Found
+from hvd_sparse.selectors.redsync_search import RedsyncSearch
+from hvd_sparse.selectors.redsync_trimmed import RedsyncTrimmed
+from hvd_sparse.types import Selection
+
+
+@SELECTORS.register("redsync_signs")
+@dataclass(frozen=True)
+class RedsyncSigns(DensitySelector):
+    """Select the largest positive entries on one step and the most negative ones on the next.
+
+        side = max(accumulated, 0) on even steps of a tensor, min(accumulated, 0) on odd steps
+        sent_j = mean(side over the selected entries)
+
+    Parameters
+    ----------
+    search : select k to 2k entries by ``redsync_search`` instead of exactly k by
+        ``redsync_trimmed``
+
+    Notes
+    -----
+    Memories keep accumulated - sent at the sent entries. All values of a message are equal, so it
+    consists of the indices and one number, whose sign the codec sends. Cost: that of the other two
+    selectors, and a pass that reads the tensor and writes one side of it.
+
+    Paper: fang2019redsync.  Departs: a threshold is not reused, because the next step has the other
+    sign; the output layer's values are averaged like all others.
+    """
+
+    search: bool = False
+
+    paper = "fang2019redsync"
+    is_by_magnitude = False
+    ignores = frozenset({"order", "scale"})
+    needs_host = "works on an array on the host"
+    changes_values = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_truth(self.search, "search of RedsyncSigns")
+
+    @property
+    def pass_limit(self) -> int:
+        return self._inner.pass_limit
+
+    @property
+    def _inner(self) -> RedsyncSearch | RedsyncTrimmed:
+        if self.search:
+            return RedsyncSearch(self.share, reuse_steps=0)
+        return RedsyncTrimmed(self.share)
+
+    def find(self, accumulated: np.ndarray, context: Context) -> Found:
+        is_negative = context.age % 2 == 1
+        side = (np.minimum if is_negative else np.maximum)(accumulated, 0)
+        # Without the moments and the threshold, which are those of the whole vector.
+        found = self._inner.find(side, Context(kernels=context.kernels))
+        kept = found.selection
+        mean = kept.values.mean(dtype=np.float64) if kept.count else 0.0
+        values = np.full_like(kept.values, mean)
+        return Found(
+            Selection(kept.indices, values, kept.numel),
+            passes=found.passes,
+            is_fallback=found.is_fallback,
+            memo=float(not is_negative),
+        )

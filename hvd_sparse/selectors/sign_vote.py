@@ -1,0 +1,36 @@
+"""signSGD's selection: all signs, as votes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hvd_sparse.registry import SELECTORS
+from hvd_sparse.selectors.contract import (
+    Context,
+    Found,
+    Selector,
+)
+from hvd_sparse.types import Selection
+
+
+@SELECTORS.register("sign_vote")
+@dataclass(frozen=True)
+class SignVote(Selector):
+    """Send +1 or -1 for every non-zero entry, as its vote; memory ``majority_vote`` counts them.
+
+    Exact zeros do not vote. Cost: one pass to write the signs.
+
+    Paper: bernstein2019majority.
+    """
+
+    paper = "bernstein2019majority"
+    sends_votes = True
+    needs_host = "sends a value for every entry, so that the whole tensor is copied anyway"
+    changes_values = True
+
+    def find(self, accumulated: np.ndarray, context: Context) -> Found:
+        kept = context.kernels.take_at_least(accumulated, 0.0)
+        votes = np.copysign(accumulated.dtype.type(1), kept.values)
+        return Found(Selection(kept.indices, votes, kept.numel))
