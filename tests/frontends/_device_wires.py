@@ -131,7 +131,7 @@ if is_pretend:
 
 @cases
 def collectives(name: str) -> dict[str, Any]:
-    """All four, in a process set of this rank alone and in that of all; of no entries, too."""
+    """All three, in a process set of this rank alone and in that of all; of no entries, too."""
     found: dict[str, Any] = {}
     alone = [each for each in process_sets if each.included()]
     if not can_carry():

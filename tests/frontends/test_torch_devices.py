@@ -165,7 +165,7 @@ def test_a_stream_that_does_not_wait_is_found_out(outcome):
 
 def test_every_collective_brings_the_same_by_both_wires(outcome):
     for result in measured(outcome, "collectives"):
-        assert result == {"all": [True, 24, 12], "alone": [True, 24, 12]}
+        assert result == {"all": [True, 18, 12], "alone": [True, 18, 12]}
 
 
 @pytest.mark.parametrize("mutant", sorted(MUTANTS))

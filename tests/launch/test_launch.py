@@ -1,4 +1,5 @@
-"""``scripts/launch``: what it refuses, what it would run, and what comes of it on several hosts."""
+"""``scripts/launch``: what it refuses, what it would run, and what comes of it on several hosts, as
+of the documentation's commands for them."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from blocks import Block, blocks_for
 from harness import LIMIT_S
 from installed import horovod_parts
 
@@ -194,3 +196,29 @@ def test_a_rank_that_fails_fails_the_launch(seen, controller):
 def test_the_interface_between_the_hosts_is_found(seen):
     assert "--network-interfaces eth0" in seen["dry"]["output"]
     assert "-H host1:1\\,host2:2\\,host3:1" in seen["dry"]["output"]
+
+
+RANKS = {"hosts": 4, "slurm": 3}
+BLOCKS = [each for where in RANKS for each in blocks_for(where)]
+
+
+def outcome_of(block: Block, folder: Path) -> dict[str, Any]:
+    script = str(ROOT / "tests" / "launch" / "_cluster_documented.py")
+    code, output = finish(
+        start(inside([sys.executable, script, str(folder), block.name])), LIMIT_S + 120
+    )
+    assert code == 0, output[-6000:]
+    return json.loads((folder / "seen.json").read_text())[block.name]
+
+
+@needs_spaces
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda each: each.name)
+def test_a_command_of_the_documentation_runs_on_several_hosts(block, tmp_path):
+    controller = "mpi" if "mpirun" in block.text else "gloo"
+    if controller not in horovod_parts():
+        pytest.skip(f"Horovod was built without {controller}")
+    outcome = outcome_of(block, tmp_path)
+    assert outcome["code"] == 0, outcome["output"][-4000:]
+    for rank in range(RANKS[block.where]):
+        told = f"rank {rank} of {RANKS[block.where]} has trained 3 steps"
+        assert told in outcome["output"]
