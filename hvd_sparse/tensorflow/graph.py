@@ -269,7 +269,7 @@ class GraphFallback(Fallback):
         are_paid = bool(self.agree(owner, np.array([float(mine)])).all())
         if are_paid:
             for position in owing:
-                del self.owed[position]
+                self.owed.pop(position, None)
         return are_paid
 
     def _count(self, owner: GraphOwner, positions: Sequence[int], way: int) -> None:
