@@ -6,11 +6,12 @@ import pytest
 import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from unit.timings import samples, told
 
 from hvd_sparse.collectives.contract import in_nodes_of
 from hvd_sparse.errors import PeerFailure
 from hvd_sparse.kernels import reference
-from hvd_sparse.plan.costs import REPETITIONS, Costs, Route
+from hvd_sparse.plan.costs import Costs, Route
 from hvd_sparse.plan.group_plan import GroupPlan
 from hvd_sparse.plan.measurements import (
     REVIEW_EVERY,
@@ -32,35 +33,11 @@ SPECS = worlds.tensors((40, 3), (7, 9), (300, 2), (5, 5), (64, 8), (9, 9), (6,))
 CONFIGURATION = worlds.configure(groups="planned", compress_1d=False)
 DEFAULT = grouped(SPECS, CONFIGURATION)
 COMPRESSED = sorted(position for (position,) in one_per_tensor(SPECS, CONFIGURATION))
-SIZES_TIMED = [100, 1_000, 10_000, 100_000, 1_000_000]
-
-
-def told(seen, gap_s=0.01, whole_s=0.0):
-    """What a rank tells whose gradients came one by one, the last registered first."""
-    keys = [spec.key for spec in reversed(SPECS) if spec.key in seen]
-    return {
-        "ready": {key: gap_s * number for number, key in enumerate(keys)},
-        "work": {spec.key: 1e-5 + 1e-9 * spec.numel for spec in SPECS if spec.key in seen},
-        "encode": {},
-        "decode": {spec.key: 2e-9 * spec.numel for spec in SPECS if spec.key in seen},
-        "nbytes": {spec.key: 2.0 * spec.numel for spec in SPECS if spec.key in seen},
-        "seen": seen,
-        "whole": {str(step): whole_s for steps in seen.values() for step in steps},
-        "steps": STEPS,
-    }
 
 
 def route(configuration=CONFIGURATION, ranks=2, nodes=2):
     placement = in_nodes_of(ranks // nodes, 0, ranks)
     return Route(configuration, configuration.exchange, placement)
-
-
-def samples(start_s, byte_s, kinds=("allgather",)):
-    """By kind; every rank receives ``size`` bytes, as of one other rank."""
-    return {
-        kind: [(size, [start_s + byte_s * size] * REPETITIONS) for size in SIZES_TIMED]
-        for kind in kinds
-    }
 
 
 def make_plan(*measured):
@@ -71,7 +48,7 @@ def planned_with(wires, seen=None, gap_s=0.01, whole_s=0.0, on=None):
     seen = {spec.key: [3, 4, 5] for spec in SPECS} if seen is None else seen
     on = on or route()
     times = [samples(*wire, on.kinds) for wire in wires]
-    return make_plan(on, SPECS, [told(seen, gap_s, whole_s)] * len(wires), times, DEFAULT)
+    return make_plan(on, SPECS, [told(SPECS, seen, gap_s, whole_s)] * len(wires), times, DEFAULT)
 
 
 def test_a_step_begins_with_the_first_gradient_after_a_result_or_with_one_that_comes_twice():
@@ -126,7 +103,7 @@ def test_the_slowest_rank_and_the_typical_message_count():
     for _, times in noisy["allgather"]:
         times[1] += 0.3
     seen = {spec.key: [3] for spec in SPECS}
-    typical = make_plan(route(), SPECS, [told(seen)], [noisy], DEFAULT)
+    typical = make_plan(route(), SPECS, [told(SPECS, seen)], [noisy], DEFAULT)
     assert typical.wire == planned_with([(1e-3, 1e-8)]).wire
 
 
@@ -221,34 +198,18 @@ def test_what_goes_wrong_on_rank_0_is_told_to_all_ranks():
 MERGED = worlds.configure(groups="planned", compress_1d=False, select_over="group")
 
 
-def merged_told(call_s, entry_s, encode_s=0.0, gap_s=0.0):
-    """What a rank tells that selected once from each of the default's groups."""
-    found = told({spec.key: [3, 4, 5] for spec in SPECS}, gap_s)
-    groups_of = [[SPECS[position] for position in bucket] for bucket in DEFAULT]
-    found["encode"] = {SPECS[position].key: encode_s for position in COMPRESSED}
-    alone = {name_of(members): encode_s for members in groups_of if len(members) == 1}
-    found["work"] = dict(found["encode"])
-    for members in groups_of:
-        name, numel = name_of(members), sum(spec.numel for spec in members)
-        found["work"][name] = alone.get(name, 0.0) + call_s + entry_s * numel
-    return found
-
-
-def merged_plan(each, default=DEFAULT, wire=(0.0, 1e-9)):
-    return make_plan(route(MERGED), SPECS, [each], [samples(*wire)], default)
-
-
 def test_dear_selections_merge_where_a_group_is_selected_from_at_once():
     two = [tuple(COMPRESSED[:2]), tuple(COMPRESSED[2:])]
-    found = merged_told(0.0, 0.0)
+    found = told(SPECS, {spec.key: [3, 4, 5] for spec in SPECS}, 0.0)
+    found["encode"] = {SPECS[position].key: 0.0 for position in COMPRESSED}
     entries = [sum(SPECS[position].numel for position in bucket) for bucket in two]
     names = [name_of([SPECS[position] for position in bucket]) for bucket in two]
     found["work"] = {name: 0.02 + 1e-6 * numel for name, numel in zip(names, entries)}
-    plan = merged_plan(found, two)
+    plan = make_plan(route(MERGED), SPECS, [found], [samples(0.0, 1e-9)], two)
     assert (plan.work.start_s, plan.work.byte_s) == (pytest.approx(0.02), pytest.approx(1e-6))
     assert len(plan.groups) == 1, "messages start for nothing, and selections do not"
     assert plan.predicted_s["none"] - plan.predicted_s["all"] > 0.02 * (len(COMPRESSED) - 2)
-    each = told({spec.key: [3] for spec in SPECS}, 0.0)
+    each = told(SPECS, {spec.key: [3] for spec in SPECS}, 0.0)
     apart = make_plan(route(), SPECS, [each], [samples(0.0, 1e-9)], two)
     assert apart.predicted_s["none"] < 0.02, "tensor by tensor, no group saves a start"
 
@@ -260,7 +221,11 @@ def test_tensors_that_no_vector_holds_together_are_planned_apart():
     ]
     default = grouped(mixed, MERGED)
     plan = make_plan(
-        route(MERGED), mixed, [told({s.key: [3] for s in mixed})], [samples(10.0, 0.0)], default
+        route(MERGED),
+        mixed,
+        [told(SPECS, {s.key: [3] for s in mixed})],
+        [samples(10.0, 0.0)],
+        default,
     )
     dtypes = {spec.key: spec.dtype for spec in mixed}
     assert len(plan.groups) == 2, "starts are dear: as few as can be"
