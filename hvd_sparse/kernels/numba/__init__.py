@@ -91,6 +91,10 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
             listed = max(0, count)
             return totals, count, Selection(indices[:listed], values[:listed], out.size)
 
+        if self._pool is None or out.size < SHARED:  # faster than the general way
+            totals, count, taken = take(0, out.size)
+            abs_sum, nonfinite = totals.tolist()
+            return Taking(abs_sum, int(nonfinite), taken if count >= 0 else None)
         parts = self._spread(out.size, take)
         taken = joined([taken for _, _, taken in parts])
         is_too_much = any(count < 0 for _, count, _ in parts) or taken.count > aim.capacity
@@ -151,8 +155,12 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
 
     def _largest_of_many(self, x: np.ndarray, count: int) -> Selection:
         def reached(cuts: np.ndarray) -> np.ndarray:
-            parts = self._spread(x.size, partial(_counts_of_part, x, cuts))
-            return np.asarray(np.sum(parts, axis=0))
+            def count_each(start: int, stop: int) -> np.ndarray:
+                found = np.zeros(cuts.size, np.intp)
+                scans.count_each(x, start, stop, cuts, found)
+                return found
+
+            return np.asarray(np.sum(self._spread(x.size, count_each), axis=0))
 
         pattern, above, candidates = search(x, count, reached)
         if candidates is not None:
@@ -236,12 +244,6 @@ def joined(parts: Sequence[Selection]) -> Selection:
         return parts[0]
     indices = np.concatenate([part.indices for part in parts])
     return Selection(indices, np.concatenate([part.values for part in parts]), parts[0].numel)
-
-
-def _counts_of_part(x: np.ndarray, cuts: np.ndarray, start: int, stop: int) -> np.ndarray:
-    found = np.zeros(cuts.size, np.intp)
-    scans.count_each(x, start, stop, cuts, found)
-    return found
 
 
 def _room(count: int, like: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

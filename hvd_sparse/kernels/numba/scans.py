@@ -162,7 +162,8 @@ def _make_look(adds: bool) -> Callable[..., object]:
         x, kept, to, totals = call.pointers(0, 1, 2, 5)
         builder, vectors, (start, stop) = call.builder, call.vectors, call.arguments[3:5]
         zero, infinite = vectors.constant(0.0), vectors.constant(float("inf"))
-        states = [*vectors.no_doubles(), zero, ir.Constant(WORD, 0)]
+        nothing = ir.Constant(vectors.half, [0.0] * (vectors.lanes // 2))
+        states = [nothing, nothing, zero, ir.Constant(WORD, 0)]
         loop = counting(builder, start, stop, vectors.lanes, states)
         with loop as (index, (low, high, top, n), leaving):
             entry = vectors.load(x, index)

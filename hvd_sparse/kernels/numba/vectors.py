@@ -84,10 +84,9 @@ class Vectors:
         bits = 0x7F800000 if self.bytes == 4 else 0x7FF0000000000000
         return ir.Constant(self.integers, [bits] * self.lanes)
 
-    def at(self, pointer: ir.Value, index: ir.Value, vector: ir.Type | None = None) -> ir.Value:
-        """Return the address of an entry, as a pointer to ``vector`` if given."""
-        address = self.builder.gep(pointer, [index])
-        return self.builder.bitcast(address, vector.as_pointer()) if vector is not None else address
+    def at(self, pointer: ir.Value, index: ir.Value, vector: ir.Type) -> ir.Value:
+        """Return the address of an entry as a pointer to ``vector``."""
+        return self.builder.bitcast(self.builder.gep(pointer, [index]), vector.as_pointer())
 
     def load(self, pointer: ir.Value, index: ir.Value) -> ir.Value:
         loaded = self.builder.load(self.at(pointer, index, self.floats))
@@ -103,10 +102,6 @@ class Vectors:
         store.align = VECTOR_BYTES
         # LLVM follows this hint only for whole aligned vectors.
         store.set_metadata("nontemporal", self.builder.module.add_metadata([ir.Constant(INDEX, 1)]))
-
-    def no_doubles(self) -> list[ir.Constant]:
-        """Return two zero sums, one for each half of the lanes."""
-        return [ir.Constant(self.half, [0.0] * (self.lanes // 2))] * 2
 
     def doubles(self, vector: ir.Value, half: int) -> ir.Value:
         """Return the first or the second half of the lanes as doubles."""
@@ -134,18 +129,16 @@ class Vectors:
         bits = self.builder.bitcast(mask, ir.IntType(self.lanes))
         return self.builder.zext(self.call(f"llvm.ctpop.i{self.lanes}", bits.type, bits), WORD)
 
-    def is_any(self, mask: ir.Value) -> ir.Value:
-        bits = self.builder.bitcast(mask, ir.IntType(self.lanes))
-        return self.builder.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0))
-
     @contextmanager
     def seldom(self, mask: ir.Value, states: list[ir.Value]) -> Iterator[list[ir.Value]]:
         """Run a block, which appends new states to the list, only if a lane of the mask is set;
         afterwards the list has the new or the old states."""
         before = self.builder.block
         changed: list[ir.Value] = []
+        bits = self.builder.bitcast(mask, ir.IntType(self.lanes))
+        is_any = self.builder.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0))
         # LLVM moves an unlikely block out of the loop.
-        with self.builder.if_then(self.is_any(mask), likely=False):
+        with self.builder.if_then(is_any, likely=False):
             yield changed
             inside = self.builder.block
         for i, state in enumerate(states):
@@ -164,23 +157,16 @@ class Vectors:
         count: ir.Value,
     ) -> ir.Value:
         """Append the masked entries to a list with room for one more vector; return its length."""
-        for vector, pointer in ((entry, values), (self.positions(index), indices)):
-            to_the_front = self.call(
-                f"llvm.experimental.vector.compress.{self._suffix_of(vector)}",
-                vector.type,
-                vector,
-                mask,
-                vector,
-            )
+        for vector, pointer, suffix, align in (
+            (entry, values, self.suffix, self.bytes),
+            (self.positions(index), indices, f"v{self.lanes}i32", 4),
+        ):
+            name = f"llvm.experimental.vector.compress.{suffix}"
+            to_the_front = self.call(name, vector.type, vector, mask, vector)
             # Store a whole vector; the next append overwrites its surplus.
-            place = self.builder.bitcast(self.at(pointer, count), vector.type.as_pointer())
-            self.builder.store(to_the_front, place).align = (
-                4 if vector.type == self.indices else self.bytes
-            )
+            place = self.at(pointer, count, vector.type)
+            self.builder.store(to_the_front, place).align = align
         return self.builder.add(count, self.ones(mask))
-
-    def _suffix_of(self, vector: ir.Value) -> str:
-        return f"v{self.lanes}i32" if vector.type == self.indices else self.suffix
 
 
 @contextmanager
@@ -253,10 +239,7 @@ class Call:
         self.builder.store(self.builder.fadd(self.builder.load(slot), amount), slot)
 
 
-Emit = Callable[[Call], ir.Value | None]
-
-
-def instructions(emit: Emit) -> Callable[..., ir.Value]:
+def instructions(emit: Callable[[Call], ir.Value | None]) -> Callable[..., ir.Value]:
     def codegen(
         context: BaseContext,
         builder: ir.IRBuilder,
