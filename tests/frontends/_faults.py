@@ -25,8 +25,8 @@ cases = Cases()
 
 
 def compress(params: Any, **options: Any) -> Any:
-    chosen = {**SPARSE_ONLY, "compress_1d": fw.COMPRESSES_1D, "density": 0.25, **options}
-    return fw.Compression.topk(params, timeout_s=slow(5.0), **chosen)
+    usual = {"compress_1d": fw.COMPRESSES_1D, "density": 0.25, "timeout_s": slow(5.0)}
+    return fw.Compression.topk(params, **{**SPARSE_ONLY, **usual, **options})
 
 
 def fails(name: str, compressor: Any, step: Callable[[], Any]) -> dict[str, Any]:

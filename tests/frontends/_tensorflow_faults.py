@@ -24,7 +24,8 @@ def late_gradient_on_one_rank(name: str) -> dict[str, Any]:
     help them out.
     """
     early, late = variables_of([(4, 3), (3, 5)])
-    compressor = compress([early, late], name=name, on_nonfinite="raise")
+    # One rank is slow on purpose, which only a hang may turn into an error.
+    compressor = compress([early, late], name=name, on_nonfinite="raise", timeout_s=600.0)
 
     def linger(x: np.ndarray) -> np.ndarray:
         time.sleep(slow(1.0) if last_rank() else 0.0)
