@@ -62,8 +62,9 @@ def joined_blocks(
     kernels: Packers,
     bits: int = BLOCK_BITS,
 ) -> np.ndarray:
-    """Return the indices of counts and positions in blocks of 2^bits entries, uint32 ascending;
-    CorruptPayload unless they ascend and are below ``numel``."""
+    """Return the ascending indices, uint32, that are encoded as a count for each block of 2^bits
+    entries and as positions in the blocks; CorruptPayload unless they ascend and are below
+    ``numel``."""
     indices = kernels.join_blocks(counts, positions, bits)
     if indices is None:
         raise CorruptPayload("the positions in a block do not ascend")

@@ -148,8 +148,8 @@ class Compressor:
         return self.configuration.timeout_s
 
     def _place_in_world(self) -> tuple[int, int]:
-        """Rank and size as of the last handshake, because an elastic restart changes Horovod's
-        world before this state."""
+        """Return rank and size as of the last handshake.  After an elastic restart Horovod has new
+        ranks already, and this state still belongs to the old ones."""
         return self._world or (self.collective.rank, self.collective.world_size)
 
     def _size_of_world(self) -> int:

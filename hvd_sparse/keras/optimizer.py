@@ -179,8 +179,8 @@ class _ReducingScaled(_Distributed):
 
 
 class _Agreeing(_Distributed):
-    """A ``LossScaleOptimizer`` that asks all ranks whether gradients are finite; the optimizer
-    inside accumulates batches, and reduces."""
+    """A ``LossScaleOptimizer`` that asks all ranks whether gradients are finite.  Its inner
+    optimizer accumulates the gradients of batches, and allreduces them."""
 
     _hvd_sparse_process_set: ProcessSet
 

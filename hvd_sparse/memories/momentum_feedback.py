@@ -105,7 +105,8 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
 
     @property
     def gain(self) -> float:  # type: ignore[override]
-        """Return (1 - m) / (1 - momentum)."""
+        """The factor of the ranks' sum: with momentum m instead of ``momentum``, the sum keeps the
+        scale of SGD with momentum."""
         return (1 - self._momentum) / (1 - self._options.momentum)
 
     @property

@@ -141,8 +141,8 @@ class Pipeline:
     def _send_whole(
         self, state: TensorState, gradient: np.ndarray, world_size: int, *, dense: bool
     ) -> Outgoing:
-        """Return the whole gradient, for exchanges that sum first; on a dense step plus the
-        residual of this rank's part."""
+        """Return the whole gradient, for exchanges that sum first; on a dense step with the
+        residual added to this rank's part."""
         if not self.kernels.moments(gradient).is_finite:
             raise _not_finite(gradient, state.spec)
         # A copy, because the program may write to the gradient while Horovod sums.

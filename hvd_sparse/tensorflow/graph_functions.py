@@ -293,7 +293,8 @@ class Witness:
         self._steps = self._unchanged = self._altered = 0
 
     def note(self, result: np.ndarray, scale: float) -> None:
-        """Keep the variable's value; the program will divide its result by the loss scale."""
+        """Store the variable's value and the update that is expected from ``result``, which the
+        program will divide by the loss scale ``scale``."""
         if not result.any() or not np.isfinite(result).all():
             return
         index, expected = int(np.abs(result).argmax()), []

@@ -292,7 +292,8 @@ class TorchCompressor(ParameterCompressor):
         return reduced if is_same else like(reduced, gradient)
 
     def _refuse_changes(self, tensor: torch.Tensor, ctx: Context) -> None:
-        """Raise ChangedGradient at a step's first result if a gradient was changed meanwhile."""
+        """Raise ChangedGradient, at a step's first result, if the program has changed a gradient
+        since ``compress``."""
         keys, run = self._changes.take()
         if not keys:
             return

@@ -155,8 +155,11 @@ def take_first(x, cut, count, indices, values):  # type: ignore[no-untyped-def]
 
 
 def _make_look(adds: bool) -> Callable[..., object]:
-    """Make an intrinsic over whole vectors that adds moments of x, or with ``adds`` of out =
-    residual + x, to ``totals``: sum of magnitudes, maximum (ignoring NaN), and non-zeros."""
+    """Make an intrinsic that adds the moments of x to ``totals``; with ``adds`` it first computes
+    out = residual + x, and adds the moments of out.
+
+    Moments are the sum of magnitudes, the maximum (ignoring NaN), and the number of non-zeros.
+    """
 
     def emit(call: Call) -> None:
         x, kept, to, totals = call.pointers(0, 1, 2, 5)

@@ -199,8 +199,8 @@ def _uploaded(arrays: Sequence[np.ndarray], device: torch.device) -> Sequence[to
 
 
 def _cuts(passes: Sequence[Pass]) -> np.ndarray:
-    """Return the thresholds in the data's dtype, at least the least number above 0; without an aim
-    infinity."""
+    """Return the threshold of each pass in the data's dtype: at least the smallest positive number,
+    and infinity for a pass without an aim."""
     dtype = _numpy(passes[0].out)
     cuts = [
         np.inf if each.aim is None else rounded(each.out, each.aim.threshold) for each in passes
