@@ -149,7 +149,8 @@ class Driver:
         *,
         is_dropped: bool = False,
     ) -> np.ndarray:
-        """Return the reduced gradient, flat.  On a sparse step the sum is in ``TensorStep.out``.
+        """Return the reduced gradient, flat; on a sparse step in the array ``TensorStep.out``, if
+        the frontend has set one.
 
         On any error the whole step is rolled back before the error is raised.
 

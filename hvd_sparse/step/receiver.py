@@ -104,7 +104,8 @@ class Receiver:
         else:
             most = self._sum(ticket, report.factor)
             is_summed = most is not None
-            result = self._place(ticket) if ticket.out is None else ticket.out
+            # Ticket and bucket refer to each other, and would keep the array until a collection.
+            result, ticket.out = self._place(ticket), None
         run, kept, transactions = ticket.run, state.part, self.transactions
         # Under the lock, because another tensor's thread may roll the step back.
         with transactions.lock:

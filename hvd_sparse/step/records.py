@@ -145,7 +145,7 @@ class TensorStep(Ticket):
     outgoing : this rank's contribution; None after a failure, and until it is made
     late, begun, waiting : its gradient, pass or vector until the selection is made from it
     is_finite : this rank's gradient has no NaN or Inf
-    out : the result, flat
+    out : the array for the result, flat, until the result is returned
     """
 
     position: int

@@ -261,6 +261,7 @@ class TorchCompressor(ParameterCompressor):
 
     def _finish(self, tensor: torch.Tensor, ticket: Ticket) -> torch.Tensor:
         gradient, memory = cast("tuple[torch.Tensor, np.ndarray | None]", ticket.extra)
+        ticket.extra = None  # or the gradient would live as long as the ticket
         parameter = NOTHING
         if self._finishes and ticket.position is not None:
             parameter = self._value_of(ticket.position)
