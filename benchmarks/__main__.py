@@ -32,7 +32,6 @@ PROGRAMS = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a bench; return its exit code."""
     shown = "\n".join(
         f"  {name:18}{words}"
         for name, words in [*((n, words) for n, (_, words) in BENCHES.items()), *PROGRAMS.items()]

@@ -30,21 +30,11 @@ class Both(NamedTuple):
 
     @classmethod
     def of(cls, vector: np.ndarray) -> Both:
-        """Return both views of a float32 [numel]."""
         return cls(vector, torch.from_numpy(vector))
 
 
 class Ours:
-    """A tensor through the package's own pipeline: gradient to encoded payload and settled
-    residual, steps on end.
-
-    Parameters
-    ----------
-    numel : of the tensor
-    selector, rollback : of the configuration
-    engine : id, mapping with options, or None for the best that is installed
-    residual : to start from; None for zeros
-    """
+    """A tensor through the package's pipeline, from gradient to encoded payload, over steps."""
 
     def __init__(
         self,
@@ -70,14 +60,12 @@ class Ours:
             self.state.memory.load({**arrays, "residual": residual})
 
     def step(self, gradient: Both) -> Any:
-        """Return the frame."""
         outgoing = self.pipeline.send(self.state, gradient.array, 0, 2, dense=False)
         self.state.commit()
         return outgoing.frame
 
 
 def peers(residual: np.ndarray, density: float, every: int) -> list[Contestant]:
-    """Return all peers, each with a copy of the residual."""
     made = {
         name: Peer(make(), torch.from_numpy(residual.copy()), density)
         for name, make in PEERS.items()
@@ -98,8 +86,7 @@ def floor(residual: np.ndarray) -> Contestant:
 def receivers(
     gradients: Gradients, density: float, counts: Sequence[int], engine: Any
 ) -> list[Contestant]:
-    """Return the dense sums of the payloads of so many ranks, each exact top-k of a gradient of its
-    own; the floor comes first, and writes the dense gradient once."""
+    """Return the dense sums of the payloads of so many ranks; first the floor, a dense write."""
     frames = []
     for rank in range(max(counts)):
         ours = Ours(gradients.numel, {"id": "topk", "density": density}, engine=engine)

@@ -16,7 +16,6 @@ ALIGNMENT = 16
 
 
 def padded(size: int) -> int:
-    """Return the entries up to the next address that an allocator might give out."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
@@ -44,20 +43,13 @@ class Gradients:
         return cls(numel, arrays, math.sqrt(float(np.mean(np.square(arrays[0]), dtype=np.float64))))
 
     def at(self, step: int) -> np.ndarray:
-        """Return float32 [numel], a view; the same for the same step."""
+        """Return a view of float32 [numel], the same for the same step."""
         places = (self.arrays[0].size - self.numel) // ALIGNMENT + 1
         start = ALIGNMENT * int(np.random.default_rng(step).integers(places))
         return self.arrays[step % POOL][start : start + self.numel]
 
     def steady_residual(self, density: float, seed: int) -> np.ndarray:
-        """Return float32 [numel]: about the residual that error feedback leaves after many steps at
-        this density.
-
-        An entry of the residual is a random walk that goes back to 0 when it reaches the threshold
-        T, which takes T^2 / rms^2 steps; so T = rms / sqrt(density), and the walk's place is
-        distributed as a triangle over (-T, T).  From zeros this takes about 1 / density steps; from
-        here, some tens.
-        """
+        """Return about the residual, float32 [numel], that error feedback leaves at a density."""
         rng = np.random.default_rng(seed)
         walk = rng.random(self.numel, np.float32)
         walk -= rng.random(self.numel, np.float32)

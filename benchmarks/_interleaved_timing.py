@@ -17,14 +17,7 @@ from benchmarks._page import Quartiles
 
 @dataclass(frozen=True)
 class Contestant:
-    """One way of doing a step.
-
-    Attributes
-    ----------
-    name : unique in its race
-    run : what is timed; gets what the race's ``feed`` makes for the round, the same for all
-    every : takes part in every so manieth round only, and twice before it counts; for the slow
-    """
+    """One way of doing a step; a slow one takes part in every ``every``-th round only."""
 
     name: str
     run: Callable[[Any], Any]
@@ -38,21 +31,15 @@ class Times:
         self._seconds = {name: np.full(rounds, np.nan) for name in names}
 
     def note(self, name: str, number: int, seconds: float) -> None:
-        """Note the seconds of a contestant in a round."""
         self._seconds[name][number] = seconds
 
     def milliseconds(self, name: str) -> Quartiles:
-        """Return the quartiles of a contestant's rounds, in milliseconds."""
         return Quartiles.of(1e3 * self._seconds[name])
 
     def ratio(self, name: str, *others: str) -> Quartiles:
         """Return how many times longer it took than the slowest of the others, round by round."""
         slowest = np.max([self._seconds[other] for other in others], axis=0)
         return Quartiles.of(self._seconds[name] / slowest)
-
-    def rounds(self, name: str) -> int:
-        """Return the number of rounds that a contestant has run."""
-        return int(np.isfinite(self._seconds[name]).sum())
 
 
 def race(
@@ -64,10 +51,7 @@ def race(
     seed: int = 0,
     advance: Callable[[], Any] = lambda: None,
 ) -> Times:
-    """Run all contestants for ``warm`` untimed rounds, then for ``rounds`` timed ones.
-
-    ``advance`` is called after each round.
-    """
+    """Run all for ``warm`` untimed rounds and ``rounds`` timed ones; ``advance`` follows each."""
     rng = np.random.default_rng(seed)
     times = Times([contestant.name for contestant in contestants], rounds)
     with _collector_off():

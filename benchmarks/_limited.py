@@ -14,10 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def run_limited(
     command: Sequence[str], environment: Mapping[str, str], limit_s: float
 ) -> tuple[int | None, str]:
-    """Run a command in the checkout; return its exit code, None if it was killed, and its output.
-
-    The whole process group is killed: horovodrun can ignore a polite signal.
-    """
+    """Run a command; return its exit code, None where its group was killed, and its output."""
     process = subprocess.Popen(
         list(command),
         cwd=ROOT,

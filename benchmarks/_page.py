@@ -26,19 +26,16 @@ QUICK = "**A quick run: no figure here means anything.**"
 
 @dataclass(frozen=True)
 class Quartiles:
-    """The quartiles of a sample."""
-
     low: float
     median: float
     high: float
 
     @classmethod
     def of(cls, samples: np.ndarray) -> Quartiles:
-        """Return the quartiles of the finite samples."""
+        """Of the finite samples."""
         return cls(*np.percentile(samples[np.isfinite(samples)], [25, 50, 75]).tolist())
 
     def __str__(self) -> str:
-        """Median (low to high), with as many digits as the median needs."""
         digits = 3 if self.median < 1 else 2 if self.median < 100 else 0
         low, median, high = (f"{x:,.{digits}f}" for x in (self.low, self.median, self.high))
         return f"{median} ({low} to {high})"
@@ -46,19 +43,10 @@ class Quartiles:
 
 @dataclass(frozen=True)
 class Goal:
-    """A bound for a figure.
-
-    Attributes
-    ----------
-    limit : that the figure has to keep
-    is_most : it is an upper bound; else a lower one
-    """
-
     limit: float
     is_most: bool = True
 
     def is_met(self, figure: float) -> bool:
-        """Tell whether a figure keeps the bound."""
         return figure <= self.limit if self.is_most else figure >= self.limit
 
     def verdict(self, figure: float) -> str:
@@ -80,8 +68,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def json_by_line(head: Mapping[str, Any], lists: Mapping[str, Sequence[Any]]) -> str:
-    """Return one JSON object with every member of its lists on a line of its own, so that changes
-    can be read."""
+    """Return JSON with every member of its lists on a line of its own."""
     parts = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in head.items()]
     for name, members in lists.items():
         lines = ",\n".join(json.dumps(member) for member in members)
@@ -122,27 +109,7 @@ def write(
     lists: Mapping[str, Sequence[Any]],
     **shown: Any,
 ) -> str:
-    """Write OUTPUT.json and OUTPUT.md.
-
-    Parameters
-    ----------
-    output : without a suffix
-    template : name of a file of ``templates``
-    head : what JSON and template have in common; "made_with" is shown as a list, and "quick" as
-        a warning
-    lists : of the JSON, a member a line
-    shown : for the template alone
-
-    Returns
-    -------
-    str
-        The page.
-
-    Raises
-    ------
-    jinja2.UndefinedError
-        If the template asks for what it was not given.
-    """
+    """Write OUTPUT.json, of ``head`` and ``lists``, and OUTPUT.md by a template; return it."""
     templates = Environment(
         loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True
     )

@@ -27,8 +27,6 @@ class Rule(Protocol):
 
 
 class Peer:
-    """One rule on one tensor."""
-
     def __init__(self, rule: Rule, residual: torch.Tensor, density: float) -> None:
         self.rule = rule
         self.residual = residual
@@ -44,7 +42,6 @@ class Peer:
 
 
 def above(magnitudes: torch.Tensor, threshold: torch.Tensor | float) -> torch.Tensor:
-    """Return the positions of magnitudes that are at least the threshold."""
     return (magnitudes >= threshold).nonzero().view(-1)
 
 
@@ -58,8 +55,7 @@ class TopK:
 
 @dataclass(frozen=True)
 class DgcSampled:
-    """A threshold from a strided sample, repaired; never more than ``count`` entries (DGC, Lin et
-    al. 2018)."""
+    """A threshold from a strided sample, repaired; ``count`` entries at most (Lin et al. 2018)."""
 
     sample_density: float = 0.01
     low: float = 0.8
@@ -98,8 +94,7 @@ class DgcSampled:
 
 @dataclass(frozen=True)
 class GaussianK:
-    """A threshold from a fitted normal distribution, corrected three times at most (Shi et al.
-    2019)."""
+    """A threshold from a normal fit, corrected three times at most (Shi et al. 2019)."""
 
     rounds: int = 3
 

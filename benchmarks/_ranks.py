@@ -34,21 +34,7 @@ SETTINGS = {
 
 
 def launch(module: str, ranks: int, *arguments: str, limit_s: float) -> list[Any]:
-    """Run ``python -m MODULE ARGUMENTS`` on so many ranks.
-
-    Parameters
-    ----------
-    module : gives its findings to ``report``
-    limit_s : seconds after which the ranks are killed
-
-    Returns
-    -------
-    What every rank reported, by rank.
-
-    Raises
-    ------
-    RuntimeError : with the end of what was printed, if a rank failed or reported nothing
-    """
+    """Run ``python -m MODULE ARGUMENTS`` on so many ranks; return what each gave to ``report``."""
     with tempfile.TemporaryDirectory(prefix="hvd-sparse-bench-") as folder:
         command = [*_launcher(ranks), sys.executable, "-m", module, *arguments]
         environment = {**os.environ, **_environment(), RESULTS: folder}
@@ -61,7 +47,6 @@ def launch(module: str, ranks: int, *arguments: str, limit_s: float) -> list[Any
 
 
 def horovod_version() -> str:
-    """Return Horovod's version, and over what it joins the ranks."""
     return f"{metadata.version('horovod')} over {NAMES[_controller()]}"
 
 

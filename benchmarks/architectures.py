@@ -19,14 +19,7 @@ ARCHITECTURES = ("resnet50", "vgg16", "inception_v4", "lstm", "transformer")
 
 
 class Parameter(NamedTuple):
-    """A parameter of a model.
-
-    Attributes
-    ----------
-    name : as in a PyTorch module
-    shape : its dimensions
-    ready : the part of the backward pass, in [0, 1], after which its gradient is there
-    """
+    """A parameter; its gradient is there after the part ``ready`` of the backward pass."""
 
     name: str
     shape: tuple[int, ...]
@@ -34,18 +27,11 @@ class Parameter(NamedTuple):
 
     @property
     def numel(self) -> int:
-        """Return the number of entries."""
         return prod(self.shape)
 
 
 def parameters(name: str) -> list[Parameter]:
-    """Return the parameters of a model, in the order of its layers.
-
-    Raises
-    ------
-    UnknownName
-        If there is no such model; the message lists them.
-    """
+    """Return the parameters of a model, in the order of its layers."""
     return [Parameter(name, tuple(shape), ready) for name, shape, ready in _of(name)["parameters"]]
 
 

@@ -57,8 +57,6 @@ the same at both densities.
 
 @dataclass(frozen=True)
 class Line:
-    """A method as it is spelled, or dense, and its density if it has one."""
-
     method: str
     density: float | None
 
@@ -67,7 +65,6 @@ Results = dict[tuple[Line, int], dict[str, Any]]
 
 
 def lines(*, is_quick: bool = False) -> Iterator[Line]:
-    """Return the line of dense, and those of all methods."""
     yield Line("dense", None)
     for name in QUICK_METHODS if is_quick else sorted(METHODS):
         spelled = SPELLED.get(name, name)
@@ -76,7 +73,6 @@ def lines(*, is_quick: bool = False) -> Iterator[Line]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Train what is not in the folder yet, and write the page."""
     options.output.mkdir(parents=True, exist_ok=True)
     path = options.output / "curves.json"
     results = read_results(path)
@@ -93,7 +89,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def read_results(path: Path) -> Results:
-    """Return what a file has; nothing where it is not there."""
     rows = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
     results: Results = {}
     for row in rows:
@@ -103,7 +98,6 @@ def read_results(path: Path) -> Results:
 
 
 def write_results(path: Path, results: Results) -> None:
-    """Write a file of a run a line."""
     rows = [
         json.dumps({"run": {"line": asdict(line), "seed": seed}, "result": result})
         for (line, seed), result in results.items()
@@ -112,7 +106,6 @@ def write_results(path: Path, results: Results) -> None:
 
 
 def train(line: Line, seed: int, steps: int) -> dict[str, Any]:
-    """Train by simulated workers; return the result, JSON-able."""
     rate = RATES.get(line.method, RATE)
     training = Training(TASKS["digits"], "momentum", rate, steps, seed)
     if line.method == "dense":
@@ -136,7 +129,6 @@ def train(line: Line, seed: int, steps: int) -> dict[str, Any]:
 
 
 def page(wanted: list[Line], seeds: int, steps: int, results: Results) -> str:
-    """Return the page: a row a line."""
     header = ["method", "density", "sent", "accuracy", "worse by", "bytes a step", "work, ms"]
     text = TEXT.format(rate=RATE, signs=RATES["signsgd"], workers=WORKERS, steps=steps, seeds=seeds)
     dense = np.array([results[wanted[0], seed]["score"] for seed in range(seeds)])

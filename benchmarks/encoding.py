@@ -34,7 +34,6 @@ PEER_BYTES = {"pairs of int64 and float32": 12, "pairs of int32 and float16": 6}
 
 
 def tried() -> dict[str, Any]:
-    """Return every codec by name, with each kind of values that it takes."""
     found: dict[str, Any] = {id: id for id in CODECS.ids()}
     for id in ("block16", "golomb"):
         for values in ("float32", "float16", "int8", "int4", "int2"):
@@ -44,27 +43,18 @@ def tried() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Cost:
-    """One codec at one density.
-
-    Attributes
-    ----------
-    count : entries sent
-    bytes_per_entry : of the whole frame, its header included
-    encode_ns, decode_ns : medians of processor time, an entry sent
-    ratio : encode + decode, over that of ``index_value`` in the same round: median
-    """
+    """One codec at one density."""
 
     codec: str
     density: float
-    count: int
-    bytes_per_entry: float
-    encode_ns: float
+    count: int  # entries sent
+    bytes_per_entry: float  # of the whole frame
+    encode_ns: float  # processor time an entry sent, the median
     decode_ns: float
-    ratio: float
+    ratio: float  # of both, over index_value's in the same round
 
 
 def bound(density: float, value_bytes: int) -> float:
-    """Return the bytes an entry of whole values and the entropy of a random set of indices."""
     rest = 1 - density
     bits = -(density * math.log2(density) + rest * math.log2(rest)) / density
     return value_bytes + bits / 8
@@ -114,7 +104,6 @@ def measure(numel: int, density: float, rounds: int) -> list[Cost]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure, write JSON, picture and page, and print the page."""
     numel, rounds = (QUICK_NUMEL, QUICK_ROUNDS) if options.quick else (NUMEL, ROUNDS)
     costs = [
         cost
@@ -149,7 +138,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def draw(costs: Sequence[Cost], path: Path) -> None:
-    """Draw bytes on the left and time on the right, over the density."""
     figure = Figure(figsize=(13, 5.6), layout="constrained")
     left, right = figure.subplots(1, 2)
     for name in tried():

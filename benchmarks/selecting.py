@@ -40,28 +40,18 @@ RECEIVING_GOAL = 1.5
 
 @dataclass(frozen=True)
 class Scale:
-    """The extent of a measurement.
+    """The extent of a measurement."""
 
-    Attributes
-    ----------
-    large, small : entries of the two vectors with goals
-    sizes : entries of the other vectors of the picture
-    rounds : of the large vector; the others take as long, within bounds
-    warm : rounds before, in which thresholds settle
-    """
-
-    large: int = 25_000_000
+    large: int = 25_000_000  # entries; this and the next have goals
     small: int = 1_000_000
     sizes: tuple[int, ...] = (10_000, 100_000, 10_000_000, 100_000_000)
-    rounds: int = 32
-    warm: int = 40
+    rounds: int = 32  # of the large vector; the others take as long, within bounds
+    warm: int = 40  # rounds before, in which thresholds settle
 
     def rounds_of(self, entries: int) -> int:
-        """Return the number of rounds for a vector."""
         return min(8 * self.rounds, max(-(-self.rounds // 4), self.rounds * self.large // entries))
 
     def every(self, entries: int) -> int:
-        """Return the number of rounds of which the slow contestants run one."""
         return max(2, min(8, self.rounds_of(entries) // 4)) if entries >= 1_000_000 else 1
 
 
@@ -80,49 +70,34 @@ STYLES = {
 
 @dataclass(frozen=True)
 class Line:
-    """One row of a table.
-
-    Attributes
-    ----------
-    section : rows of one section stand together and share a floor
-    what : did the work
-    milliseconds : of a step, over the rounds
-    times_floor : how many floors a step took, round by round; None for the floor itself
-    times_ours : of peers, how many of the slower of our steps
-    goal : for the median of ``times_ours``, or else of ``times_floor``
-    """
+    """One row of a table; rows of one section share a floor."""
 
     section: str
     what: str
     entries: int
     density: float
     milliseconds: Quartiles
-    times_floor: Quartiles | None = None
-    times_ours: Quartiles | None = None
-    goal: Goal | None = None
+    times_floor: Quartiles | None = None  # round by round
+    times_ours: Quartiles | None = None  # of peers, over the slower of our steps
+    goal: Goal | None = None  # of the median of the last that is there
 
     @property
     def verdict(self) -> str:
-        """Return whether the goal is met; an empty text where there is none."""
         judged = self.times_ours or self.times_floor
         return "" if self.goal is None or judged is None else self.goal.verdict(judged.median)
 
     def cells(self) -> list[Any]:
-        """Return the row."""
         figures = [self.milliseconds, self.times_floor, self.times_ours]
         return [self.what, *figures, self.goal, self.verdict]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this bench."""
     parser.add_argument(
         "--engine", choices=ENGINES.ids(), help="instead of the best that is installed"
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure, write JSON, picture and page, and print the page; return 0, whether or not goals
-    are met."""
     torch.set_num_threads(1)
     scale = QUICK if options.quick else Scale()
     vectors = [(scale.large, density, "large") for density in DENSITIES]
@@ -160,10 +135,7 @@ def run(options: argparse.Namespace) -> int:
 def vector(
     scale: Scale, entries: int, density: float, size: str, engine: str | None
 ) -> Iterator[Line]:
-    """Time selectors and peers on one tensor, from about the residual that many steps leave.
-
-    size : its name among the goals
-    """
+    """Time selectors and peers on one tensor, from about the residual of many steps."""
     gradients = Gradients.draw(entries, seed=entries)
     residual = gradients.steady_residual(density, seed=1)
     behind = GOALS.get((size, density), {"": None})
@@ -227,7 +199,6 @@ def _line(
 
 
 def draw(lines: Sequence[Line], path: Path) -> None:
-    """Draw time against size on the left, and against density on the right."""
     vectors = [line for line in lines if not line.section.startswith("receiving")]
     largest = max(line.entries for line in vectors if line.density != DENSITY)
     figure = Figure(figsize=(11, 5.5), layout="constrained")

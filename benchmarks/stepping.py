@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from benchmarks.step.goals import verdicts
 from benchmarks.step.meter import PARTS
 from benchmarks.step.models import TITLES, needed_bytes
 from benchmarks.step.summary import Summary, merged, summarize
-from hvd_sparse.methods.spelling import density_argument, plain_density, spell_density
+from hvd_sparse.methods.spelling import density_argument, spell_density
 
 LIMIT_S = 600
 """Of a launch."""
@@ -28,18 +29,12 @@ LIMIT_S = 600
 
 MODELS = ("overhead", "transformer", "resnet50", "lstm", "vgg16")
 METHODS = ("dense", "fp16", "ldte_bs", "topk", "dgc", "gaussian_k")
-DEFAULTS = {
-    "models": list(MODELS),
-    "methods": list(METHODS),
-    "ranks": [1, 2, 4],
-    "seconds": 1.5,
-}
+DEFAULTS = {"models": list(MODELS), "methods": list(METHODS), "ranks": [1, 2, 4], "seconds": 1.5}
 QUICK = {"models": ["overhead"], "methods": ["dense", "ldte_bs"], "ranks": [2], "seconds": 0.1}
 """Defaults of the options, without and with ``--quick``."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this bench."""
     parser.add_argument(
         "--models",
         nargs="+",
@@ -64,7 +59,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure, write JSON and page, and print the page; return 0, whether or not goals are met."""
     for name, value in (QUICK if options.quick else DEFAULTS).items():
         if getattr(options, name) is None:
             setattr(options, name, value)
@@ -83,8 +77,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 class Bench:
-    """The launches of the bench, one after the other."""
-
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.summaries: list[Summary] = []
@@ -125,7 +117,6 @@ class Bench:
 
 
 def available_bytes() -> int:
-    """Return the memory that programs can still have."""
     told = Path("/proc/meminfo").read_text(encoding="ascii")
     return 1024 * int(re.findall(r"^MemAvailable:\s*(\d+) kB", told, re.MULTILINE)[0])
 
@@ -134,15 +125,15 @@ HEADER = ["method", "ms", "times the floor", *PARTS, "process", "wall", "page fa
 
 
 def write_page(bench: Bench, machine: dict[str, str]) -> str:
-    """Write step.json and step.md; return the page."""
     options, found = bench.options, bench.summaries
-    density = plain_density(options.density)
+    asked = options.density
+    density = asked if isinstance(asked, float) else spell_density(asked)
     goals = list(verdicts(found, density))
     head = {"made_with": machine, "command": _command(options), "quick": options.quick}
     head |= {"density": density, "seconds": options.seconds}
     lists = {
         "goals": goals,
-        "summaries": [summary.describe() for summary in found],
+        "summaries": [asdict(summary) for summary in found],
         "left_out": bench.left_out,
         "rows": bench.rows,
     }
@@ -196,7 +187,6 @@ def _cells(summary: Summary) -> list[str]:
 
 
 def _command(options: argparse.Namespace) -> str:
-    """Return the command that measures the same."""
     lists = {name: getattr(options, name) for name in ("models", "methods", "ranks")}
     parts = ["python -m benchmarks step", *(["--quick"] if options.quick else [])]
     parts += [f"--{name} {' '.join(map(str, values))}" for name, values in lists.items()]

@@ -29,8 +29,6 @@ LIMIT_S = 600
 
 
 class Block(nn.Module):
-    """Attention of one head, and two layers behind it."""
-
     def __init__(self) -> None:
         super().__init__()
         self.attend, self.project = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
@@ -51,7 +49,6 @@ def network() -> nn.Module:
 
 
 def trained_by(way: str, pads: bool) -> tuple[nn.Module, Any]:
-    """Return a network, and its optimizer of Horovod's."""
     import horovod.torch as hvd
 
     from hvd_sparse.torch import Compression
@@ -72,7 +69,6 @@ def trained_by(way: str, pads: bool) -> tuple[nn.Module, Any]:
 
 
 def work(options: argparse.Namespace) -> None:
-    """Train all ways on this rank."""
     import horovod.torch as hvd
 
     hvd.init()

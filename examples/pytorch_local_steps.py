@@ -14,7 +14,7 @@ from pytorch_digits import build_model, test_accuracy
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from hvd_sparse.methods.spelling import known_density
+from hvd_sparse.methods.spelling import density_argument
 from hvd_sparse.torch import Compression, LocalSteps
 
 
@@ -24,7 +24,7 @@ def parse_arguments():
     )
     parser.add_argument("--every", type=int, nargs="+", default=[1, 4, 16], help="local steps")
     parser.add_argument(
-        "--density", type=known_density, default=1 / 64, help="a number, or NAME=DENSITY,..."
+        "--density", type=density_argument, default=1 / 64, help="a number, or NAME=DENSITY,..."
     )
     parser.add_argument("--codec", default="chunk12")
     parser.add_argument("--outer-momentum", type=float, default=0.0, help="with Nesterov")

@@ -33,12 +33,8 @@ def check_number(
     remedy : description of valid values, for the error; by default derived from the bounds
     """
     if not is_number(value) or not low < float(value) < high:  # type: ignore[arg-type]
-        above = (
-            f"a number above {low:g}"
-            if math.isinf(high)
-            else f"a number between {low:g} and {high:g}"
-        )
-        raise InvalidOption(f"{what} is {value!r}: give {remedy or above}")
+        bounds = f"above {low:g}" if math.isinf(high) else f"between {low:g} and {high:g}"
+        raise InvalidOption(f"{what} is {value!r}: give {remedy or f'a number {bounds}'}")
 
 
 def check_whole(value: object, what: str, least: int) -> None:

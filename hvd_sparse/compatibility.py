@@ -39,20 +39,16 @@ def check_composition(
         raise InvalidOption(
             f"{selector.id} chooses its own density: leave out schedule {schedule.id}"
         )
-    asked, told = getattr(selector, "density", None), getattr(schedule, "value", None)
-    if isinstance(asked, DensityRule) and told is not None and told != asked:
+    asked, ends = getattr(selector, "density", None), getattr(schedule, "value", None)
+    if isinstance(asked, DensityRule) and ends is not None and ends != asked:
         raise InvalidOption(
-            f"density is {asked!r} and schedule {schedule.id} ends at {told!r}: "  # type: ignore
+            f"density is {asked!r} and schedule {schedule.id} ends at {ends!r}: "  # type: ignore
             "leave value out of the schedule, which then ends at each tensor's own density"
         )
 
 
 def check_exchange(
-    exchange: Exchange,
-    selector: Selector,
-    memory: Memory,
-    codec: Codec,
-    schedule: Schedule | None,
+    exchange: Exchange, selector: Selector, memory: Memory, codec: Codec, schedule: Schedule | None
 ) -> None:
     """Raise InvalidOption for an exchange that is incompatible with the other parts."""
     if exchange.needs_count and schedule is None:
@@ -137,8 +133,8 @@ def refuse_hiding(rule: DensityRule | None, why: str) -> None:
 
 
 def check_groups(groups: object) -> Groups:
-    """Return the option ``groups``; InvalidOption unless a number of groups, lists of unique names
-    or "planned"."""
+    """Return the option ``groups``, a number, lists of unique names or "planned"; InvalidOption for
+    anything else."""
     if groups is None or (isinstance(groups, str) and groups == PLANNED):
         return groups
     if isinstance(groups, int) and not isinstance(groups, bool) and groups >= 1:

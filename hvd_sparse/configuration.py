@@ -18,7 +18,7 @@ from hvd_sparse.checks import (
     is_number,
 )
 from hvd_sparse.codecs.contract import Codec
-from hvd_sparse.collectives.topology import Placement, in_nodes_of, is_elastic
+from hvd_sparse.collectives.contract import Placement, in_nodes_of, is_elastic
 from hvd_sparse.compatibility import (
     Groups,
     check_composition,
@@ -29,7 +29,8 @@ from hvd_sparse.compatibility import (
 )
 from hvd_sparse.density_rule import Density, DensityRule
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.exchanges.contract import Exchange, StepVolume
+from hvd_sparse.exchanges.auto import Auto
+from hvd_sparse.exchanges.contract import Exchange
 from hvd_sparse.registry import (
     CODECS,
     ENGINES,
@@ -43,8 +44,7 @@ from hvd_sparse.schedules.contract import LONG_RUN, UNKNOWN_DENSITY, Schedule
 from hvd_sparse.selectors.contract import Selector
 from hvd_sparse.step_parts import Parts
 from hvd_sparse.telemetry.contract import Writer, Writers, resolve_writers
-from hvd_sparse.types import Pace, TensorSpec
-from hvd_sparse.untyped import Option, Report
+from hvd_sparse.types import Option, Pace, Report, TensorSpec
 from hvd_sparse.wire.checksum import crc32
 from hvd_sparse.wire.message import capacity
 
@@ -95,12 +95,8 @@ class Configuration(Parts):
     def create(
         cls, *, selector: object, schedule: object = None, **options: Option
     ) -> Configuration:
-        """Create a configuration from parts and options.
-
-        Parameters
-        ----------
-        selector, schedule : parts, as an id, a mapping ``{"id": ..., option: value}`` or an object
-        options : ``memory``, ``codec`` and ``exchange`` in the same forms, and the common options
+        """Create a configuration from parts, each an id, a mapping ``{"id": ..., option: value}``
+        or an object, and the common options.
 
         Raises
         ------
@@ -170,19 +166,13 @@ class Configuration(Parts):
 
         Functions among the telemetry writers are left out.
         """
-        options = {
-            field.name: getattr(self, field.name)
-            for field in fields(self)
-            if field.name not in PARTS
-        }
+        told = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name in PARTS:
+            told[name] = None if told[name] is None else configuration(told[name])
         if isinstance(self.telemetry, tuple):
             writers = [each for each in self.telemetry if isinstance(each, Writer)]
-            options["telemetry"] = list(map(configuration, writers)) or False
-        parts = {part: getattr(self, part) for part in PARTS}
-        return {
-            **{name: None if part is None else configuration(part) for name, part in parts.items()},
-            **options,
-        }
+            told["telemetry"] = list(map(configuration, writers)) or False
+        return told
 
     @cached_property
     def digest(self) -> str:
@@ -200,10 +190,8 @@ class Configuration(Parts):
         return numel > 0 and numel >= self.min_numel and (self.compress_1d or len(shape) > 1)
 
     def for_tensors(self, specs: Sequence[TensorSpec]) -> Configuration:
-        """Return this configuration with the density rule resolved for all tensors of a compressor.
-
-        InvalidOption : the rule has no density for a compressed tensor, or a name without a tensor
-        """
+        """Return this configuration with the density rule resolved for all tensors of a compressor;
+        InvalidOption without a density for a compressed tensor, or for a name without a tensor."""
         if self.rule is None:
             return self
         names = [spec.key for spec in specs]
@@ -212,10 +200,8 @@ class Configuration(Parts):
     def with_measured(
         self, specs: Sequence[TensorSpec], densities: Mapping[str, float]
     ) -> Configuration:
-        """Return this configuration, of density "hiding", with densities measured in the run.
-
-        It is equal and has the same digest. Without densities it starts over with the least.
-        """
+        """Return this configuration, of density "hiding", with densities measured in the run; it is
+        equal and has the same digest. Without densities it starts over with the least."""
         assert self.rule is not None
         return self._with_rule(self.rule.measured(self._compressed(specs), densities))
 
@@ -272,7 +258,7 @@ class Configuration(Parts):
         fitting = []
         for id in EXCHANGES:
             exchange: Exchange = EXCHANGES.create(id)
-            if exchange.only_chooses or not exchange.conserves:
+            if isinstance(exchange, Auto) or not exchange.conserves:
                 continue
             if (exchange.shares_indices and not is_common) or (exchange.sums_first and not divides):
                 continue
@@ -286,18 +272,23 @@ class Configuration(Parts):
 
     def resolve_exchange(self, placement: Placement, numel: int, buckets: int) -> Exchange:
         """Return the exchange to use among these ranks, for ``numel`` entries in ``buckets``."""
+        auto = self.exchange
+        if not isinstance(auto, Auto):
+            return auto
         # After any warm-up, because the exchange is chosen once for all steps.
         density = self.density(LONG_RUN) or UNKNOWN_DENSITY
         entry_bytes = self.codec.entry_bytes(max(1, numel // max(1, buckets)), density)
-        volume = StepVolume(self.selector, density, entry_bytes, numel, buckets)
-        return self.exchange.resolve(self.exchanges(placement), volume, placement)
+        costs = {
+            each: auto.predicted_ms(
+                buckets * len(each.phases(self.selector, placement.world_size)),
+                numel * each.inbound(density, entry_bytes, placement),
+            )
+            for each in self.exchanges(placement)
+        }
+        return min(costs, key=costs.__getitem__)
 
     def __str__(self) -> str:
-        parts = ", ".join(f"{part}={getattr(self, part)!r}" for part in PARTS)
-        options = ", ".join(
-            f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if f.name not in PARTS
-        )
-        return f"{parts}, {options}"
+        return ", ".join(f"{each.name}={getattr(self, each.name)!r}" for each in fields(self))
 
 
 def _schedule_for(density: Density | None, given: object) -> Schedule | None:

@@ -122,7 +122,7 @@ Density = Union[float, Mapping[str, float], Chooser, DensityRule, str]
 and shape, or "hiding"."""
 
 
-def read_hiding(text: str) -> float:
+def read_hiding(text: str, where: str = "density") -> float:
     """Return the largest compression ratio of "hiding", or for example of "hiding:300"."""
     name, colon, ratio = text.partition(":")
     try:
@@ -131,7 +131,8 @@ def read_hiding(text: str) -> float:
         c_max = math.nan
     if name != HIDING or not (math.isfinite(c_max) and c_max >= 1.0):
         raise InvalidOption(
-            f"density is {text!r}: give a number in (0, 1], a mapping of names, a function, or "
+            f"{where} is {text!r}: it is the fraction of entries to send, a number in (0, 1]; "
+            "0.001 sends one entry in a thousand; or a mapping of names, a function, or "
             '"hiding", optionally with the largest compression ratio, as in "hiding:300"'
         )
     return c_max
@@ -142,13 +143,7 @@ def check_rule(density: Density, where: str) -> float | DensityRule:
     if isinstance(density, DensityRule):
         return density
     if isinstance(density, str):
-        if density.partition(":")[0] != HIDING:
-            raise InvalidOption(
-                f"{where} is {density!r}: it is the fraction of entries to send, a number in (0, "
-                f'1]; 0.001 sends one entry in a thousand; or the text "{HIDING}", optionally with '
-                f'the largest compression ratio after a colon, for example "{HIDING}:300"'
-            )
-        c_max = read_hiding(density)
+        c_max = read_hiding(density, where)
         return DensityRule((("*", 1.0 / c_max),), c_max=c_max)
     if isinstance(density, Mapping):
         if not density or not all(isinstance(name, str) and name for name in density):

@@ -44,14 +44,10 @@ class ChangedGradient(SparseError, RuntimeError):
 
 
 class NonFiniteGradient(SparseError, ArithmeticError):
-    """A gradient, sum or residual with NaN or Inf.
-
-    Attributes
-    ----------
-    is_of_gradient : whether the gradient itself has NaN or Inf, not only its sum with the residual
-    """
+    """A gradient, sum or residual with NaN or Inf."""
 
     is_of_gradient = False
+    """Whether the gradient itself has NaN or Inf, not only its sum with the residual."""
 
 
 class CorruptPayload(SparseError, ValueError):

@@ -4,9 +4,8 @@ follow."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
 
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
@@ -16,15 +15,21 @@ from hvd_sparse.memories.momentum_correction import MomentumCorrection
 from hvd_sparse.memories.momentum_feedback import MomentumFeedback
 from hvd_sparse.memories.muon_correction import MuonCorrection
 from hvd_sparse.registry import MEMORIES
-from hvd_sparse.types import Pace
+from hvd_sparse.schedules.contract import LONG_RUN
+from hvd_sparse.types import Option, Pace
 
 logger = logging.getLogger("hvd_sparse")
 
 COSTS_ACCURACY_AT = 0.01
-"""Densities up to this one were measured to cost accuracy where momentum meets plain error
-feedback."""
+"""Highest density at which momentum with plain error feedback was measured to cost accuracy."""
 KEPT = ("masking", "clip_norm")
 """Options of a memory that are no optimizer's."""
+OF_SGD: tuple[type, ...] = (MomentumFeedback, MomentumCorrection)
+OF_ADAM: tuple[type, ...] = (AdamCorrection,)
+OF_MUON: tuple[type, ...] = (MuonCorrection,)
+"""Kinds of memories that do these optimizers' work."""
+ADAPTIVE = {"alpha", "rho", "lr_decay", "initial_accumulator_value"}
+"""Options of RMSprop, Adadelta and Adagrad."""
 
 SLACK = 0.05
 """Tolerance for differences from the predicted rate, as a fraction of the mean rate."""
@@ -32,21 +37,16 @@ SLACK = 0.05
 
 @dataclass(frozen=True)
 class Handover:
-    """The demands of an optimizer on a memory.
-
-    name : the optimizer's class
-    memories : kinds of memories that do its work, the first by default; empty if there is none
-    """
+    """An optimizer's class, and the kinds of memories that do its work, the default first."""
 
     name: str
     memories: tuple[type, ...]
 
     def join(self, given: object) -> object:
-        """Return the memory to use, given the option ``memory``, with the optimizer's own options
-        at their defaults; InvalidOption if it does not fit the optimizer.
+        """Return the memory for the option ``memory``; InvalidOption if it does not fit.
 
-        The optimizer supplies its options at every step.  In the configuration they would tie a
-        checkpoint to the momentum that a schedule had reached.
+        The optimizer's own options stay at their defaults: it supplies them at every step, and a
+        checkpoint is not tied to the momentum that a schedule had reached.
         """
         if not self.memories:
             logger.warning(
@@ -71,10 +71,32 @@ class Handover:
         return type(chosen)(**kept)
 
 
-OF_SGD: tuple[type, ...] = (MomentumFeedback, MomentumCorrection)
-OF_ADAM: tuple[type, ...] = (AdamCorrection,)
-OF_MUON: tuple[type, ...] = (MuonCorrection,)
-"""Kinds of memories that do these optimizers' work."""
+def judge(
+    configuration: Configuration, settings: Iterable[Mapping[str, Option]], *, is_forewarned: bool
+) -> None:
+    """Refuse or warn of an optimizer that was not handed over, by its groups' settings."""
+    memory = configuration.memory
+    if memory.counts_votes:
+        return  # votes know no size, so that momentum behind them is the optimizer's own affair
+    for each in settings:
+        habit = _momentum_in(each)
+        if memory.finishes and habit is not None:
+            raise InvalidOption(
+                f"the optimizer has {habit}, and the compressor's memory applies momentum already: "
+                "doubled momentum diverges; give the optimizer to the compressor, by its option "
+                "optimizer=, or use SGD without momentum"
+            )
+        if habit is None and not ADAPTIVE.isdisjoint(each):
+            habit = "steps that it adapts to the gradients"
+        if habit is not None and not is_forewarned:
+            return warn_of_rare_entries(configuration, habit)
+
+
+def _momentum_in(settings: Mapping[str, Option]) -> str | None:
+    if settings.get("momentum"):
+        return f"momentum {settings['momentum']}"
+    found = [name for name in ("betas", "beta_1") if name in settings]
+    return f"{found[0]} {settings[found[0]]}" if found else None
 
 
 def warn_of_rare_entries(configuration: Configuration, what: str) -> None:
@@ -92,16 +114,10 @@ def warn_of_rare_entries(configuration: Configuration, what: str) -> None:
     )
 
 
-LONG_RUN = 1_000_000
-"""A step behind any warm-up."""
-
-
 @dataclass(eq=False)
 class Rates:
-    """Reference rates by parameter group.
-
-    path : predicted rates by step and group, if ``is_foreseen``; or only the first rates
-    """
+    """Reference rates by parameter group.  ``path`` holds the predicted rates by step and group if
+    ``is_foreseen``, else only the first rates."""
 
     path: Sequence[Sequence[float]]
     is_foreseen: bool
@@ -117,8 +133,7 @@ class Rates:
                 )
 
     def pace(self, rate: float, group: int, step: int) -> Pace:
-        """Return the optimizer's present rate, at a tensor's completed steps, with its
-        reference."""
+        """Return the rate at a tensor's completed steps, with its reference."""
         if group >= len(self._references):  # added to the optimizer later
             return Pace(rate, rate, is_mean=False)
         if self.is_foreseen and not self._has_warned and self._is_off(rate, group, step):
@@ -150,10 +165,8 @@ class Rates:
 
 
 def first_rates(rates: Sequence[float], why: str | None) -> Rates:
-    """Return reference rates for a run whose rates are not known in advance.
-
-    why : the reason, for a warning; None if the rates are probably constant
-    """
+    """Return reference rates for a run whose rates are unknown; warn of the reason ``why``, None if
+    they are probably constant."""
     if why is not None:
         logger.warning(
             "the density follows the learning rate, whose mean over the run is not known in "
@@ -164,9 +177,13 @@ def first_rates(rates: Sequence[float], why: str | None) -> Rates:
     return Rates([rates], is_foreseen=False)
 
 
-def refuse_path(error: Exception, steps: int) -> NoReturn:
-    """Raise InvalidOption for a scheduler whose copy could not be stepped ``steps`` times."""
-    raise InvalidOption(
-        f"steps is {steps}, and a copy of the scheduler could not be stepped so often "
-        f"({type(error).__name__}: {error}): give the number of steps it was created for"
-    ) from error
+def foreseen(path: Callable[[int], Iterable[Sequence[float]]], steps: int) -> Rates:
+    """Return the rates that a copy of a scheduler gives; InvalidOption if it fails."""
+    try:
+        rates = list(path(steps))
+    except Exception as error:
+        raise InvalidOption(
+            f"steps is {steps}, and a copy of the scheduler could not be stepped so often "
+            f"({type(error).__name__}: {error}): give the number of steps it was created for"
+        ) from error
+    return Rates(rates, is_foreseen=True)

@@ -22,12 +22,7 @@ Part = TypeVar("Part")
 
 class Registry(Generic[Part]):
     """The classes of one kind of part, by id; a part is a frozen dataclass whose fields are its
-    options.
-
-    Parameters
-    ----------
-    kind : name of the kind, for errors
-    """
+    options."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -56,8 +51,7 @@ class Registry(Generic[Part]):
         return iter(self.ids())
 
     def get(self, id: str) -> type[Part]:
-        """Return the class with an id; UnknownName, with the nearest and all ids, if there is
-        none."""
+        """Return the class with an id; UnknownName, with the nearest and all ids, without one."""
         try:
             return self._classes[id]
         except (KeyError, TypeError):
@@ -74,25 +68,16 @@ class Registry(Generic[Part]):
         ------
         UnknownName : the id is unknown
         InvalidOption : an option is unknown or missing; the error lists the part's options
-
-        Examples
-        --------
-        >>> from hvd_sparse.registry import CODECS
-        >>> CODECS.create("golomb", values="float16")
-        Golomb(values='float16')
         """
         cls = cast(type, self.get(id))  # a dataclass, which the type does not express
         fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
-        unknown = sorted(set(options) - set(fields))
-        missing = sorted(
-            name
-            for name, field in fields.items()
+        wrong = [f"unknown option {name!r}" for name in sorted(set(options) - set(fields))]
+        wrong += [
+            f"option {name!r} is missing"
+            for name, field in sorted(fields.items())
             if name not in options and field.default is field.default_factory is dataclasses.MISSING
-        )
-        if unknown or missing:
-            wrong = [f"unknown option {name!r}" for name in unknown] + [
-                f"option {name!r} is missing" for name in missing
-            ]
+        ]
+        if wrong:
             raise InvalidOption(
                 f"{self.kind} {id!r}: {', '.join(wrong)}; its options: "
                 f"{', '.join(fields) or 'none'}"
@@ -109,7 +94,6 @@ class Registry(Generic[Part]):
 
         Examples
         --------
-        >>> from hvd_sparse.registry import SELECTORS
         >>> SELECTORS.resolve({"id": "topk", "density": 0.01})
         TopK(density=0.01)
         """
@@ -128,20 +112,13 @@ class Registry(Generic[Part]):
 
 def configuration(part: Any) -> dict[str, Any]:  # any kind of part, as JSON
     """Return a part as a JSON-serializable mapping, from which ``resolve`` makes an equal part."""
-    options = {
-        field.name: getattr(part, field.name) for field in dataclasses.fields(part) if field.init
-    }
-    return {
-        "id": part.id,
-        **{name: _plain(value) for name, value in options.items()},
-    }
-
-
-def _plain(value: Any) -> Any:  # an option of any kind
-    """Return an option's value for JSON, by its method ``plain`` if it has one."""
-    if isinstance(value, tuple):
-        return list(value)
-    return value.plain() if hasattr(value, "plain") else value
+    options = {"id": part.id}
+    for field in dataclasses.fields(part):
+        if field.init:
+            value = getattr(part, field.name)
+            value = list(value) if isinstance(value, tuple) else value
+            options[field.name] = value.plain() if hasattr(value, "plain") else value
+    return options
 
 
 def import_siblings(package: str, path: list[str]) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Union
+from typing import Any, NamedTuple, Union
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -18,6 +19,18 @@ INDEX_LIMIT = 2**32
 FLOATS = {"float16", "bfloat16", "float32", "float64"}
 """Supported dtypes of gradients; float16 and bfloat16 are accumulated in float32."""
 
+# Names for values without a type: users' objects, and those of untyped frameworks. They are checked
+# where they are used, and errors name their type.
+ProcessSet = Any  # one of Horovod's process sets
+GradScaler = Any  # the loss scaler: the framework's, or a callable that returns the scale
+Params = Any  # the tensors to compress, in the form that the frontend accepts
+Optimizer = Any  # an optimizer of the framework's, or Horovod's around it
+Option = Any  # a user's choice, before it is checked
+Context = Any  # that ``compress`` gives Horovod for ``decompress``
+Value = Any  # of a framework without types: a token, a variable, a frame's local
+Settings = dict[str, Any]  # names and values that an optimizer holds
+Report = dict[str, Any]  # a JSON-able mapping, for users to read
+State = Mapping[str, Any]  # a saved state or one of its tensors, before ``state_check`` checks it
 
 Memo = Union[None, float, list[float], Mapping[str, object]]
 """State of a part from one step of a tensor to the next, JSON-serializable for checkpoints."""
@@ -40,7 +53,6 @@ class Selection:
 
     @property
     def count(self) -> int:
-        """The number of selected entries."""
         return int(self.indices.size)
 
     def without_zeros(self) -> Selection:
@@ -58,7 +70,6 @@ class Selection:
 
     @classmethod
     def empty(cls, numel: int, dtype: DTypeLike = np.float32) -> Selection:
-        """Return a selection without entries."""
         return cls(np.empty(0, np.uint32), np.empty(0, dtype), numel)
 
 
@@ -66,15 +77,13 @@ class Selection:
 class TensorSpec:
     """The properties of a registered tensor, which must be equal on all ranks.
 
+    UnsupportedInput : the dtype is not supported, or the tensor has 2**32 or more entries
+
     Attributes
     ----------
     key : the tensor's stable name
     shape : its dimensions; () for a scalar
     dtype : name of the gradient's dtype, for example "float32"
-
-    Raises
-    ------
-    UnsupportedInput : the dtype is not supported, or the tensor has 2**32 or more entries
     """
 
     key: str
@@ -96,10 +105,7 @@ class TensorSpec:
     @cached_property
     def numel(self) -> int:
         """The number of entries."""
-        numel = 1
-        for dimension in self.shape:
-            numel *= int(dimension)
-        return numel
+        return math.prod(map(int, self.shape))
 
     @cached_property
     def accumulator(self) -> np.dtype:

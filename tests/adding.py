@@ -48,16 +48,16 @@ def _put(checkout: Path, words: str, block: Block) -> None:
         assert not path.exists()
         path.write_text(text, encoding="utf-8")
     elif text.startswith("# "):
-        path = checkout / re.search(r"a page, `(\S+?)`", words)[1]
+        path = checkout / re.search(r"a page\s+`(\S+?)`", words)[1]
         assert not path.exists()
         path.write_text(text, encoding="utf-8")
     elif text.startswith("|"):
-        path = checkout / re.search(r"in `(\S+?)` a line of the table", words)[1]
+        path = checkout / re.search(r"a row of the table in `(\S+?)`", words)[1]
         _insert(path, r"^\|[- |]+\|$", text)
     elif place := re.search(r"a line of `(\w+)` in `(\S+?)`", words):
         _insert(checkout / place[2], rf"^{place[1]}\b.*= [({{\[]$", text)
     else:
-        place = re.search(r"a method of its family, here `(\w+)` in `(\S+?)`", words)
+        place = re.search(r"a class method of `(\w+)` in `(\S+?)`", words)
         _add_to_class(checkout / place[2], place[1], text)
         name = re.search(r"Import `(\w+)` there", words)[1]
         module = _file_of_the_part().removesuffix(".py").replace("/", ".")

@@ -72,7 +72,6 @@ def blocks_of(text: str, page: str) -> list[Block]:
 
 
 def commands_of(block: Block) -> list[str]:
-    """Return the commands of a block, one a line, without what is said of them."""
     lines = [line.partition(" #")[0].strip() for line in block.text.splitlines()]
     return [line for line in lines if line]
 

@@ -18,7 +18,6 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
 
     def create(self, registry: Registry, **options: Any) -> Any:
-        """The part; a density is given to those that take one."""
         if "density" in options and "density" not in {
             f.name for f in fields(registry.get(self.id))
         }:

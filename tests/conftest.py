@@ -47,7 +47,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """Say which tests are taken, and which are not."""
     if takes_all(config):
         return "tests: all that are named"
     part = config.option.slice

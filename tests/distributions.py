@@ -71,9 +71,8 @@ def after_error_feedback(
 ) -> np.ndarray:
     """What the next step selects from, after many steps of exact top-k with error feedback.
 
-    Every entry has a scale of its own and a small drift, as weights have.  Gradients are taken at
-    random places of one long drawn vector, which is as good here as drawing them anew, and far
-    cheaper.
+    Every entry has a scale of its own and a small drift.  Gradients are taken at random places of
+    one long drawn vector, which is cheaper than drawing them anew.
     """
     rng = np.random.default_rng(7)
     count = int(numel * density)

@@ -36,7 +36,6 @@ def make_image_folder(folder: Path, images: int = 8, size: tuple[int, int] = (60
 
 
 def make_penn_treebank(folder: Path, lines: int = 120) -> None:
-    """Write texts in which every word tells the next one."""
     folder.mkdir(parents=True, exist_ok=True)
     words = [f"word{number}" for number in range(20)]
     for part, count in (("train", lines), ("valid", lines // 3), ("test", lines // 3)):

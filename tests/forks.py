@@ -41,7 +41,6 @@ def run_worker(
 
 
 def interpreted() -> dict[str, str]:
-    """Return the environment of workers that have Triton's interpreter."""
     return {**with_triton(), **ON_THE_CPU, "TRITON_INTERPRET": "1"}
 
 

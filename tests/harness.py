@@ -41,15 +41,8 @@ FRAMEWORKS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a launch.
-
-    Attributes
-    ----------
-    code : the launcher's exit code, None if it had to be killed
-    results : what each rank reported, by rank; None for a rank that reported nothing
-    output : everything printed
-    stacks : of the processes that died of a signal, or that had to be killed
-    """
+    """What became of a launch: the exit code, or None of one that was killed; what each rank
+    reported; what was printed; and the stacks of processes that died of a signal or were killed."""
 
     code: int | None
     results: list[Any]
@@ -57,7 +50,6 @@ class Outcome:
     stacks: str
 
     def check(self) -> list[Any]:
-        """The results of a launch that must have worked on every rank."""
         assert self.code == 0, self.end
         assert None not in self.results, f"a rank reported nothing\n{self.end}"
         return self.results
@@ -69,10 +61,8 @@ class Outcome:
 
 
 def slow(seconds: float) -> float:
-    """Return a time that on a busy machine, or a slower one, is as much longer as work takes there.
-
-    In a rank of a launch it is the same on all ranks: measured before the launch.
-    """
+    """Return a time that is as much longer as work takes on a busy machine; the same on all ranks,
+    as it is measured before a launch."""
     return seconds * float(os.environ.get(SLOWNESS) or _slowness())
 
 
@@ -91,18 +81,13 @@ def launch(
     worker: str, ranks: int, controller: str, *arguments: str, limit_s: float = LIMIT_S
 ) -> Outcome:
     """Run ``tests/<worker>`` on ``ranks`` processes under "mpi" (mpirun), "gloo" (horovodrun) or
-    "torchrun".
-
-    The test is left out where Horovod was built without what the worker's name or the controller
-    says.
-    """
+    "torchrun"; left out where Horovod was built without what the worker's name or that says."""
     _require_framework(" ".join((Path(worker).name, *arguments[:1])))
     return _run(_launcher(ranks, controller), ranks, *_script(worker), *arguments, limit_s=limit_s)
 
 
 def launch_example(script: str, ranks: int, controller: str, *arguments: str) -> Outcome:
-    """Run ``examples/<script>`` on that many processes; it reports nothing, and writes what it is
-    told to."""
+    """Run ``examples/<script>``, which reports nothing."""
     _require_framework(script)
     program = (sys.executable, str(ROOT / "examples" / script))
     return _run(_launcher(ranks, controller), ranks, *program, *arguments)
@@ -119,7 +104,7 @@ def launch_elastic(
     """Run a worker on one process a host, as long as there are ``min_ranks``; a host comes back
     after its process died.
 
-    hosts : names of this machine, for instance localhost, 127.0.0.1 and its own
+    hosts : names of this machine
     silence_s : after which a rank is given up; a new worker must start in less, or Horovod aborts
         those that wait for it
     """
@@ -183,7 +168,6 @@ def write_stacks(folder: Path) -> None:
 
 
 def read_stacks(folder: Path) -> str:
-    """Return what the processes of a launch wrote about where their threads were."""
     written = {path.stem: path.read_text(errors="replace") for path in folder.glob("*.stacks")}
     return "\n".join(f"== stacks of {name}\n{text}" for name, text in written.items() if text)
 
@@ -246,7 +230,6 @@ def _require(part: str) -> None:
 
 
 def _require_framework(name: str) -> None:
-    """Leave the test out where Horovod was built without what a script's name says."""
     for word, part in FRAMEWORKS.items():
         if word in name:
             _require(part)
@@ -268,7 +251,6 @@ def _launcher(ranks: int, controller: str) -> list[str]:
 
 
 def launch_environment() -> dict[str, str]:
-    """Return the variables that all processes of a launch have beside this one's."""
     threads = dict.fromkeys(
         ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "OPENBLAS_NUM_THREADS"), "1"
     )

@@ -58,7 +58,6 @@ def horovod_parts() -> frozenset[str]:
 
 
 def has_triton() -> bool:
-    """Return whether a process in ``with_triton``'s environment can load triton and torch."""
     return is_installed("torch") and (is_installed("triton") or APART.is_dir())
 
 
@@ -75,7 +74,6 @@ def python_path(*more: Path) -> dict[str, str]:
 
 
 def missing() -> list[str]:
-    """Return the packages that are not installed."""
     found = {package for package in NEEDED if is_installed(package)}
     found |= {f"{part} in horovod" for part in horovod_parts()}
     if APART.is_dir():
@@ -86,6 +84,5 @@ def missing() -> list[str]:
 
 
 def left_out() -> str:
-    """Return what does not run here, and why, as one line; empty where everything runs."""
     parts = (f"{NEEDED[package]} ({package} is not installed)" for package in missing())
     return ", ".join(parts)

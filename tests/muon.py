@@ -89,7 +89,6 @@ def move_by_adam(parameter: torch.Tensor, state: Any, group: dict[str, Any]) -> 
 
 
 def paired(parameters: Iterable[torch.Tensor], **of_matrices: Any) -> SingleDeviceMuonWithAuxAdam:
-    """Matrices by Muon, all else by Adam."""
     both: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
     for parameter in parameters:
         both[parameter.ndim > 1].append(parameter)

@@ -1,8 +1,4 @@
-"""Real accumulated gradients, recorded by ``scripts/record_gradients.py``; plain numpy.
-
->>> for vector in recorded(model="lstm", step=300):
-...     check(selector, vector.values)
-"""
+"""Real accumulated gradients, recorded by ``scripts/record_gradients.py``; plain numpy."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ ranks sent, added up in rank order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,6 +64,30 @@ class Plan:
         return [int(size) for size in self._draw(5).integers(2, 5, segments)]
 
 
+def check_steps(
+    plan: Plan,
+    steps: Iterable[int],
+    reduce: Callable[[int], Arrays],
+    residuals: Callable[[], Arrays],
+    gather: Callable[[Any], list[Any]],
+    *,
+    average: bool,
+    between: int = 1,
+) -> int:
+    """Take steps, and look at each so manyth on every rank, so that all end with an error; return
+    how many were looked at."""
+    checks = 0
+    for step in steps:
+        is_checked = step % between == 0
+        before = residuals() if is_checked else {}
+        result = reduce(step)
+        if is_checked:
+            columns = zip(*gather((before, residuals(), result)))
+            check_step(plan, step, *columns, average=average)
+            checks += 1
+    return checks
+
+
 def check_step(
     plan: Plan,
     step: int,
@@ -102,8 +126,12 @@ def check_step(
         )
 
 
-def check_redistribution(old: Sequence[Arrays], new: Sequence[Arrays], *, average: bool) -> None:
-    """The optimizer is owed the same; to a rounding to float32 of each entry."""
+def check_redistribution(states: Sequence[Any], new: Sequence[Arrays], *, average: bool) -> None:
+    """The optimizer is owed the same; to a rounding to float32 of each entry.
+
+    states : of the compressors of all ranks of the old world
+    """
+    old = [{k: t["arrays"]["residual"] for k, t in each["tensors"].items()} for each in states]
     for key in SHAPES:
         sums = [
             sum(np.asarray(r[key], np.float64) for r in ranks) / (len(ranks) if average else 1)

@@ -26,11 +26,9 @@ SHORT_ON_RANKS = {
     "test_ddp.py",
     "test_elastic.py",
     "test_faults.py",
-    "test_keras3.py",
     "test_methods.py",
     "test_production.py",
-    "test_real_exchanges.py",
-    "test_tensorflow_optimizers.py",
+    "test_tensorflow_keras.py",
     "test_tensorflow_training.py",
     "test_torch_input.py",
     "test_torch_optimizers.py",
@@ -57,7 +55,6 @@ def folder_of(path: Path) -> str:
 
 
 def world_of(item: pytest.Item) -> tuple[int, str] | None:
-    """Return ranks and controller of the launch that a test belongs to, by its parameters."""
     parameters: Mapping[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
     for value in parameters.values():
         match value:
@@ -77,10 +74,7 @@ def unit_of(item: pytest.Item) -> str:
 
 
 class Slice:
-    """The K-th of N parts of what the short run leaves out.
-
-    A test's part depends on its name alone, so that new tests move no others.
-    """
+    """The K-th of N parts of what the short run leaves out; a test's depends on its name alone."""
 
     def __init__(self, text: str) -> None:
         found = re.fullmatch(r"(\d+)/([1-9]\d*)", text)

@@ -16,7 +16,6 @@ QUICK_TIMES, QUICK_RULES = 0.02, ("dense", "ours/600", "powersgd/1")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this bench."""
     parser.epilog = (
         f"Runs that DIR/{STORE} has are not made again: where it was stopped it goes on, the most "
         "wanted run first."
@@ -26,7 +25,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Make the runs that are not there yet, one after the other; write the page."""
     options.output.mkdir(parents=True, exist_ok=True)
     path = options.output / STORE
     until = time.monotonic() + 60 * options.minutes if options.minutes else None
@@ -51,6 +49,5 @@ def _make(wanted: Run) -> dict[str, Any]:
 
 
 def _quick_run(results: Results) -> Run | None:
-    """Return the next of a few runs of a few steps."""
     lines = lines_of("gpt", "adamw", QUICK_RULES, QUICK_TIMES)
     return next((one for line in lines if (one := Run(line, 0.004, 0)) not in results), None)

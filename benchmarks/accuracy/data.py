@@ -30,19 +30,11 @@ class Data(Protocol):
         """Return the mean loss of some examples."""
 
     def score(self, network: nn.Module, part: float = 1.0) -> float:
-        """Return what is reported of a network, on data that it was not trained on.
-
-        part : of that data, for points of a curve
-        """
+        """Return the score on held-out data, or on this part of it."""
 
 
 class Images:
-    """Images with labels, of which every epoch sees a permutation.  Scored by test accuracy in %.
-
-    Parameters
-    ----------
-    train, test : images and labels
-    """
+    """Images with labels; every epoch sees a permutation.  Scored by test accuracy in %."""
 
     def __init__(
         self, train: tuple[torch.Tensor, torch.Tensor], test: tuple[torch.Tensor, torch.Tensor]
@@ -69,28 +61,28 @@ class Images:
 
 
 class Text:
-    """Text, of which every step draws windows.  Scored by the loss in nats a character.
+    """Text as codes, of which every step draws windows.  Scored by the next code's loss in nats.
 
     Parameters
     ----------
-    text : of which the last twentieth is held out
+    codes : int64, of which the last twentieth is held out
+    window : codes that a network sees at a time
     """
 
-    def __init__(self, text: str) -> None:
-        self.alphabet = sorted(set(text))
-        codes = np.zeros(ord(self.alphabet[-1]) + 1, np.int64)
-        codes[[ord(character) for character in self.alphabet]] = np.arange(len(self.alphabet))
-        whole = torch.from_numpy(codes[np.frombuffer(text.encode("utf-32-le"), np.uint32)])
+    def __init__(self, codes: np.ndarray, window: int) -> None:
+        self.symbols = int(codes.max()) + 1
+        self._window = torch.arange(window + 1)
+        whole = torch.from_numpy(codes)
         self._train, held = whole[: -(len(whole) // 20)], whole[-(len(whole) // 20) :]
-        first = torch.linspace(0, len(held) - WINDOW - 1, HELD_OUT).long()
-        self._held = held[first[:, None] + torch.arange(WINDOW + 1)]
+        first = torch.linspace(0, len(held) - window - 1, HELD_OUT).long()
+        self._held = held[first[:, None] + self._window]
 
     def draw(self, seed: int, step: int, size: int) -> torch.Tensor:
         drawn = torch.Generator().manual_seed(1_000_003 * seed + step)
-        return torch.randint(len(self._train) - WINDOW, (size,), generator=drawn)
+        return torch.randint(len(self._train) - len(self._window) + 1, (size,), generator=drawn)
 
     def loss(self, network: nn.Module, chosen: torch.Tensor) -> torch.Tensor:
-        return _loss_of(network, self._train[chosen[:, None] + torch.arange(WINDOW + 1)])
+        return _loss_of(network, self._train[chosen[:, None] + self._window])
 
     @torch.no_grad()
     def score(self, network: nn.Module, part: float = 1.0) -> float:
@@ -99,7 +91,6 @@ class Text:
 
 
 def _loss_of(network: nn.Module, windows: torch.Tensor) -> torch.Tensor:
-    """Return the mean loss of every character but the first."""
     guesses = network(windows[:, :-1])
     return nn.functional.cross_entropy(guesses.flatten(0, 1), windows[:, 1:].flatten())
 
@@ -160,4 +151,5 @@ def bible() -> str:
 @cache
 def scripture() -> Text:
     """Load the King James Bible as characters."""
-    return Text(bible())
+    letters = np.frombuffer(bible().encode("utf-32-le"), np.uint32)
+    return Text(np.unique(letters, return_inverse=True)[1].astype(np.int64), WINDOW)

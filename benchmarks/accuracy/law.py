@@ -23,12 +23,10 @@ class Law:
     rest: float
 
     def gap(self, times: float) -> float:
-        """Return the gap of a run in which an entry is sent so many times."""
         return float(self.scale * np.exp(-times / self.reach) + self.rest)
 
 
 def times_sent(line: Line) -> float:
-    """Return density times steps of a line of ours."""
     _, *told = line.rule.split("/")
     if not told:
         return density_for(line.steps) * line.steps
@@ -38,10 +36,7 @@ def times_sent(line: Line) -> float:
 
 
 def fit(points: Sequence[tuple[float, float]]) -> Law:
-    """Return the law of least squares.
-
-    points : times sent, and gap; three or more
-    """
+    """Return the law of least squares through three or more pairs of times sent and gap."""
     times, gaps = np.array(points).T
     best = None
     for reach in np.geomspace(0.2, 20.0, 200):

@@ -10,14 +10,7 @@ from torch import nn
 
 
 class SingleDeviceMuonWithAuxAdam(torch.optim.Optimizer):
-    """Muon and Adam in one, with the name and the options that the package knows (Jordan, 2024).
-
-    Parameters
-    ----------
-    network : its matrices in "blocks" are Muon's
-    rate : of Adam; Muon's is twice as large, which moves a square matrix of 64 as far
-    decay : of weights
-    """
+    """Muon for matrices in "blocks", at twice the rate, and Adam; as the package knows it."""
 
     MOMENTUM, COEFFICIENTS, ITERATIONS = 0.95, (3.4445, -4.7750, 2.0315), 5
 

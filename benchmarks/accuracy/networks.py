@@ -29,23 +29,19 @@ def fashion_network() -> nn.Module:
     )  # fmt: skip
 
 
-class CharacterLSTM(nn.Module):
-    """Guess every next character by an LSTM of 192 units: 222,816 parameters."""
-
-    def __init__(self, width: int = 64, units: int = 192) -> None:
+class TextLSTM(nn.Module):
+    def __init__(self, symbols: int = CHARACTERS, width: int = 64, units: int = 192) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(CHARACTERS, width)
+        self.embedding = nn.Embedding(symbols, width)
         self.lstm = nn.LSTM(width, units, batch_first=True)
-        self.head = nn.Linear(units, CHARACTERS)
+        self.head = nn.Linear(units, symbols)
 
-    def forward(self, characters: torch.Tensor) -> torch.Tensor:
-        guesses: torch.Tensor = self.head(self.lstm(self.embedding(characters))[0])
+    def forward(self, text: torch.Tensor) -> torch.Tensor:
+        guesses: torch.Tensor = self.head(self.lstm(self.embedding(text))[0])
         return guesses
 
 
 class Block(nn.Module):
-    """Attention to what came before, and two layers; each added to its input."""
-
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
@@ -68,8 +64,6 @@ class Block(nn.Module):
 
 
 class SmallGPT(nn.Module):
-    """Guess every next character by two blocks of four heads, 64 wide: 116,576 parameters."""
-
     def __init__(self, width: int = 64, blocks: int = 2, heads: int = 4) -> None:
         super().__init__()
         self.characters = nn.Embedding(CHARACTERS, width)

@@ -51,8 +51,6 @@ class Arrived:
 
 
 class Simulated(Methods):
-    """The named methods, of which the configuration, the optimizer and its rates are wanted."""
-
     has_begun = True
     results = Arrived()
     configuration: Any
@@ -81,18 +79,7 @@ class Simulated(Methods):
 
 
 class Ours(Dense):
-    """Sessions of all workers.
-
-    Parameters
-    ----------
-    network, optimizer, workers : as in ``Dense``; the optimizer is changed where it is handed over
-    method : a named method, as it is spelled
-    options : of it
-
-    Attributes
-    ----------
-    work_s : processor time of all workers' steps
-    """
+    """Sessions of all workers; ``work_s`` is the processor time of their steps."""
 
     def __init__(
         self,
@@ -153,7 +140,7 @@ class Ours(Dense):
         return sum(losses) / self.workers
 
     def finish(self) -> None:
-        """Count what the first worker has sent."""
+        """Count the bytes of the first worker."""
         step = self.sessions[0].step
         report = step.stats.report(None)
         tensors = report["tensors"]
@@ -169,12 +156,7 @@ class Ours(Dense):
 
 @cache
 def density_of(part: float, numels: tuple[int, ...], points: int = 60) -> float:
-    """Return the mean density along a cosine at which signs with one mean take a part of float32.
-
-    part : in (0, 1), of 4 bytes an entry
-    numels : of the tensors
-    points : of the cosine
-    """
+    """Return the mean density along a cosine at which ``sign_mean`` takes a part of float32."""
     codec, waves = (
         SignMean(),
         [1 + math.cos(math.pi * (point + 0.5) / points) for point in range(points)],

@@ -87,7 +87,6 @@ The runs are short: nothing has converged, and a line that is better than dense 
 
 
 def write_page(folder: Path, results: Results) -> None:
-    """Write accuracy.md."""
     parts = [INTRODUCTION, _goals(results)]
     for pair in (*PAIRS, *SHORTER):
         parts.append(_section(lines_of(*pair, rules_of(*pair)), results))
@@ -96,7 +95,6 @@ def write_page(folder: Path, results: Results) -> None:
 
 
 def _goals(results: Results) -> str:
-    """Return whether ours is as good as dense at 1/600, and what else is better than ours."""
     header = ["task", "optimizer", "1/600: worse by", "", "told the steps alone: worse by", "bytes"]
     table, better = [], []
     for task, optimizer in (*PAIRS, *SHORTER):
@@ -132,7 +130,6 @@ def _goals(results: Results) -> str:
 
 
 def _section(lines: list[Line], results: Results) -> str:
-    """Return the table of a task and an optimizer; of lines without a run, that they have none."""
     first = lines[0]
     task = TASKS[first.task]
     score = "perplexity" if task.is_text else "accuracy"
@@ -171,7 +168,6 @@ def _bytes(row: Row) -> str:
 
 
 def _difference(row: Row | None) -> str:
-    """Return by how much a row is worse, with its standard error where that is known."""
     if row is None:
         return "not run"
     if row.difference is None:
@@ -181,7 +177,6 @@ def _difference(row: Row | None) -> str:
 
 
 def _diverged(results: Results) -> str:
-    """Return the runs that diverged at a rate at which dense does not."""
     found = []
     for run, told in sorted(results.items()):
         beside = results.get(replace(run, line=replace(run.line, rule="dense")), {})
@@ -193,7 +188,6 @@ def _diverged(results: Results) -> str:
 
 
 def _law(results: Results) -> str:
-    """Return the gap by how often an entry is sent: fitted on some lines, judged on others."""
     fitted = [line for line in lines_of(*FITTED, rules_of(*FITTED)) if is_ours(line)]
     others = [line for pair in PAIRS[:2] for line in other_steps(*pair) if is_ours(line)]
     for task, optimizer in (pair for pair in PAIRS if pair != FITTED):
@@ -232,7 +226,6 @@ def _has_gap(row: Row | None) -> bool:
 
 
 def _real_ranks(results: Results) -> str:
-    """Return short runs on real ranks, each beside the simulated one."""
     table = []
     for run in samples():
         real = results.get(Run(run.line, run.rate, run.seed, is_real=True), {}).get("score")

@@ -39,44 +39,35 @@ SAMPLE_STEPS = 120
 
 
 def lines_of(task: str, optimizer: str, rules: tuple[str, ...], times: float = 1.0) -> list[Line]:
-    """Return lines of the task's steps, or of so many times as many."""
     return [Line(task, optimizer, rule, round(times * TASKS[task].steps)) for rule in rules]
 
 
 def rules_of(task: str, optimizer: str) -> tuple[str, ...]:
-    """Return the rules that are run with a task and an optimizer."""
     if (task, optimizer) in SHORTER:
         return SHORTER[task, optimizer]
     return KEY + REST + (OF_ADAM if optimizer == "adamw" else OF_SGD)
 
 
 def all_lines() -> list[Line]:
-    """Return every line of the page."""
     lines = [line for pair in (*PAIRS, *SHORTER) for line in lines_of(*pair, rules_of(*pair))]
     return lines + [line for pair in PAIRS[:2] for line in other_steps(*pair)]
 
 
 def other_steps(task: str, optimizer: str) -> list[Line]:
-    """Return lines of half and of twice a task's steps."""
     return [line for times in (0.5, 2.0) for line in lines_of(task, optimizer, LAW, times)]
 
 
 def samples() -> list[Run]:
-    """Return short runs that are made by real ranks, too."""
     lines = [Line(*pair, rule, SAMPLE_STEPS) for pair in PAIRS[:2] for rule in (OURS, "dgc")]
     return [Run(line, rates_of(line)[REACH], 0) for line in lines]
 
 
 def next_run(results: Results) -> Run | None:
-    """Return the run that is wanted most of those that are not there; None where all are."""
     return next((run for run in _ordered(results) if run not in results), None)
 
 
 def _ordered(results: Results) -> Iterator[Run]:
-    """Yield runs in the order in which they are wanted.
-
-    A search ends at a run that is not there, so no more than the first of those counts.
-    """
+    """Yield runs, the most wanted first; a search ends at a run that is not there."""
     key = [line for pair in PAIRS[:2] for line in lines_of(*pair, KEY)]
     judged = [line for line in key if line.rule in KEY[:3]]
     yield from _first_of(key)
@@ -97,7 +88,6 @@ def _ordered(results: Results) -> Iterator[Run]:
 
 
 def _first_of(lines: list[Line]) -> list[Run]:
-    """Return each line's run at the middle rate."""
     return [Run(line, rates_of(line)[REACH], 0) for line in lines]
 
 
@@ -124,7 +114,6 @@ def search(line: Line, results: Results) -> Iterator[Run]:
 
 
 def is_searched(line: Line, results: Results) -> bool:
-    """Tell whether a line's search has come to its end."""
     return all(run in results for run in _so_far(line, results))
 
 
@@ -137,13 +126,11 @@ def _so_far(line: Line, results: Results) -> Iterator[Run]:
 
 
 def seeds_of(line: Line, results: Results) -> Iterator[Run]:
-    """Yield the runs of all seeds at the best rate."""
     for seed in range(1, SEEDS):
         yield Run(line, best_rate(line, results), seed)
 
 
 def best_rate(line: Line, results: Results) -> float:
-    """Return the rate with which the first seed ended best."""
     tried = {rate: results.get(Run(line, rate, 0)) for rate in rates_of(line)}
     return best_of({rate: told["score"] for rate, told in tried.items() if told}, line)
 

@@ -37,7 +37,6 @@ class Ranks(Dense):
 
 
 def on_real_ranks(run: Run) -> dict[str, Any]:
-    """Train by Horovod; return the result of the first rank."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "result.json"
         launcher = [str(Path(sys.executable).parent / "horovodrun"), "--gloo"]
@@ -63,7 +62,6 @@ def on_real_ranks(run: Run) -> dict[str, Any]:
 
 
 def rank_main() -> None:
-    """Be a real rank.  Arguments: the run, and where its result goes."""
     parser = argparse.ArgumentParser()
     parser.add_argument("run", type=json.loads)
     parser.add_argument("path", type=Path)

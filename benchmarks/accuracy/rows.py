@@ -19,27 +19,18 @@ perplexity."""
 
 @dataclass(frozen=True)
 class Row:
-    """A line at its best rate.
-
-    Attributes
-    ----------
-    is_searched : the rates on both sides of it were tried
-    scores : by seed; accuracies in %, or losses in nats a character; None for what diverged
-    worse : of the seeds that dense has, too: points of accuracy, or % of perplexity, less than
-        dense's same seed
-    part : bytes of the compressed tensors, as a part of float32's
-    """
+    """A line at its best rate."""
 
     line: Line
     rate: float
-    is_searched: bool
-    scores: tuple[float | None, ...]
-    worse: tuple[float, ...]
-    part: float
+    is_searched: bool  # the rates on both sides were tried
+    scores: tuple[float | None, ...]  # by seed, in % or nats; None for what diverged
+    worse: tuple[float, ...]  # than dense's same seed: points, or % of perplexity
+    part: float  # of the bytes of float32
 
     @property
     def mean(self) -> float | None:
-        """Return the mean score, of texts the perplexity of the mean loss; None if one diverged."""
+        """The mean score, of texts the perplexity of the mean loss; None if a seed diverged."""
         known = [score for score in self.scores if score is not None]
         if len(known) < len(self.scores):
             return None
@@ -48,19 +39,16 @@ class Row:
 
     @property
     def difference(self) -> float | None:
-        """Return the mean by which it is worse; None where nothing is beside it."""
         return float(np.mean(self.worse)) if self.worse else None
 
     @property
     def error(self) -> float | None:
-        """Return the standard error of the difference; None for fewer than two seeds."""
         if len(self.worse) < 2:
             return None
         return float(np.std(self.worse, ddof=1) / math.sqrt(len(self.worse)))
 
 
 def row_of(line: Line, results: Results) -> Row | None:
-    """Return the row of a line; None where it has no run."""
     if not any(run.line == line for run in results):
         return None
     rate = best_rate(line, results)
@@ -77,7 +65,6 @@ def row_of(line: Line, results: Results) -> Row | None:
 
 
 def _worse(line: Line, scores: dict[int, float | None], results: Results) -> tuple[float, ...]:
-    """Return by how much each seed is worse than dense's same seed."""
     dense = replace(line, rule="dense")
     if line == dense or not any(run.line == dense for run in results):
         return ()
@@ -93,7 +80,6 @@ def _worse(line: Line, scores: dict[int, float | None], results: Results) -> tup
 
 
 def verdict_of(row: Row) -> str:
-    """Return whether a row is as good as dense, or by how much it misses that."""
     if row.difference is None or row.error is None or len(row.worse) < SEEDS:
         return f"not judged: {len(row.worse)} of {SEEDS} seeds"
     limit = max(row.error, PERCENT if TASKS[row.line.task].is_text else POINTS)
@@ -102,12 +88,7 @@ def verdict_of(row: Row) -> str:
 
 
 def ahead_of_ours(rows: list[Row]) -> list[tuple[Row, Row]]:
-    """Return rules that are better than ours at no more bytes, each with our line beside it.
-
-    That is the best of our lines that send no more than the rule, but for 2 %.
-
-    rows : of one task and optimizer
-    """
+    """Return rules better than the best of our lines that send no more, each with that line."""
     judged = [(row, row.difference) for row in rows if row.difference is not None]
     found = []
     for row, difference in judged:
@@ -124,5 +105,4 @@ def ahead_of_ours(rows: list[Row]) -> list[tuple[Row, Row]]:
 
 
 def is_ours(line: Line) -> bool:
-    """Tell whether a line is the package's own."""
     return line.rule.partition("/")[0] == "ours"

@@ -23,19 +23,11 @@ Gradients = Callable[[torch.Tensor], tuple[list[torch.Tensor], float]]
 
 
 def is_compressed(tensor: torch.Tensor) -> bool:
-    """Tell whether rules compress a parameter."""
     return tensor.dim() > 1 and tensor.numel() >= LEAST_NUMEL
 
 
 class Dense:
-    """Gradients of all examples, as they are.  Base of the rules that reduce gradients, and leave
-    the rest to the optimizer.
-
-    Parameters
-    ----------
-    network, optimizer : that are trained
-    workers : who share the examples of a step
-    """
+    """Gradients of all examples, as they are; base of the rules that reduce gradients alone."""
 
     def __init__(self, network: nn.Module, optimizer: torch.optim.Optimizer, workers: int) -> None:
         self.network, self.optimizer = network, optimizer
@@ -58,15 +50,11 @@ class Dense:
         return sum(loss for _, loss in each) / self.workers
 
     def reduce(self, position: int, found: torch.Tensor) -> torch.Tensor | None:
-        """Return what the optimizer is given of a compressed tensor; None where the rule moves it.
-
-        found : gradients of all workers, [workers, *shape]
-        """
+        """Reduce [workers, *shape] for the optimizer; None where the rule moves the tensor."""
         self.entry_bytes += 4 * found[0].numel()
         return found.mean(0)
 
     def update(self) -> None:
-        """Move the parameters, their reduced gradients being there."""
         self.optimizer.step()
 
     def finish(self) -> None:
@@ -74,8 +62,6 @@ class Dense:
 
 
 class Fp16(Dense):
-    """Half-precision sums, as ``hvd.Compression.fp16`` makes them."""
-
     def reduce(self, position: int, found: torch.Tensor) -> torch.Tensor:
         self.entry_bytes += 2 * found[0].numel()
         total = found[0].half()
@@ -111,20 +97,12 @@ class PowerSGD(Dense):
 
 
 class OneBitAdam(Dense):
-    """Adam, then its momentum in signs over a frozen second moment (Tang et al., 2021).
-
-    The second moment is that of Adam's bias correction when it is frozen; the warm-up is a fifth of
-    the run, within what the paper takes.
-    """
+    """Adam, then its momentum in signs over a frozen second moment (Tang et al., 2021)."""
 
     WARMUP = 0.2
 
     def __init__(
-        self,
-        network: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        workers: int,
-        steps: int,
+        self, network: nn.Module, optimizer: torch.optim.Optimizer, workers: int, steps: int
     ) -> None:
         super().__init__(network, optimizer, workers)
         self._warmup = max(1, round(self.WARMUP * steps))
@@ -304,7 +282,6 @@ class DeMo(Dense):
 
 
 def largest_divisor(number: int, limit: int) -> int:
-    """Return the largest divisor up to a limit."""
     return max(each for each in range(1, min(number, limit) + 1) if number % each == 0)
 
 

@@ -13,12 +13,10 @@ Results = dict[Run, dict[str, Any]]
 
 
 def key_of(run: Run) -> str:
-    """Return a run as JSON."""
     return json.dumps(_described(run))
 
 
 def run_of(row: dict[str, Any]) -> tuple[Run, dict[str, Any]]:
-    """Return the run that a row is of, and what else it has."""
     told = dict(row)
     line = Line(told.pop("task"), told.pop("optimizer"), told.pop("rule"), told.pop("steps"))
     run = Run(line, told.pop("rate"), told.pop("seed"), told.pop("is_real", False))
@@ -26,13 +24,11 @@ def run_of(row: dict[str, Any]) -> tuple[Run, dict[str, Any]]:
 
 
 def read_results(path: Path) -> Results:
-    """Return what a file has; nothing where it is not there."""
     texts = path.read_text().splitlines() if path.exists() else []
     return dict(run_of(json.loads(text)) for text in texts)
 
 
 def add_result(path: Path, run: Run, result: dict[str, Any]) -> None:
-    """Append a result."""
     with path.open("a") as file:
         file.write(json.dumps({**_described(run), **result}) + "\n")
 

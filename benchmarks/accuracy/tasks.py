@@ -19,27 +19,16 @@ WORKERS = 4
 
 @dataclass(frozen=True)
 class Task:
-    """One thing to learn.
-
-    Attributes
-    ----------
-    title, words : what it is called, and what is learnt by which network
-    load : its data
-    network : a new one, by torch's seed
-    batch : examples a step, which all workers share: dense is one training for any number of them
-    steps : of a run
-    rates : by optimizer, the middle of a ladder of doubling learning rates
-    is_text : scored by a loss, lower is better; else by accuracy
-    """
+    """One thing to learn."""
 
     title: str
     words: str
     load: Callable[[], data.Data]
     network: Callable[[], nn.Module]
-    batch: int
+    batch: int  # examples a step, of all workers together
     steps: int
-    rates: dict[str, float]
-    is_text: bool = True
+    rates: dict[str, float]  # by optimizer, the middle of a ladder
+    is_text: bool = True  # scored by a loss; else by accuracy
 
 
 TASKS = {
@@ -55,7 +44,7 @@ TASKS = {
     ),
     "lstm": Task(
         "LSTM", "The same text; one layer of 192 units",
-        data.scripture, networks.CharacterLSTM, 16, 1200, {"adamw": 0.008, "momentum": 1.0},
+        data.scripture, networks.TextLSTM, 16, 1200, {"adamw": 0.008, "momentum": 1.0},
     ),
     "digits": Task(
         "Digits", "scikit-learn's digits; two convolutions and two layers",
@@ -69,7 +58,6 @@ TASKS = {
 
 
 def make_optimizer(name: str, network: nn.Module, rate: float) -> torch.optim.Optimizer:
-    """Return an optimizer by its name."""
     if name == "muon":
         return SingleDeviceMuonWithAuxAdam(network, rate, WEIGHT_DECAY)
     if name == "adamw":

@@ -24,28 +24,16 @@ PART = 0.25
 
 @dataclass(frozen=True, order=True)
 class Line:
-    """A training without its learning rate and seed.
-
-    Attributes
-    ----------
-    rule : a key of ``NAMED`` or ``RULES``, with what it is told behind slashes, as in "ours/600"
-    """
+    """A training without its learning rate and seed."""
 
     task: str
     optimizer: str
-    rule: str
+    rule: str  # of NAMED or RULES, with what it is told behind slashes
     steps: int
 
 
 @dataclass(frozen=True, order=True)
 class Run:
-    """A line with its learning rate and seed.
-
-    Attributes
-    ----------
-    is_real : by ranks of this machine, and not by simulated workers
-    """
-
     line: Line
     rate: float
     seed: int
@@ -53,13 +41,6 @@ class Run:
 
 
 class Training:
-    """A network, what trains it, and its data.
-
-    Parameters
-    ----------
-    task, optimizer, rate, steps, seed : of the run
-    """
-
     def __init__(self, task: Task, optimizer: str, rate: float, steps: int, seed: int) -> None:
         torch.set_num_threads(1)
         self.task, self.steps, self.seed = task, steps, seed
@@ -72,34 +53,19 @@ class Training:
 
     @property
     def compressed(self) -> tuple[int, ...]:
-        """Return the numbers of entries of the tensors that rules compress."""
         return tuple(p.numel() for p in self.network.parameters() if rules.is_compressed(p))
 
     def of(self, kind: Callable[..., rules.Dense], *told: Any, workers: int = WORKERS) -> Any:
-        """Return a rule for this network and optimizer."""
         return kind(self.network, self.optimizer, workers, *told)
 
     def gradients(self, chosen: torch.Tensor) -> tuple[list[torch.Tensor], float]:
-        """Return the gradients and the loss of some examples."""
         self.network.zero_grad()
         loss = self.data.loss(self.network, chosen)
         loss.backward()  # type: ignore[no-untyped-call]
         return [p.grad for p in self.network.parameters() if p.grad is not None], loss.item()
 
     def run(self, rule: rules.Dense, points: int = 0) -> dict[str, Any]:
-        """Train, at a rate that falls to 0 along a cosine; return what is reported, JSON-able.
-
-        points : of a learning curve
-
-        Returns
-        -------
-        dict
-            score : accuracy in %, or the loss in nats a character, on data that was not trained on;
-            None where the training diverged
-            loss : the mean of the last tenth of the steps
-            bytes : a step, that one worker sends of the compressed tensors, without headers
-            part : of what float32 takes
-        """
+        """Train at a rate that falls to 0 along a cosine; return what is reported, JSON-able."""
         losses: list[float] = []
         for step in range(self.steps):
             losses.append(
@@ -135,7 +101,6 @@ def _ours(training: Training, *told: str) -> tuple[str, dict[str, Any]]:
 def _with_velocity(
     training: Training, budget: str, *, is_masked: bool
 ) -> tuple[str, dict[str, Any]]:
-    """The package's line with DGC's velocity before the residual."""
     method, options = _ours(training, budget)
     return method, {**options, "memory": {"id": "momentum_correction", "masking": is_masked}}
 

@@ -23,12 +23,7 @@ ALONE = "compressed, alone in its step"
 
 @dataclass(frozen=True)
 class Goal:
-    """The most that a way may come to.
-
-    Attributes
-    ----------
-    files : None where there is no bound
-    """
+    """The most calls, and files, that a way may come to."""
 
     calls: int
     files: int | None = None
@@ -37,7 +32,6 @@ class Goal:
         return f"≤ {self.calls} calls" + (f" in ≤ {self.files} files" if self.files else "")
 
     def is_met(self, counts: Counts) -> bool:
-        """Tell whether a way keeps both bounds."""
         return counts.calls <= self.calls and (self.files is None or counts.files <= self.files)
 
 
@@ -49,15 +43,7 @@ GOAL_OF_THIRTY = Goal(8)
 
 @dataclass(frozen=True)
 class Line:
-    """A way, or several that follow each other.
-
-    Attributes
-    ----------
-    framework, what, part : where; which tensor; which calls of its way
-    counts : of the step that stands for all
-    fewest, most : calls of any recorded step
-    way : the calls of that step; empty for a mean of several
-    """
+    """A way, or several that follow each other: calls of a step that stands for all."""
 
     framework: str
     what: str
@@ -69,12 +55,10 @@ class Line:
     goal: Goal | None = None
 
     def cells(self) -> list[Any]:
-        """Return the row of the table."""
         name = f"{self.framework}, {self.what}"
         return [name, self.part, *asdict(self.counts).values(), f"{self.fewest} to {self.most}"]
 
     def verdict(self) -> list[str]:
-        """Return the row of the table of goals."""
         assert self.goal is not None
         counts = f"{self.counts.calls} calls in {self.counts.files} files"
         verdict = "met" if self.goal.is_met(self.counts) else "missed"
@@ -83,13 +67,11 @@ class Line:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this bench."""
     choices = ("torch", "tensorflow")
     parser.add_argument("--frameworks", nargs="+", default=choices, choices=choices, help="(all)")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Count, write JSON and page, and print the page; return 0, whether or not goals are met."""
     lines: list[Line] = []
     for framework in options.frameworks:
         found = launch(f"benchmarks.journey.{framework}_worker", RANKS, limit_s=LIMIT_S)[0]
@@ -150,7 +132,6 @@ def lines_of_torch(found: dict[str, dict[str, Any]]) -> Iterator[Line]:
 
 
 def lines_of_tensorflow(found: dict[str, Any]) -> Iterator[Line]:
-    """Yield the lines of what ``tensorflow_worker`` reports."""
     yield from _lines("TensorFlow", ALONE, found, "both", GOALS["TensorFlow"])
 
 

@@ -15,37 +15,21 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Call:
-    """One entry into a function of the package.
-
-    Attributes
-    ----------
-    file : below the package's folder
-    function : name, with its class
-    caller : position of the call that made it, in the same list; -1 where nobody of the package did
-    depth : calls of the package that are open, this one included
-    """
+    """One entry into a function of the package."""
 
     file: str
     function: str
-    caller: int
-    depth: int
+    caller: int  # its position in the same list; -1 where nobody of the package called
+    depth: int  # calls that are open, this one included
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What a way comes to.
-
-    Attributes
-    ----------
-    calls : entries into functions; a generator that goes on is entered again
-    files : different ones
-    changes : of two calls in a row, how often the second is in another file
-    depth : most calls open at once
-    """
+    """What a way comes to."""
 
     calls: int
     files: int
-    changes: int
+    changes: int  # of two calls in a row, how often the second is in another file
     depth: int
 
     @classmethod
@@ -60,11 +44,7 @@ class Counts:
 
 @contextmanager
 def recording(package: Path) -> Iterator[list[Call]]:
-    """Fill the list with the calls that this thread makes inside, in their order.
-
-    Only code whose file lies in the package's folder is seen: no C, no generated ``__init__``, no
-    other package.
-    """
+    """Fill the list with this thread's calls into the package's own Python code, in order."""
     folder, calls = str(package) + os.sep, []  # type: tuple[str, list[Call]]
     opened: list[tuple[FrameType, int]] = []
 
@@ -88,11 +68,7 @@ def recording(package: Path) -> Iterator[list[Call]]:
 
 
 def tree(way: Sequence[Call]) -> list[str]:
-    """Return lines that show who calls whom, a file a line.
-
-    Calls inside a file stand on one line, with how often each function was entered; so do repeated
-    calls from one such line into the same file.
-    """
+    """Return lines that show who calls whom; calls inside a file stand on one line."""
     roots: list[_Node] = []
     nodes: list[_Node] = []
     for call in way:
@@ -111,8 +87,6 @@ def tree(way: Sequence[Call]) -> list[str]:
 
 
 class _Node:
-    """A file at one place of the tree."""
-
     def __init__(self, file: str) -> None:
         self.file = file
         self.functions: dict[str, int] = {}

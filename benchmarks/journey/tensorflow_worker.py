@@ -63,12 +63,7 @@ class Watched:
 
 
 def follow(name: str, variables: list[tf.Variable]) -> dict[str, dict[str, Any]]:
-    """Take some steps of a loss of these variables through Horovod's tape.
-
-    Returns
-    -------
-    By the functions' names, in the order in which they run: the way of a step (``ways.described``).
-    """
+    """Take steps through Horovod's tape; return a step's way by the functions' names, in order."""
     watched = Watched()
     compression = Compression.ldte_bs(variables, name=name, **OPTIONS)
 

@@ -27,10 +27,7 @@ SLEEP_S = 0.02
 
 
 class Followed:
-    """A compression that records what a call of it calls, while ``is_recording``.
-
-    Horovod tells no names: tensors are told apart by their order in the step.
-    """
+    """Records what its calls call, by the order of the tensors, as Horovod tells no names."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -76,13 +73,7 @@ def long_sleeps() -> Iterator[None]:
 
 
 def follow(name: str, model: nn.Module) -> dict[str, dict[str, Any]]:
-    """Train a model for some steps.
-
-    Returns
-    -------
-    By the tensors' names, in the order in which their gradients come, then by method: the way of a
-    step (``ways.described``).
-    """
+    """Train a model; return a step's ways by tensor, in the order of gradients, and by method."""
     named = [(f"{name}.{each}", parameter) for each, parameter in model.named_parameters()]
     inner = Compression.ldte_bs(named, name=name, **OPTIONS)
     compression = Followed(inner)

@@ -19,20 +19,10 @@ RECORDED = 15
 
 
 def described(ways: Sequence[list[Call]]) -> dict[str, Any]:
-    """Return the way that stands for those of all recorded steps, JSON-able.
-
-    way : the calls of the first step that has as many calls as most steps have
-    fewest, most : calls of any step
-
-    AssertionError if a step has none: what was followed is not what does the work.
-    """
+    """Return the first way of the usual length, for all recorded steps; JSON-able."""
     lengths = [len(way) for way in ways]
     if not lengths or not min(lengths):
         raise AssertionError("nothing of the package was called where its work was expected")
     often = Counter(lengths).most_common(1)[0][0]
     way = next(way for way in ways if len(way) == often)
-    return {
-        "fewest": min(lengths),
-        "most": max(lengths),
-        "way": [astuple(call) for call in way],
-    }
+    return {"fewest": min(lengths), "most": max(lengths), "way": [astuple(call) for call in way]}

@@ -29,11 +29,7 @@ UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 
 def inside(command: Sequence[str]) -> list[str]:
-    """The command that runs ``command`` in network, mount, process and host name namespaces of its
-    own.
-
-    The first process inside dies with the one outside, and everything else with it.
-    """
+    """The command in namespaces of its own; its first process dies with the one outside."""
     user = [] if os.geteuid() == 0 else ["--map-root-user"]
     spaces = ["--mount", "--net", "--pid", "--uts", "--fork", "--kill-child=KILL", "--mount-proc"]
     return [
@@ -50,7 +46,6 @@ def inside(command: Sequence[str]) -> list[str]:
 
 
 def bits_per_second(rate: str) -> float:
-    """Return the bits a second of a rate as tc writes it; raise ValueError for another text."""
     for unit, factor in UNITS.items():
         if rate.endswith(unit):
             return float(rate.removesuffix(unit)) * factor
@@ -110,8 +105,7 @@ class Cluster:
         _run("mount", "--bind", str(table), "/etc/hosts")
 
     def shape(self, rate: str | None) -> None:
-        """Limit what every host sends, and what the switch sends to it; None takes the limits
-        away."""
+        """Limit what hosts send, and what the switch sends to them; None lifts the limits."""
         for host in self.hosts:
             for where in (("-n", host), ()):
                 device = INTERFACE if where else host
@@ -125,7 +119,6 @@ class Cluster:
                 _run(*tc, "replace", "dev", device, "root", "tbf", *limits)
 
     def on(self, host: str, command: Sequence[str]) -> list[str]:
-        """The command that runs ``command`` on a host."""
         return [str(AGENT / "ssh"), "--", host, shlex.join(command)]
 
     def environment(self) -> dict[str, str]:
@@ -139,7 +132,6 @@ class Cluster:
         }
 
     def bytes_received(self) -> dict[str, int]:
-        """Return the bytes that each host has received since it was made, headers included."""
         return {host: _counter(host) for host in self.hosts}
 
 

@@ -64,7 +64,6 @@ class Given(nn.Module):
         self.source, self.steps, self.start = Gradients.draw(POOL, seed=rank).arrays[0], 0, 0.0
 
     def draw(self) -> None:
-        """Make other gradients."""
         self.steps += 1
         fill(self.work.numpy(), self.source, self.steps)
 
@@ -84,7 +83,6 @@ class Given(nn.Module):
 
 
 def join() -> None:
-    """Meet the other ranks, of which mpirun has told the number."""
     os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE
     dist.init_process_group(
         "gloo",
@@ -95,8 +93,7 @@ def join() -> None:
 
 
 def wrap(network: nn.Module, method: str, density: Spelled) -> DistributedDataParallel:
-    """Return the network under DDP with a hook: "dense", "fp16", "powersgd" with a rank behind it,
-    or one of ours."""
+    """Return the network under DDP with a hook: dense, fp16, powersgd and a rank, or ours."""
     buckets: dict[str, Any] = {}
     if method.startswith("powersgd"):
         buckets["bucket_cap_mb"] = ONE_BUCKET_MB
@@ -114,7 +111,6 @@ def wrap(network: nn.Module, method: str, density: Spelled) -> DistributedDataPa
 
 
 def step(model: DistributedDataParallel) -> dict[str, float]:
-    """One step, on all ranks at once: the slowest one's seconds, of everything else the mean."""
     bare = model.module
     bare.draw()
     model.zero_grad()
@@ -136,7 +132,6 @@ def step(model: DistributedDataParallel) -> dict[str, float]:
 
 
 def check_replicas(bare: Given) -> None:
-    """Raise AssertionError if the averages' bits differ between ranks."""
     sums = torch.stack([p.grad.view(torch.int32).sum(dtype=torch.int64) for p in bare.weights])
     told = [torch.empty_like(sums) for _ in range(dist.get_world_size())]
     dist.all_gather(told, sums)

@@ -23,7 +23,6 @@ WORKERS = {"torch": "worker", "tensorflow": "tensorflow_worker", "ddp": "ddp_wor
 
 
 def launcher(cluster: Cluster, controller: str) -> list[str]:
-    """Return the command that starts a rank on every host."""
     slots, total = ",".join(f"{host}:1" for host in cluster.hosts), str(cluster.size)
     if controller == "gloo":
         wire = ["--network-interfaces", INTERFACE]
@@ -41,7 +40,6 @@ def launcher(cluster: Cluster, controller: str) -> list[str]:
 
 
 def rank_settings() -> dict[str, str]:
-    """Return the settings of every rank, the same for all methods."""
     return {
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
@@ -58,23 +56,7 @@ def rank_settings() -> dict[str, str]:
 def launch(
     cluster: Cluster, controller: str, module: str, arguments: list[str], limit_s: float = LIMIT_S
 ) -> Any:
-    """Run a module of this package on all hosts.
-
-    Parameters
-    ----------
-    controller : "gloo" or "mpi"
-    module : its last argument is the file that rank 0 writes
-    limit_s : after which the ranks are killed
-
-    Returns
-    -------
-    The JSON of that file.
-
-    Raises
-    ------
-    RuntimeError
-        If a rank failed; the message has the end of what was printed.
-    """
+    """Run a module on all hosts; rank 0 writes the file of its last argument: return its JSON."""
     with tempfile.TemporaryDirectory(prefix="hvd-sparse-network-") as folder:
         output = Path(folder) / "rank0.json"
         program = [sys.executable, "-m", f"benchmarks.network.{module}", *arguments, str(output)]
@@ -94,11 +76,7 @@ def launch(
 def run_apart(
     cluster: Cluster, options: argparse.Namespace, model: str, compute: str
 ) -> dict[str, Any]:
-    """Run every method in a launch of its own, in every round, each round in another order.
-
-    So no method shares its processes' memory, Horovod's response cache or what the threads have
-    learnt with another one.
-    """
+    """Run every method in launches of its own, each round in another order."""
     rows: list[dict[str, Any]] = []
     reports: dict[str, Any] = {}
     arguments = ["--model", model, "--compute", compute]
@@ -119,7 +97,6 @@ def run_apart(
 
 
 def rank_options(description: str | None) -> argparse.Namespace:
-    """Return what ``run_apart`` has told this rank."""
     parser = argparse.ArgumentParser(description=description)
     for name in ("--model", "--method", "--compute"):
         parser.add_argument(name)

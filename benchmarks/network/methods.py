@@ -31,40 +31,30 @@ def read(spec: str) -> SpelledMethod:
 
 
 def compression(spec: str, named: Named, options: Mapping[str, Any]) -> Any:
-    """Return Horovod's or our ``compression=`` by its name on the command line.
-
-    options : for ours, unless the name has its own
-    """
+    """Return Horovod's or our ``compression=`` by its name; ``options`` are for ours."""
     if spec in HOROVODS:
         return HOROVODS[spec]
     return read(spec).create(Compression, named, **options)
 
 
 class Method:
-    """A method, which makes averaged gradients of gradients.
-
-    It is told of each gradient as it is ready, then asked for the results.
-    """
+    """Makes averages of gradients: is told of each that is ready, then asked for the results."""
 
     is_settled = True
     """Whether the steps that follow are like each other: a trial of several ways is over."""
 
     def submit(self, position: int) -> None:
-        """A parameter's gradient is ready."""
         raise NotImplementedError
 
     def finish(self) -> None:
-        """Put the averages in the gradients' places."""
         raise NotImplementedError
 
     def report(self) -> dict[str, Any]:
-        """JSON-able: what it was, and what it did."""
         return {}
 
 
 class ThroughOptimizer(Method):
-    """A ``compression=`` of Horovod's optimizer, of which a hook is called when a gradient is
-    ready, as no backward pass does it here."""
+    """A ``compression=`` of Horovod's optimizer, whose hooks are called by hand here."""
 
     def __init__(self, named: Named, compression: Any, spans: Spans, finds: str) -> None:
         self.compression = _Timed(compression, spans, finds)
@@ -111,10 +101,7 @@ class _Timed:
 
 
 class Gathered(Method):
-    """Values and indices of every tensor in two allgathers; the sums are made by each rank.
-
-    What both baselines share.  Tensors for which ``select`` gives None are averaged densely.
-    """
+    """Values and indices in two allgathers; None from ``select`` averages a tensor densely."""
 
     index_dtype = torch.int64
     has_momentum = False
@@ -161,8 +148,7 @@ class Gathered(Method):
 
 
 class TopK(Gathered):
-    """Exact top-k of every tensor, however small, with error feedback; float32 values, int64
-    indices (xu2021grace)."""
+    """Exact top-k of every tensor with error feedback; float32 and int64 (xu2021grace)."""
 
     def __init__(self, named: Named, density: float, spans: Spans, label: str) -> None:
         super().__init__(named, density, spans, label)
@@ -177,11 +163,7 @@ class TopK(Gathered):
 
 
 class Dgc(Gathered):
-    """Deep gradient compression as its authors' code has it (lin2018dgc).
-
-    Momentum correction and masking; a threshold from a strided sample, repaired; never more than
-    asked; tensors of one dimension dense.  Warm-up is over.
-    """
+    """Deep gradient compression behind its warm-up, as its authors' code has it (lin2018dgc)."""
 
     has_momentum = True
     momentum = 0.9
@@ -210,7 +192,6 @@ PEERS: dict[str, type[Gathered]] = {"topk": TopK, "dgc": Dgc}
 
 
 def create(spec: str, named: Named, density: Spelled, spans: Spans) -> Method:
-    """Return a method by its name on the command line."""
     labelled = [(f"{spec}.{name}", parameter) for name, parameter in named]
     if spec in PEERS:
         assert isinstance(density, float)  # as the command has checked

@@ -17,11 +17,7 @@ Steps: whole ones, on gradients of a model's sizes.  With --train: whole trainin
 as good as dense.  Writes OUTPUT.json, OUTPUT.md and OUTPUT.png; what the JSON of a training holds
 is not trained again.
 """
-COMPUTE = {
-    "torch": ("none", "asleep", "busy"),
-    "tensorflow": ("none",),
-    "ddp": ("none", "asleep"),
-}
+COMPUTE = {"torch": ("none", "asleep", "busy"), "tensorflow": ("none",), "ddp": ("none", "asleep")}
 """What a frontend's worker can do for a backward pass."""
 METHODS = {
     "torch": ("dense", "fp16", "topk", "dgc", "auto"),
@@ -37,13 +33,7 @@ STEP_DENSITY, STEPS = 0.001, 5
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """Return the options of a command; what cannot be measured is refused.
-
-    Raises
-    ------
-    SystemExit
-        After a message that says what is wrong.
-    """
+    """Return the options of a command; what cannot be measured ends it with a message."""
     parser = create_parser()
     options = parser.parse_args(arguments)
     what = "train" if options.train else options.frontend
@@ -80,7 +70,6 @@ def _refuse(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Non
 
 
 def create_parser() -> argparse.ArgumentParser:
-    """Return the parser, which knows names and kinds."""
     parser = argparse.ArgumentParser(
         prog="scripts/bench-network",
         description=DESCRIPTION,

@@ -61,12 +61,7 @@ def _connect(host: str, port: int) -> socket.socket:
 
 
 def measure(cluster: Cluster, rate: str | None) -> dict[str, Any]:
-    """Mbit/s of payload: from one host to another by transfer size, and when every host sends to
-    the next at once.
-
-    The first transfer only opens TCP's window.  RuntimeError if the wire lets more through than the
-    bucket and the rate allow.
-    """
+    """Mbit/s of one host to another by size, and of all at once; RuntimeError if unshaped."""
     nominal = FASTEST_BIT_S if rate is None else bits_per_second(rate)
     long = int(nominal / 8 * LONG_S)
     sizes = [MEDIUM_BYTES, *[SMALL_BYTES] * 5, *[MEDIUM_BYTES] * 5, long]
@@ -92,7 +87,6 @@ def measure(cluster: Cluster, rate: str | None) -> dict[str, Any]:
 
 
 def describe(wire: dict[str, Any]) -> str:
-    """Return what was measured, in words."""
     alone, ring = wire["alone_mbit_s"], wire["ring_mbit_s"]
     return (
         f"one host to another {alone['long']:,.0f} Mbit/s ({alone['medium']:,.0f} for 1 MB, "
@@ -102,8 +96,7 @@ def describe(wire: dict[str, Any]) -> str:
 
 
 def _ring(cluster: Cluster, sizes: list[int], pairs: int) -> list[list[float]]:
-    """Each of the first ``pairs`` hosts sends to the next; the seconds of every transfer, by
-    sender."""
+    """Each of the first hosts sends to the next; return the seconds of every transfer."""
     running = []
     for i in range(pairs):
         source, target = cluster.hosts[i], cluster.hosts[(i + 1) % cluster.size]

@@ -14,10 +14,7 @@ wait for."""
 
 
 class Spans:
-    """Seconds by phase.  A phase inside another is taken out of it.
-
-    On a machine that others use too, the processor's time says what the clock's cannot.
-    """
+    """Seconds by phase, of the clock and of the processor; an inner phase is taken out."""
 
     def __init__(self) -> None:
         self.seconds: Counter[str] = Counter()

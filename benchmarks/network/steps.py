@@ -17,7 +17,7 @@ from benchmarks.network.cluster import Cluster
 from benchmarks.network.launching import run_apart
 from benchmarks.network.spans import PHASES
 from benchmarks.network.summary import summarize
-from hvd_sparse.methods.spelling import plain_density
+from hvd_sparse.methods.spelling import spell_density
 
 COLOURS = {
     "backward": "#bbbbbb",
@@ -47,7 +47,6 @@ ResNet-50 on 4 hosts.  Unshaped, ours is to go dense by itself where it would lo
 
 
 def run(options: argparse.Namespace) -> None:
-    """Measure every setting, and write each as it comes."""
     cluster = Cluster(options.hosts)
     cluster.lay()
     settings = _kept(options.output) if options.append else []
@@ -77,11 +76,11 @@ def _place(setting: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def write_page(settings: list[dict[str, Any]], options: argparse.Namespace) -> None:
-    """Write JSON, page and picture."""
+    density = options.density
     head = {
         "made_with": made_with(),
         "frontend": options.frontend,
-        "density": plain_density(options.density),
+        "density": density if isinstance(density, float) else spell_density(density),
         "backward_ms": options.backward_ms,
     }
     sections = [{**each, "title": title(each), "table": table(each)} for each in settings]
@@ -92,7 +91,6 @@ def write_page(settings: list[dict[str, Any]], options: argparse.Namespace) -> N
 
 
 def title(setting: dict[str, Any]) -> str:
-    """Return a setting in words."""
     rate = "unshaped" if setting["rate"] == "none" else setting["rate"]
     how = "" if setting["controller"] == "gloo" else f", {setting['controller']}"
     return (
@@ -121,7 +119,6 @@ def _spread(values: dict[str, float], digits: int) -> str:
 
 
 def goals_table(settings: list[dict[str, Any]]) -> str:
-    """Return a line a goal that was measured; nothing where none was."""
     found = {
         (each["rate"], each["compute"], each["controller"]): each["summary"]
         for each in settings

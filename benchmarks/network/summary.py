@@ -10,7 +10,6 @@ from benchmarks.network.spans import PHASES
 
 
 def by_round(rows: list[dict[str, Any]], method: str, what: str = "total") -> np.ndarray:
-    """The median of each round [rounds]."""
     rounds = sorted({row["round"] for row in rows})
     return np.array(
         [
@@ -29,31 +28,19 @@ def spread(values: np.ndarray) -> dict[str, float]:
 
 
 def ratio(rows: list[dict[str, Any]], slower: str, faster: str) -> dict[str, float]:
-    """Return how many times longer a step of ``slower`` takes: median, least and most over the
-    rounds."""
     return spread(by_round(rows, slower) / by_round(rows, faster))
 
 
 def phases(rows: list[dict[str, Any]], method: str) -> dict[str, float]:
-    """Mean milliseconds of a rank by phase in the method's steps; "other" is the rest of the rank's
-    step."""
+    """Mean milliseconds of a rank by phase; "other" is the rest of its step."""
     steps = [row for row in rows if row["method"] == method]
     times = {name: 1e3 * float(np.mean([row[name] for row in steps])) for name in PHASES}
     total = 1e3 * float(np.mean([row["mean_total"] for row in steps]))
     return {**times, "other": max(0.0, total - sum(times.values()))}
 
 
-def processor(rows: list[dict[str, Any]], method: str) -> dict[str, float]:
-    """Mean milliseconds of the processor that a rank's training thread uses, by phase."""
-    steps = [row for row in rows if row["method"] == method]
-    return {
-        name: 1e3 * float(np.mean([row[f"{name}_processor"] for row in steps])) for name in PHASES
-    }
-
-
 def summarize(setting: dict[str, Any]) -> dict[str, Any]:
-    """JSON-able: of every method of a setting, its times, bytes, ratios to the first method, which
-    is dense, and to the last one, which is ours; where the rows have them, its phases."""
+    """Return the figures of every method; the first method is dense, the last one ours."""
     rows = setting["rows"]
     methods = list(
         dict.fromkeys(row["method"] for row in sorted(rows, key=lambda row: row["round"]))
@@ -72,5 +59,5 @@ def summarize(setting: dict[str, Any]) -> dict[str, Any]:
         }
         if "select" in mine[0]:
             summaries[method]["phases_ms"] = phases(rows, method)
-            summaries[method]["processor_ms"] = processor(rows, method)
+
     return summaries

@@ -9,55 +9,23 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
 
-from benchmarks.accuracy.data import Data, bible, fashion
+from benchmarks.accuracy.data import Data, Text, bible, fashion
+from benchmarks.accuracy.networks import TextLSTM
 
 WINDOW = 24
 """Words that the language model reads at a time."""
-HELD_OUT = 512
-"""Windows, from the last twentieth of the text, that are for scoring alone."""
 PART = 0.25
 """How much of the test data a point of a curve is scored on."""
 
 
-class Words:
-    """The King James Bible in words and marks, of which every step draws windows.  Scored by the
-    loss of the next word in nats: lower is better.
-
-    Attributes
-    ----------
-    vocabulary : all words and marks of the text, 12,768 of them
-    """
-
-    def __init__(self) -> None:
-        verses = re.sub(r"^\S+ ", "", bible(), flags=re.MULTILINE)
-        text = re.findall(r"[a-z]+(?:'[a-z]+)?|[.,;:?!]", verses.lower())
-        self.vocabulary, codes = np.unique(text, return_inverse=True)
-        whole = torch.from_numpy(codes.astype(np.int64))
-        held = len(whole) // 20
-        self._train, rest = whole[:-held], whole[-held:]
-        first = torch.linspace(0, held - WINDOW - 1, HELD_OUT).long()
-        self._held = rest[first[:, None] + torch.arange(WINDOW + 1)]
-
-    def draw(self, seed: int, step: int, size: int) -> torch.Tensor:
-        drawn = torch.Generator().manual_seed(1_000_003 * seed + step)
-        return torch.randint(len(self._train) - WINDOW, (size,), generator=drawn)
-
-    def loss(self, network: nn.Module, chosen: torch.Tensor) -> torch.Tensor:
-        return _next_word(network, self._train[chosen[:, None] + torch.arange(WINDOW + 1)])
-
-    @torch.no_grad()
-    def score(self, network: nn.Module, part: float = 1.0) -> float:
-        parts = self._held[:: round(1 / part)].split(32)
-        return float(np.mean([float(_next_word(network, windows)) for windows in parts]))
-
-
-def _next_word(network: nn.Module, windows: torch.Tensor) -> torch.Tensor:
-    """Return the mean loss of every word of the windows but the first."""
-    return cross_entropy(network(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten())
+@cache
+def words() -> Text:
+    """Load the King James Bible in 12,768 words and marks."""
+    verses = re.sub(r"^\S+ ", "", bible(), flags=re.MULTILINE)
+    text = re.findall(r"[a-z]+(?:'[a-z]+)?|[.,;:?!]", verses.lower())
+    return Text(np.unique(text, return_inverse=True)[1].astype(np.int64), WINDOW)
 
 
 def perceptron() -> nn.Module:
@@ -79,54 +47,23 @@ def vgg() -> nn.Module:
     )  # fmt: skip
 
 
-class WordLstm(nn.Module):
-    """Embedding, one LSTM and a softmax over all words, 288 wide: about 8 million parameters."""
-
-    def __init__(self, words: int, width: int = 288) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(words, width)
-        self.lstm = nn.LSTM(width, width, batch_first=True)
-        self.decoder = nn.Linear(width, words)
-
-    def forward(self, words: torch.Tensor) -> torch.Tensor:
-        """Return logits [batch, length, vocabulary] of words, int64 [batch, length]."""
-        logits: torch.Tensor = self.decoder(self.lstm(self.embedding(words))[0])
-        return logits
-
-
 @dataclass(frozen=True)
 class Task:
-    """One training.
-
-    Attributes
-    ----------
-    title : in words
-    load : its data
-    network : a new network for the data, by torch's seed
-    optimizer : "momentum" or "adamw"
-    batch : examples of a step on all hosts together, so that dense is one training on any number
-        of hosts; small, as strong scaling leaves them
-    steps : of a full run
-    rates : a ladder of learning rates; a search begins with the three in its middle
-    parameters : of the network
-    matrices : its tensors of more than one dimension, which are compressed
-    is_loss : the score is a loss, of which less is better
-    """
+    """One training."""
 
     title: str
     load: Callable[[], Data]
-    network: Callable[[Any], nn.Module]
+    network: Callable[[Any], nn.Module]  # of the data
     optimizer: str
-    batch: int
+    batch: int  # examples a step, of all hosts together
     steps: int
-    rates: tuple[float, ...]
+    rates: tuple[float, ...]  # a ladder; a search begins with the three in its middle
     parameters: int
-    matrices: int
-    is_loss: bool = False
+    matrices: int  # tensors of more than one dimension
+    is_loss: bool = False  # less is better
 
 
 def _ladder(middle: float) -> tuple[float, ...]:
-    """Return seven rates, each twice the one before."""
     return tuple(middle * 2.0**step for step in range(-3, 4))
 
 
@@ -136,9 +73,9 @@ TASKS = {
         lambda _: perceptron(), "momentum", 32, 1500, _ladder(0.02), 5_033_866, 3,
     ),
     "words": Task(
-        "words of the King James Bible, an LSTM of 8.0 million parameters", cache(Words),
-        lambda data: WordLstm(len(data.vocabulary)), "adamw", 8, 1500, _ladder(0.002), 8_032_992, 4,
-        is_loss=True,
+        "words of the King James Bible, an LSTM of 8.0 million parameters", words,
+        lambda data: TextLSTM(data.symbols, 288, 288), "adamw", 8, 1500, _ladder(0.002),
+        8_032_992, 4, is_loss=True,
     ),
     "vgg": Task(
         "Fashion-MNIST, convolutions with a wide head, 3.8 million parameters", fashion,

@@ -28,7 +28,6 @@ class ReplayedTape(tf.GradientTape):
     """A tape whose gradients are given, not computed."""
 
     def gradient(self, target: Any, sources: Any, *_: Any, **__: Any) -> Any:
-        """The pieces of ``target``, a vector of all gradients, by the shapes of the sources."""
         pieces = tf.split(target, [source.shape.num_elements() for source in sources])
         return [tf.reshape(piece, source.shape) for piece, source in zip(pieces, sources)]
 
@@ -50,12 +49,10 @@ class Method:
         self._step = step
 
     def step(self, gradients: tf.Tensor) -> np.ndarray:
-        """The first entry of every averaged gradient [tensors]: all of them are there."""
         return np.asarray(self._step(gradients).numpy())
 
     @property
     def verdict(self) -> Any:
-        """Return the decision of a method that tries several; None while it tries."""
         return getattr(self.compression, "verdict", "")
 
 
@@ -68,8 +65,6 @@ def _compression(spec: str, variables: list[tf.Variable], density: Spelled) -> A
 
 
 class Rank:
-    """The variables, their gradients, and the method."""
-
     def __init__(self, options: argparse.Namespace) -> None:
         listed = parameters(options.model)
         variables = [
@@ -80,8 +75,6 @@ class Rank:
         self._source, self._steps = Gradients.draw(POOL, seed=hvd.rank()).arrays[0], 0
 
     def step(self) -> dict[str, float]:
-        """Take one step, on all ranks at once: the slowest one's seconds, of everything else the
-        mean."""
         self._steps += 1
         fill(self._work, self._source, self._steps)
         gradients = tf.constant(self._work)

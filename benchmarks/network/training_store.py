@@ -16,25 +16,13 @@ TASK_NAMES = ("perceptron", "words", "vgg")
 
 @dataclass(frozen=True)
 class Training:
-    """One training.
-
-    Attributes
-    ----------
-    task : of ``tasks.TASKS``
-    method : as the command line has it
-    hosts : which share a step's examples
-    wire : as tc writes a rate, or "none"
-    density : of peers; ours follows from the steps
-    steps : of the run
-    rate : the learning rate that it begins with
-    seed : of the network's parameters and of the order of the data
-    """
+    """One training."""
 
     task: str
     method: str
     hosts: int
-    wire: str
-    density: float
+    wire: str  # a rate as tc writes it, or "none"
+    density: float  # of peers; ours follows from the steps
     steps: int
     rate: float
     seed: int = 0
@@ -51,12 +39,10 @@ class Store:
                 self.results[Training(**row["training"])] = row["result"]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return all of it, JSON-able, in an order of its own."""
         runs = sorted(self.results.items(), key=lambda run: str(sorted(asdict(run[0]).items())))
         return [{"training": asdict(run), "result": result} for run, result in runs]
 
     def like(self, wanted: Training) -> Iterator[tuple[Training, dict[str, Any]]]:
-        """Yield the runs that differ from one in learning rate and seed alone."""
         for run, result in self.results.items():
             if replace(run, rate=wanted.rate, seed=wanted.seed) == wanted:
                 yield run, result
@@ -73,7 +59,6 @@ def best(tried: Sequence[tuple[Training, dict[str, Any]]], *, is_loss: bool) -> 
 
 
 def tasks() -> dict[str, Any]:
-    """Return the tasks by name."""
     from benchmarks.network.tasks import TASKS  # with torch
 
     return TASKS

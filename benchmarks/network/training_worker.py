@@ -58,22 +58,18 @@ class Horovod:
         )
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Leave the averaged gradients, or Horovod's handles of them."""
         loss.backward()  # type: ignore[no-untyped-call]
         if self._peer is not None:
             self._peer.finish()
 
     def barrier(self) -> None:
-        """Wait for all hosts."""
         self._hvd.barrier()
 
     def gather(self, told: Any) -> list[Any]:
-        """Return what every host tells."""
         found: list[Any] = self._hvd.allgather_object(told)
         return found
 
     def close(self) -> None:
-        """End, with all hosts."""
         self._hvd.barrier()
         self._hvd.shutdown()
 
@@ -93,21 +89,17 @@ class Ddp:
         self.schedule = _schedule(self.optimizer, training.steps)
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Leave the averaged gradients."""
         loss.backward()  # type: ignore[no-untyped-call]
 
     def barrier(self) -> None:
-        """Wait for all hosts."""
         self._dist.barrier()
 
     def gather(self, told: Any) -> list[Any]:
-        """Return what every host tells."""
         found: list[Any] = [None] * self._dist.get_world_size()
         self._dist.all_gather_object(found, told)
         return found
 
     def close(self) -> None:
-        """End, with all hosts."""
         self._dist.barrier()
         os._exit(0)  # past Gloo's end, which waits for pairs that other hosts have closed
 
@@ -119,10 +111,7 @@ def _submitter(method: Any, position: int) -> Callable[[nn.Parameter], None]:
 def _optimizer(
     task: Task, network: nn.Module, rate: float, has_momentum: bool = False
 ) -> torch.optim.Optimizer:
-    """Return the task's optimizer.
-
-    has_momentum : the method corrects momentum by itself, in tensors of several dimensions
-    """
+    """Return the task's optimizer; some methods correct the momentum of matrices themselves."""
     if task.optimizer == "adamw":
         return torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=0.01)
     corrected = [p for p in network.parameters() if has_momentum and p.dim() > 1]
@@ -136,24 +125,16 @@ def _schedule(optimizer: torch.optim.Optimizer, steps: int) -> Any:
 
 
 class Meter:
-    """Seconds and bytes of training, without what scoring takes.
-
-    Attributes
-    ----------
-    sums : "wall"; "worked", the processor's time of all threads; "trained", that of the training
-        thread alone; "received", bytes of this host's interface
-    """
+    """Seconds and bytes of training, without what scoring takes."""
 
     def __init__(self) -> None:
         self.sums = dict.fromkeys(("wall", "worked", "trained", "received"), 0.0)
         self._began: dict[str, float] | None = None
 
     def start(self) -> None:
-        """Count from now on, unless it counts already."""
         self._began = self._began or self._read()
 
     def stop(self) -> None:
-        """Count no further."""
         assert self._began is not None
         for name, value in self._read().items():
             self.sums[name] += value - self._began[name]
@@ -174,7 +155,6 @@ class Meter:
 
 
 def create(training: Training) -> Horovod | Ddp:
-    """Return this host's part of a training."""
     task = TASKS[training.task]
     torch.manual_seed(training.seed)
     network = task.network(task.load())
@@ -182,20 +162,7 @@ def create(training: Training) -> Horovod | Ddp:
 
 
 def train(training: Training, host: Horovod | Ddp) -> dict[str, Any]:
-    """Train at a rate that falls to 0 along a cosine.
-
-    Returns
-    -------
-    dict
-        "curve", a list of (steps, seconds, score); "score" on all test data; of a step in the
-        mean "step_ms", "worked_ms", "trained_ms" and "received" bytes of this host; "verdict" of
-        ``auto``.
-
-    Raises
-    ------
-    AssertionError
-        If the hosts have different parameters at the end.
-    """
+    """Train at a rate that falls to 0 along a cosine; all hosts must end with equal parameters."""
     task, meter = TASKS[training.task], Meter()
     data = task.load()
     each = task.batch // training.hosts

@@ -22,8 +22,6 @@ HOROVOD_FREE = "powersgd"
 
 
 class Bench:
-    """Trainings on a cluster, and the page of them."""
-
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.store = Store(options.output)
@@ -32,7 +30,6 @@ class Bench:
         self._probe = ""
 
     def train(self, run: Training) -> dict[str, Any]:
-        """Return the result of a training, made now or earlier."""
         if run not in self.store.results:
             self._shape(run.wire)
             controller = "mpi" if run.method.startswith(HOROVOD_FREE) else self.options.controller
@@ -81,7 +78,6 @@ class Bench:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Search rates, then train every method of every task over every wire."""
     bench = Bench(options)
     bench.cluster.lay()
     for name in options.train:

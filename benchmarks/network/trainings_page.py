@@ -45,16 +45,13 @@ class Line:
 
     @property
     def last(self) -> float:
-        """Return the last score of the curves, over the seeds."""
         return mean(result["curve"][-1][2] for result in self.results)
 
     def of_a_step(self, name: str) -> float:
-        """Return the median of a figure over the seeds."""
         return median(result[name] for result in self.results)
 
     def reached_s(self, mark: float, *, is_loss: bool) -> float | None:
-        """Return the median of the seconds until a score is reached; None if not every seed
-        reaches it."""
+        """The median of the seconds until a score is reached; None if a seed never reaches it."""
         found = [reached_s(result["curve"], mark, is_loss=is_loss) for result in self.results]
         return None if None in found else median(s for s in found if s is not None)
 
@@ -62,8 +59,7 @@ class Line:
 def reached_s(
     curve: Sequence[Sequence[float]], mark: float, *, is_loss: bool = False
 ) -> float | None:
-    """Return when a curve of (steps, seconds, score) first is at a score, by a straight line
-    between its points; None if it never is."""
+    """Return when a curve first is at a score, on straight lines; None if it never is."""
     sign = -1.0 if is_loss else 1.0
     before: tuple[float, float] | None = None
     for _, seconds, score in curve:
@@ -77,8 +73,7 @@ def reached_s(
 
 
 def lines_of(store: Store) -> list[list[Line]]:
-    """Return the lines of every setting: of a task on so many hosts and a wire, in as many
-    steps."""
+    """Return the lines of every setting: task, hosts, wire and steps."""
     wires = sorted({run.wire for run in store.results}, key=_slowness)
 
     def setting(run: Training) -> tuple[int, int, int, int]:
@@ -111,7 +106,6 @@ def _order(method: str) -> int:
 
 
 def write_page(store: Store, options: argparse.Namespace) -> str:
-    """Write JSON, page and picture; return the page."""
     groups = lines_of(store)
     head = {"made_with": made_with(), "quick": options.quick, "peer_density": options.density}
     commands = list(dict.fromkeys(result["command"] for result in store.results.values()))
@@ -139,19 +133,16 @@ def write_page(store: Store, options: argparse.Namespace) -> str:
 
 
 def title(run: Training) -> str:
-    """Return a setting in words."""
     wire = "unshaped" if run.wire == "none" else run.wire
     return f"{run.task}, {run.hosts} hosts, {wire}, {run.steps} steps"
 
 
 def dense_of(lines: Sequence[Line]) -> Line | None:
-    """Return dense among the lines of a setting."""
     return next((line for line in lines if line.run.method == "dense"), None)
 
 
 def marks(lines: Sequence[Line]) -> dict[str, tuple[float, dict[str, float | None]]]:
-    """Return by "nearly" and "end" the score of dense, and the seconds of each method until it;
-    nothing where dense was not trained."""
+    """Return nearly and all of dense's score, and each method's seconds until it."""
     dense = dense_of(lines)
     if dense is None:
         return {}
@@ -168,10 +159,7 @@ LATENCY_S = 50e-6
 
 
 def advised_ms(line: Line, lines: Sequence[Line]) -> float | None:
-    """Return what ``hvd-sparse advise`` expects of a step of dense, fp16 or ours; None for others.
-
-    The time of computing is the training thread's in dense's steps, two thirds of it backward.
-    """
+    """Return what ``hvd-sparse advise`` expects of a step of dense, fp16 or ours."""
     run, dense = line.run, dense_of(lines)
     is_ours = _order(run.method) > _order("auto")
     if dense is None or run.wire == "none" or not (is_ours or run.method in ("dense", "fp16")):
@@ -187,7 +175,6 @@ def advised_ms(line: Line, lines: Sequence[Line]) -> float | None:
 
 
 def table(lines: Sequence[Line]) -> str:
-    """Return a line a method."""
     header = ["method", "rate", "seeds", "received, kB a step", "step, ms", "advised, ms"]
     header += ["all threads, ms", "training thread, ms", "all steps, s", "score at the end"]
     header += ["99 % of dense's, s", "times dense", "dense's end, s", "times dense"]
@@ -211,8 +198,7 @@ def table(lines: Sequence[Line]) -> str:
 
 
 def goals_table(groups: Sequence[Sequence[Line]]) -> str:
-    """Return a line a goal that was measured: how many times as soon as another method the best
-    of ours reaches dense's last score."""
+    """Return a row a goal: how many times as soon ours reaches dense's last score."""
     rows = []
     for task, wire, method, times in GOALS:
         goal = Goal(times, is_most=False)
@@ -233,7 +219,6 @@ def goals_table(groups: Sequence[Sequence[Line]]) -> str:
 
 
 def draw(groups: Sequence[Sequence[Line]], path: Path) -> None:
-    """Draw scores over seconds, a panel a setting, of the first seed."""
     columns = min(3, len(groups))
     figure, panels = _panels(len(groups), columns)
     for panel, lines in zip(panels, groups):
@@ -287,7 +272,6 @@ def draw_headline(groups: Sequence[Sequence[Line]], path: Path) -> None:
 
 
 def _four_of(lines: Sequence[Line], seconds: Mapping[str, float | None]) -> list[Line]:
-    """Return the lines of dense, of fp16, of the best peer, and of ours."""
     peers = [x for x in lines if _order("fp16") < _order(x.run.method) < _order("auto")]
     first = min(peers, key=lambda x: seconds[x.run.method] or math.inf, default=None)
     kept = [x for x in lines if x.run.method in ("dense", "fp16")]
@@ -309,7 +293,6 @@ def _colour(line: Line) -> str:
 
 
 def _panels(count: int, columns: int) -> tuple[Figure, list[Axes]]:
-    """Return a figure and as many panels as asked, with seconds of training along their x."""
     rows = -(-count // columns)
     figure = Figure(figsize=(5.2 * columns, 3.6 * rows), layout="constrained")
     panels = list(figure.subplots(rows, columns, squeeze=False).flat)

@@ -26,8 +26,6 @@ LONGEST_TRIAL = 60
 
 
 class Rank:
-    """The parameters, their gradients, and the method."""
-
     def __init__(self, options: argparse.Namespace) -> None:
         self.options, self.spans, self.steps = options, Spans(), 0
         listed = parameters(options.model)
@@ -45,7 +43,6 @@ class Rank:
         watch(self.spans, [CODECS.get(id) for id in CODECS.ids()])
 
     def step(self) -> dict[str, float]:
-        """Take one step, on all ranks at once; return what this rank saw of it."""
         self.steps += 1
         fill(self.work.numpy(), self.source, self.steps)
         pieces = self.work.split([parameter.numel() for parameter in self.parameters])
@@ -80,7 +77,6 @@ class Rank:
             self.method.submit(position)
 
     def check_replicas(self) -> None:
-        """Raise AssertionError if the averaged gradients' bits differ between ranks."""
         bits = [
             parameter.grad.view(-1).view(torch.int32).sum(dtype=torch.int64)
             for parameter in self.parameters
@@ -107,7 +103,6 @@ def _merge(row: dict[str, float]) -> dict[str, float]:
 
 
 def measure(rank: Rank) -> list[dict[str, Any]]:
-    """Warm up until a trial is over, then take the steps that count."""
     options, last_s = rank.options, 0.0
     for number in range(max(options.warmup, LONGEST_TRIAL)):
         last_s = _merge(rank.step())["total"]

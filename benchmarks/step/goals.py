@@ -16,11 +16,7 @@ TIMES_FLOOR = {"resnet50": 2.0, "transformer": 2.5, "lstm": 1.4, "vgg16": 1.5}
 PAIRS_US = {OURS: 40.0, "ldte_bs,optimizer=sgd": 60.0, "ldte_bs,optimizer=adam": 60.0}
 """Of a compressed tensor, by method: the pair of calls."""
 DENSE_US = 8.0
-TIMES_OURS = {
-    "dgc": 1.5,
-    "ldte_bs,optimizer=adam": 3.5,
-    "ldte_bs,optimizer=nesterov": 2.5,
-}
+TIMES_OURS = {"dgc": 1.5, "ldte_bs,optimizer=adam": 3.5, "ldte_bs,optimizer=nesterov": 2.5}
 """By method, over ours on the same model, both as times the floor of their launch."""
 
 Row = tuple[str, str, str, str]
@@ -28,10 +24,6 @@ Row = tuple[str, str, str, str]
 
 
 def verdicts(summaries: Sequence[Summary], density: object) -> Iterator[Row]:
-    """Yield a row for every goal whose figures are there.
-
-    density : that was asked for; goals are about one alone
-    """
     if density != DENSITY:
         return
     found = {(each.model, each.method): each for each in summaries if each.ranks == RANKS}

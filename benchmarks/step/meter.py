@@ -12,7 +12,7 @@ from unittest import mock
 import horovod.torch as hvd
 import torch
 
-from hvd_sparse.tracing.spans import Spans
+from hvd_sparse.tracing import Spans
 
 WATCHED = ("select", "encode", "exchange", "decode")
 PARTS = (*WATCHED, "python")
@@ -30,21 +30,13 @@ MIN_NUMEL = 1024
 
 
 def clock_cost() -> float:
-    """Return the seconds of this thread that asking for its time takes: the median of many."""
+    """Return the seconds of this thread that asking for its time takes."""
     pairs = [(time.thread_time(), time.thread_time()) for _ in range(2001)]
     return sorted(second - first for first, second in pairs)[1000]
 
 
 class Meter:
-    """A compression that measures the one that it wraps.
-
-    Attributes
-    ----------
-    seconds : of the thread, by "compress", "decompress", "sparse" and "dense" (both calls of
-        tensors that are compressed, or are not), and, in a traced step, by ``PARTS``; without what
-        asking the clock takes
-    calls : of ``compress``, by "sparse" and "dense"
-    """
+    """A compression that measures the one that it wraps, without what asking the clock takes."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -55,7 +47,6 @@ class Meter:
         self._clock_s = clock_cost()
 
     def clear(self) -> None:
-        """Forget what was measured."""
         self.seconds.clear()
         self.calls.clear()
 
@@ -84,10 +75,7 @@ class Meter:
 
     @contextmanager
     def tracing(self) -> Iterator[None]:
-        """Measure the parts too, which takes time by itself: in a step of its own.
-
-        AssertionError if nothing was seen of the exchange.
-        """
+        """Measure the parts too, in a step of its own, as that takes time."""
         self._asked = 0
         spans = spans_of(self.inner)
         clock, spans.clock = spans.clock, time.thread_time
@@ -129,6 +117,5 @@ class Meter:
 
 
 def spans_of(compressor: Any) -> Spans:
-    """Return what tells when a compressor's parts of the work begin and end."""
     spans: Spans = compressor.step.spans
     return spans

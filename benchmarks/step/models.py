@@ -30,7 +30,6 @@ BASE_BYTES = 600 << 20
 
 
 def tensors_of(model: str) -> list[tuple[str, Shape]]:
-    """Return names and shapes, in the order of the layers."""
     if model == OVERHEAD:
         return [
             (f"{number}.{part}", shape)
@@ -41,7 +40,6 @@ def tensors_of(model: str) -> list[tuple[str, Shape]]:
 
 
 def needed_bytes(model: str, method: str, ranks: int) -> int:
-    """Return the memory that a launch takes at most, about."""
     numel = sum(padded(math.prod(shape)) for _, shape in tensors_of(model))
     vectors = VECTORS.get(method.split(",")[0], USUAL_VECTORS)
     return ranks * (4 * numel * vectors + BASE_BYTES)

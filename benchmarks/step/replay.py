@@ -23,13 +23,7 @@ ODD = 12_345
 
 
 class Replay:
-    """The gradients of one rank.
-
-    Parameters
-    ----------
-    shapes : of the parameters
-    seed : another one on every rank
-    """
+    """The gradients of one rank."""
 
     def __init__(self, shapes: Sequence[Shape], seed: int) -> None:
         self.parameters = [nn.Parameter(torch.zeros(shape)) for shape in shapes]
@@ -46,11 +40,9 @@ class Replay:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all gradients."""
         return int(4 * sum(parameter.numel() for parameter in self.parameters))
 
     def draw(self, step: int) -> None:
-        """Draw the gradients of a step."""
         fill(self._vector.numpy(), self._pool, step)
 
     def draw_steady(self, density: float, factor: float) -> None:
@@ -66,7 +58,6 @@ class Replay:
         return passed
 
     def gradient(self, position: int) -> torch.Tensor:
-        """Return a fresh view, of the parameter's shape."""
         return self._vector[self._places[position]].view(self._shapes[position])
 
     def add_to_residuals(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,45 +20,26 @@ Row = dict[str, float]
 
 @dataclass(frozen=True)
 class Summary:
-    """One model, through one method, on so many ranks.
-
-    Attributes
-    ----------
-    floor_ms : processor time of ``residual.add_`` of all tensors
-    work_ms : of the training thread in ``compress`` and ``decompress``
-    work, parts, process, wall : times the floor: that work; what each part does in a step that is
-        traced, "python" being the rest; processor time of the whole process; time until the last
-        result is there, beside that of the floor
-    faults : page faults in a step
-    fault_share : beside the pages that the gradients fill
-    sparse_us, dense_us : of both calls of a tensor that is compressed, or is not; None where there
-        is none
-    one_pass : share of selections that read the tensor once; None for Horovod's own methods
-    """
+    """One model, through one method, on so many ranks; most figures are times the floor."""
 
     model: str
     method: str
     ranks: int
     rounds: int
-    floor_ms: Quartiles
-    work_ms: Quartiles
+    floor_ms: Quartiles  # processor time of residual.add_ of all tensors
+    work_ms: Quartiles  # of the training thread in compress and decompress
     work: Quartiles
-    parts: dict[str, Quartiles]
-    process: Quartiles
-    wall: Quartiles
+    parts: dict[str, Quartiles]  # of a traced step; "python" is the rest
+    process: Quartiles  # processor time of the whole process
+    wall: Quartiles  # until the last result is there
     faults: Quartiles
-    fault_share: float
-    sparse_us: Quartiles | None
+    fault_share: float  # beside the pages that the gradients fill
+    sparse_us: Quartiles | None  # both calls of a compressed tensor, or of a dense one
     dense_us: Quartiles | None
-    one_pass: float | None
-
-    def describe(self) -> dict[str, Any]:
-        """JSON-able."""
-        return asdict(self)
+    one_pass: float | None  # share of selections that read the tensor once
 
 
 def merged(by_rank: Sequence[Sequence[Row]]) -> list[Row]:
-    """Return one row a round, of the rows of every rank."""
     rows = []
     for together in zip(*by_rank):
         row = {}
@@ -72,11 +53,6 @@ def merged(by_rank: Sequence[Sequence[Row]]) -> list[Row]:
 def summarize(
     method: str, ranks: int, by_rank: Sequence[dict[str, Any]], rows: Sequence[Row]
 ) -> Summary:
-    """Return the figures of a model.
-
-    by_rank : what every rank found of it; rows : of all ranks, as ``merged`` makes them
-    """
-
     def quartiles(of: Callable[[Row], float]) -> Quartiles:
         return Quartiles.of(np.array([of(row) for row in rows]))
 

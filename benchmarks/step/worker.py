@@ -44,8 +44,6 @@ HOROVODS = {"dense": hvd.Compression.none, "fp16": hvd.Compression.fp16}
 
 
 class Rank:
-    """One model's gradients, through one method."""
-
     def __init__(self, model: str, method: str, density: Spelled) -> None:
         tensors = tensors_of(model)
         self.replay = Replay([shape for _, shape in tensors], seed=hvd.rank() + 1)
@@ -55,9 +53,7 @@ class Rank:
         self.meter = Meter(compression)
         with _hooks_on_one_rank():
             self.optimizer = hvd.DistributedOptimizer(
-                optimizer,
-                named_parameters=named,
-                compression=self.meter,
+                optimizer, named_parameters=named, compression=self.meter
             )
         self._number = 0
 
@@ -150,7 +146,6 @@ class Rank:
         return {"floor": worked, "floor_wall": wall}
 
     def close(self) -> None:
-        """Let go of the method."""
         if self.is_ours:
             self.meter.inner.close()
 
@@ -158,8 +153,7 @@ class Rank:
 def _compression(
     model: str, method: str, named: Sequence[Any], density: Spelled
 ) -> tuple[torch.optim.Optimizer, Any]:
-    """Return an optimizer and its compression; ``optimizer=adam`` behind a method hands that one
-    over."""
+    """Return an optimizer and its compression; ``optimizer=`` hands it over."""
     parameters = [parameter for _, parameter in named]
     if method in HOROVODS:
         return torch.optim.SGD(parameters, lr=0.0), HOROVODS[method]
@@ -193,7 +187,6 @@ def _page_faults() -> int:
 
 
 def measure(model: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Return the rows of all rounds, and what was really sent in them; JSON-able."""
     rank = Rank(model, options.method, options.density)
     rank.warm_up()
     rank.check_gradients()

@@ -1,19 +1,88 @@
-"""The command ``hvd-sparse`` and its sub-commands."""
+"""The command ``hvd-sparse``, and its sub-commands ``list`` and ``cite``."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import re
 import sys
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-from hvd_sparse.cli import advise, cite, doctor, report, timeline
-from hvd_sparse.errors import SparseError
+from hvd_sparse.cli import advise, doctor, report, timeline
+from hvd_sparse.errors import SparseError, UnknownName
+from hvd_sparse.methods import METHODS
+from hvd_sparse.registry import ALL
 from hvd_sparse.version import __version__
 
+
+def set_up_list(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=list_parts)
+
+
+def list_parts(options: argparse.Namespace) -> int:
+    _print_section("methods", [(id, paper, "") for id, paper in METHODS.items()])
+    for registry in ALL:
+        rows = [
+            (id, getattr(registry.get(id), "paper", None), _options(registry.get(id)))
+            for id in registry
+        ]
+        _print_section(registry.kind, rows)
+    return 0
+
+
+def _options(part: type) -> str:
+    fields = [field for field in dataclasses.fields(part) if field.init]
+    return ", ".join(
+        f.name if f.default is dataclasses.MISSING else f"{f.name}={f.default!r}" for f in fields
+    )
+
+
+def _print_section(title: str, rows: list[tuple[str, str | None, str]]) -> None:
+    print(f"{title}:")
+    for id, paper, options in rows:
+        print(f"  {id:<16} {paper or '-':<20} {options}".rstrip())
+    print()
+
+
+def set_up_cite(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=cite)
+    parser.add_argument("names", nargs="+", metavar="NAME", help="for instance ldte_bs")
+
+
+def cite(options: argparse.Namespace) -> int:
+    keys = dict.fromkeys(key for name in options.names for key in _keys_of(name))
+    print("\n\n".join(papers()[key] for key in keys))
+    return 0
+
+
+@cache
+def papers() -> dict[str, str]:
+    """Return the entries of ``hvd_sparse/papers.bib`` by citation key."""
+    text = (Path(__file__).parents[1] / "papers.bib").read_text(encoding="utf-8")
+    entries = [each.strip() for each in re.split(r"^(?=@)", text, flags=re.MULTILINE)]
+    return {entry[entry.index("{") + 1 : entry.index(",")]: entry for entry in entries if entry}
+
+
+def _keys_of(name: str) -> list[str]:
+    """Return the citation keys of a name: of a method, of every part of that id, or the key
+    itself."""
+    if name in papers():
+        return [name]
+    parts = [registry.get(name) for registry in ALL if name in registry.ids()]
+    keys = [METHODS[name]] if name in METHODS else []
+    keys += [part.paper for part in parts if getattr(part, "paper", None)]
+    if not keys:
+        known = sorted({*METHODS, *papers(), *(id for registry in ALL for id in registry)})
+        raise UnknownName(f"nothing called {name!r} has a paper; names: {', '.join(known)}")
+    return keys
+
+
 COMMANDS = {
-    "list": (cite.set_up_list, "list every method and part with its options and paper"),
-    "cite": (cite.set_up_cite, "print the BibTeX of methods, parts or citation keys"),
+    "list": (set_up_list, "list every method and part with its options and paper"),
+    "cite": (set_up_cite, "print the BibTeX of methods, parts or citation keys"),
     "doctor": (
         doctor.set_up,
         "print versions, what is used, what is missing and what does not fit together",

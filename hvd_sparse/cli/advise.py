@@ -17,7 +17,8 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import NamedTuple
 
 from hvd_sparse.checks import check_density, is_number
 from hvd_sparse.codecs.sign_mean import SignMean
@@ -26,8 +27,7 @@ from hvd_sparse.frontend.summary import table
 from hvd_sparse.methods.builder import density_for, too_few
 
 
-@dataclass(frozen=True)
-class Model:
+class Model(NamedTuple):
     """The entries of all gradients, the number of compressed tensors, and the seconds of a
     backward pass."""
 
@@ -146,7 +146,10 @@ class Setting:
                 settles_s = HALF_SUM_S[self.operations] * others / self.world_size * numel
         else:
             sent, hops = density * numel, others
-            nbytes = others * self._payload_bytes(sent)
+            payload = sent * ENTRY_BYTES
+            if self.signs:
+                payload = SignMean().signs_bytes(max(1, round(sent)), numel)
+            nbytes = others * payload
             works_s = TENSOR_S * self.model.tensors + ENTRY_S * numel + SENT_S * sent
             settles_s = DENSE_S * numel + RECEIVED_S * others * sent
         start_s = CALL_S + hops * self.latency_s
@@ -154,11 +157,6 @@ class Setting:
         ends_s = start_s + max(computes_s, nbytes * 8 / self.bandwidth_bit_s)
         step_s = self.forward_s + ends_s + settles_s
         return Step(way, density, step_s, ends_s - computes_s, nbytes)
-
-    def _payload_bytes(self, sent: float) -> float:
-        if self.signs:
-            return SignMean().signs_bytes(max(1, round(sent)), self.model.numel)
-        return sent * ENTRY_BYTES
 
     def steps(self, densities: Sequence[float]) -> list[Step]:
         found = [self.step("dense"), self.step("fp16")]
@@ -168,7 +166,7 @@ class Setting:
         """Return the bandwidth below which compression is faster; 0 if never, inf if always."""
 
         def pays(logarithm: float) -> bool:
-            here = Setting(**{**vars(self), "bandwidth_bit_s": math.exp(logarithm)})
+            here = replace(self, bandwidth_bit_s=math.exp(logarithm))
             dense, fp16, sparse = here.steps([density])
             return sparse.step_s < min(dense.step_s, fp16.step_s)
 
@@ -309,7 +307,6 @@ def _accuracy(steps: int, wanted: float, densities: Sequence[float]) -> str:
 
 
 def _sentence(chosen: Step, told: Step, steps: Sequence[Step], crossover: float) -> str:
-    """Return the advice with its reason, and the bandwidth at which it changes."""
     dense, fp16 = steps[:2]
     both = f"dense {1e3 * dense.step_s:,.1f} ms and fp16 {1e3 * fp16.step_s:,.1f} ms"
     if chosen is told:

@@ -23,7 +23,6 @@ EXTRAS = {
         "tensorflow",
         "no Keras 2; Keras 3 trains by hvd_sparse.keras.DistributedOptimizer",
     ),
-    "mpi4py": ("mpi", "no collectives for numpy programs under mpirun"),
     "numba": (
         "fast",
         "gradients are selected by plain numpy, in several passes and several times slower",
@@ -54,16 +53,16 @@ def run(options: argparse.Namespace) -> int:
     for package in PACKAGES:
         print(f"{package:<12} {_version_of(package) or '-'}")
     print(f"\nengine       {_engine()}\nchecksums    {checksum.crc32.__module__.partition('.')[0]}")
-    untested = _untested()
-    if untested:
-        print("\nof other versions than the tested ones:")
-    for package, version in untested.items():
-        print(f"    {package:<12} {version}; tested: {' and '.join(TESTED[package])}")
-    missing = [package for package in EXTRAS if _version_of(package) is None]
+    heading = "\nof other versions than the tested ones:\n"
+    for package, tested in TESTED.items():
+        version = _version_of(package)
+        if version is not None and ".".join(version.split(".")[:2]) not in tested:
+            print(f"{heading}    {package:<12} {version}; tested: {' and '.join(tested)}")
+            heading = ""
+    missing = {name: told for name, told in EXTRAS.items() if _version_of(name) is None}
     if missing:
         print("\nmissing, and what goes without it:")
-    for package in missing:
-        extra, cost = EXTRAS[package]
+    for package, (extra, cost) in missing.items():
         print(f"    {package:<12} {cost}: pip install 'hvd-sparse[{extra}]'")
     usable = [_check_horovod("torch"), _check_horovod("tensorflow"), _check_ddp()]
     return 0 if any(usable) else 1
@@ -86,16 +85,6 @@ def _version_of(package: str) -> str | None:
         return None
 
 
-def _untested() -> dict[str, str]:
-    """Return the installed versions that are none of ``TESTED``, by package."""
-    installed = {package: _version_of(package) for package in TESTED}
-    return {
-        package: version
-        for package, version in installed.items()
-        if version is not None and ".".join(version.split(".")[:2]) not in TESTED[package]
-    }
-
-
 def _loads(frontend: str, package: str) -> bool:
     """Load a frontend, or print why it cannot be used."""
     if _version_of(package) is None:
@@ -110,7 +99,6 @@ def _loads(frontend: str, package: str) -> bool:
 
 
 def _check_horovod(framework: str) -> bool:
-    """Load a frontend of Horovod's, and print the result."""
     if not _loads(framework, framework):
         return False
     hvd = importlib.import_module(f"horovod.{framework}")
@@ -135,7 +123,6 @@ def _check_horovod(framework: str) -> bool:
 
 
 def _check_ddp() -> bool:
-    """Load the DistributedDataParallel frontend, which needs no Horovod, and print the result."""
     if not _loads("ddp", "torch"):
         return False
     dist = importlib.import_module("torch.distributed")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.untyped import Report
+from hvd_sparse.types import Report
 from hvd_sparse.version import __version__
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def set_up(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     runs = read_runs(options.runs)
     try:
-        pictures = pictures_of(runs)
+        pictures = [_picture(number, *chart) for number, chart in enumerate(_charts_of(runs))]
     except ImportError as error:
         raise InvalidOption(
             f"hvd-sparse report draws with {error.name}, which is not installed: "
@@ -90,6 +90,10 @@ class Run:
     records: list[Report] = field(default_factory=list)
     metrics: list[Report] = field(default_factory=list)
 
+    @property
+    def all(self) -> list[Report]:
+        return [*self.records, *self.metrics]
+
     def metric(self, name: str, over: str) -> Curve:
         return _curve([(each[over], each.get(name)) for each in self.metrics])
 
@@ -101,8 +105,7 @@ class Run:
         places, values, so_far, last = [], [], 0.0, 0
         told = self.records or [each for each in self.metrics if each.get(SENT) is not None]
         for each in told:
-            a_step = each["total"][SENT] if "total" in each else each[SENT]
-            so_far += a_step * (each["step"] - last)
+            so_far += each.get("total", each)[SENT] * (each["step"] - last)
             last = each["step"]
             places.append(each[over])
             values.append(so_far)
@@ -119,22 +122,20 @@ class Run:
 
     @property
     def steps(self) -> int:
-        return max((each["step"] for each in (*self.records, *self.metrics)), default=0)
+        return max((each["step"] for each in self.all), default=0)
 
     @property
     def step_s(self) -> float | None:
         """The average seconds of a step, from the first record to the last."""
-        told = sorted((*self.records, *self.metrics), key=lambda each: each["step"])
-        if len(told) < 2 or told[-1]["step"] == told[0]["step"]:
-            return None
-        whole: float = told[-1]["seconds"] - told[0]["seconds"]
+        told = sorted(self.all, key=lambda each: each["step"])
         steps: int = told[-1]["step"] - told[0]["step"]
-        return whole / steps
+        seconds: float = told[-1]["seconds"] - told[0]["seconds"]
+        return seconds / steps if steps else None
 
 
 def _metrics_of(runs: Sequence[Run]) -> list[str]:
-    names = [name for run in runs for each in run.metrics for name in each]
-    return [name for name in dict.fromkeys(names) if name not in (*STAMPS, SENT)]
+    names = dict.fromkeys(name for run in runs for each in run.metrics for name in each)
+    return [name for name in names if name not in (*STAMPS, SENT)]
 
 
 def _curve(points: Sequence[tuple[float, float | None]]) -> Curve:
@@ -187,12 +188,12 @@ def read_run(name: str, path: Path) -> Run:
             run.about, last = record, record["step"]
             run.records = [each for each in run.records if each["step"] <= last]
             run.metrics = [each for each in run.metrics if each["step"] <= last]
-            offset_s = max((e["seconds"] for e in (*run.records, *run.metrics)), default=0.0)
+            offset_s = max((each["seconds"] for each in run.all), default=0.0)
             continue
         record["seconds"] += offset_s
         (run.metrics if record["event"] == "metrics" else run.records).append(record)
     run.records = list({each["step"]: each for each in run.records}.values())
-    if not (run.records or run.metrics):
+    if not run.all:
         raise InvalidOption(
             f"run {str(path)!r} holds no records: train with telemetry='jsonl', for a step at least"
         )
@@ -233,11 +234,6 @@ def in_time(value: float, _: float = 0.0) -> str:
     if value >= 120:
         return f"{value / 60:.3g} min"
     return f"{value:.3g} s" if value >= 1 or value == 0 else f"{1000 * value:.3g} ms"
-
-
-def pictures_of(runs: Sequence[Run]) -> list[str]:
-    """Return the charts as SVG; raise ImportError without matplotlib."""
-    return [_picture(number, *chart) for number, chart in enumerate(_charts_of(runs))]
 
 
 def _charts_of(runs: Sequence[Run]) -> Iterator[tuple[str, int, Callable[[Axes], None]]]:

@@ -13,8 +13,8 @@ from numbers import Real
 from pathlib import Path
 
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.tracing.chrome_trace import START, WRITER
-from hvd_sparse.untyped import Report
+from hvd_sparse.tracing import START, WRITER
+from hvd_sparse.types import Report
 
 Event = Report
 """One event of Chrome's trace format."""

@@ -1,4 +1,4 @@
-"""Codecs: encodings of a selection as bytes, one codec a file."""
+"""Codecs: encodings of a selection as bytes, one a file."""
 
 from hvd_sparse.registry import import_siblings
 

@@ -1,4 +1,4 @@
-"""Packing for codecs: numbers of a few bits, signs as single bits, and bitmaps of indices."""
+"""Numbers of few bits, bitmaps and gaps in the bodies of codecs."""
 
 from __future__ import annotations
 
@@ -6,32 +6,13 @@ import numpy as np
 
 from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.kernels import reference
-from hvd_sparse.kernels.packing import Packers
+from hvd_sparse.kernels.packing import Packers, modulus_of, planes_of
 from hvd_sparse.wire.frame import need
 
 
-def pack(numbers: np.ndarray, width: int, kernels: Packers = reference) -> np.ndarray:
-    """Pack numbers of 1, 2, 4, 8 or 16 bits into uint8, the first in the lowest bits."""
-    if width == 16:
-        return numbers.astype("<u2").view(np.uint8)
-    if width == 8:
-        return numbers.astype(np.uint8)
-    if width == 1:
-        return np.packbits(numbers.astype(np.uint8, copy=False), bitorder="little")
-    return kernels.pack_few(numbers.astype(np.uint8, copy=False), width)
-
-
 def unpack(packed: np.ndarray, width: int, count: int, kernels: Packers = reference) -> np.ndarray:
-    """Unpack numbers into uint8, or uint16 for 16 bits; CorruptPayload if padding is not zero."""
-    if width == 16:
-        return packed.view("<u2")
-    if width == 8:
-        return packed
-    if width == 1:
-        bits = np.unpackbits(packed, bitorder="little")
-        numbers = None if bits[count:].any() else bits[:count]
-    else:
-        numbers = kernels.unpack_few(packed, width, count)
+    """Unpack numbers of 1, 2 or 4 bits into uint8; CorruptPayload if padding is not zero."""
+    numbers = kernels.unpack_few(packed, width, count)
     if numbers is None:
         raise CorruptPayload("the padding bits of a payload's last byte are not zero")
     return numbers
@@ -56,7 +37,7 @@ def encode_presence(indices: np.ndarray, numel: int) -> np.ndarray:
     """Return the bitmap of the indices, uint8 [ceil(numel / 8)], first entry in the lowest bit."""
     is_sent = np.zeros(numel, np.uint8)
     is_sent[indices] = 1
-    return np.packbits(is_sent, bitorder="little")
+    return encode_bits(is_sent)
 
 
 def decode_presence(packed: np.ndarray, count: int, numel: int) -> np.ndarray:
@@ -64,3 +45,38 @@ def decode_presence(packed: np.ndarray, count: int, numel: int) -> np.ndarray:
     indices = np.flatnonzero(unpack(packed, 1, numel).view(np.bool_))
     need(indices.size == count, f"the bitmap has {indices.size} entries, and the header {count}")
     return indices.astype(np.uint32)
+
+
+def gaps_bytes(count: int, numel: int) -> float:
+    """Return the expected bytes of ``encode_gaps`` for random indices."""
+    if count == 0:
+        return 0.0
+    shift, parts = modulus_of(count, numel)
+    miss = 1 - count / numel
+    bits = count / (1 - miss ** (parts << shift))
+    if parts == 3:
+        unit = miss ** (1 << shift)
+        bits += count + count * (unit + unit**2) / (1 + unit + unit**2)
+    return sum(-(-count * width // 8) for width in planes_of(shift)) + bits / 8 + 0.5
+
+
+def encode_gaps(indices: np.ndarray, numel: int, kernels: Packers = reference) -> np.ndarray:
+    """Return the Golomb code of ascending indices (``kernels.packing``), uint8."""
+    return kernels.pack_gaps(indices, numel) if indices.size else np.empty(0, np.uint8)
+
+
+def decode_gaps(
+    body: np.ndarray, count: int, numel: int, kernels: Packers = reference
+) -> np.ndarray:
+    """Decode ascending indices, uint32 [count]; CorruptPayload if they do not fill the body exactly
+    or exceed the tensor."""
+    if count == 0:
+        need(body.size == 0, f"a payload without entries has {body.size} bytes of indices")
+        return np.empty(0, np.uint32)
+    # Every entry takes at least one bit: check first, to bound the memory by the body's length.
+    indices = kernels.unpack_gaps(body, count, numel) if count <= 8 * body.size else None
+    if indices is None:
+        raise CorruptPayload(
+            f"{body.size} bytes are no code of {count} ascending indices below {numel}"
+        )
+    return indices

@@ -10,7 +10,18 @@ from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.types import Selection
-from hvd_sparse.wire.frame import Frame, need, open_frame, selection_from, write_frame
+from hvd_sparse.wire.frame import (
+    Frame,
+    need,
+    open_frame,
+    selection_from,
+    write_frame,
+)
+
+MIXED, PLUS, MINUS = 0, 1, 2
+
+Signs = tuple[np.ndarray, np.ndarray]
+"""Indices, uint32 ascending, and whether the entries are negative, bool [count]."""
 
 INFINITY = {4: 0x7F800000, 8: 0x7FF0000000000000}
 """Bit pattern of infinity, by the itemsize of the float."""
@@ -42,8 +53,8 @@ class SignCodec(Codec):
         scale = np.zeros(1, dtype)
         if kept.count:
             scale[0] = self.magnitude(np.abs(kept.values))
-        parts = self.encode_signs(kept.indices, np.signbit(kept.values), kept.numel, kernels)
-        return write_frame(self.number, dtype, kept.numel, kept.count, [scale, *parts])
+        parts = [scale, *self.encode_signs(kept, kernels)]
+        return write_frame(self.number, dtype, kept.numel, kept.count, parts)
 
     def decode(self, buffer: np.ndarray, kernels: Packers = reference) -> Selection:
         frame = open_frame(buffer, self)
@@ -54,27 +65,22 @@ class SignCodec(Codec):
         bits = int.from_bytes(frame.body[:width].tobytes(), "little")
         is_ours = 0 < bits < INFINITY[width] if frame.count else bits == 0
         need(is_ours, f"a payload of {frame.count} signs has the magnitude {scale}")
-        indices, is_negative = self.decode_signs(frame.body[width:], frame, kernels)
+        frame.body = frame.body[width:]
+        indices, is_negative = self.decode_signs(frame, kernels)
         return selection_from(frame, indices, _signed(is_negative, scale))
 
     def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:
         return value_bytes + self.signs_bytes(count, numel)
 
-    def encode_signs(
-        self, indices: np.ndarray, is_negative: np.ndarray, numel: int, kernels: Packers
-    ) -> list[np.ndarray]:
-        """Return the encoded indices, uint32 ascending, and signs as arrays, to be concatenated."""
+    def encode_signs(self, kept: Selection, kernels: Packers) -> list[np.ndarray]:
+        """Return the indices and signs of non-zero entries as arrays, to be concatenated."""
         raise NotImplementedError
 
-    def decode_signs(
-        self, body: np.ndarray, frame: Frame, kernels: Packers
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Decode the indices and ``is_negative``, bool [count]; CorruptPayload unless they fill the
-        body exactly."""
+    def decode_signs(self, frame: Frame, kernels: Packers) -> Signs:
+        """Decode the rest of a frame's body; CorruptPayload unless it is filled exactly."""
         raise NotImplementedError
 
     def signs_bytes(self, count: int, numel: int) -> float:
-        """Return the bytes of the body without the magnitude; see ``body_bytes``."""
         raise NotImplementedError
 
 

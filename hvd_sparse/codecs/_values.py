@@ -44,14 +44,12 @@ from hvd_sparse.kernels.packing import GRID_BITS, UPPER, Packers
 from hvd_sparse.types import Selection
 from hvd_sparse.wire.frame import (
     AS_TYPE,
-    HEADER_BYTES,
     VALUE_FORMATS,
     Frame,
     need,
     open_frame,
-    seal_frame,
     selection_from,
-    write_parts,
+    write_frame,
 )
 
 LARGEST_MULTIPLE = {"int8": 127, "int4": 7}
@@ -65,12 +63,7 @@ LEVEL_BITS = 16
 LEAST_EXPONENT = -99
 """Least exponent of the largest magnitude; the grid is then 2^-125, and no level is subnormal."""
 _LARGEST = float(np.finfo(np.float32).max)
-_UNSIGNED: dict[int, np.dtype] = {
-    1: np.dtype("u1"),
-    2: np.dtype("<u2"),
-    4: np.dtype("<u4"),
-    8: np.dtype("<u8"),
-}
+NOTHING = np.empty(0, np.uint8)
 
 
 def check_format(values: str, owner: str, formats: tuple[str, ...] = WHOLE_BYTES) -> None:
@@ -88,45 +81,31 @@ def code_bits(name: str, value_bytes: int) -> int:
 
 
 def prefix_bytes(name: str) -> int:
-    """Return the bytes of the step or levels, which precede the codes."""
     return {"int8": STEP_BYTES, "int4": STEP_BYTES, "int2": 2 * STEP_BYTES}.get(name, 0)
 
 
 def missing_code(width: int) -> int:
-    """Return the unused code of a format, by its width in bytes."""
     return 0x80 if width == 1 else (1 << 8 * width) - 1
 
 
-def write_values(values: np.ndarray, name: str, out: np.ndarray, kernels: Packers) -> None:
-    """Write the prefix and the codes of values in a format into ``out``, uint8
-    [``values_bytes``]."""
+def encode_values(values: np.ndarray, name: str, kernels: Packers) -> tuple[np.ndarray, np.ndarray]:
+    """Return the prefix and the codes of values: in formats of whole bytes unsigned [count], else
+    packed uint8."""
     if name == "float32":
-        out.view(_UNSIGNED[values.itemsize])[:] = values.view(f"u{values.itemsize}")
-    elif name == "int2":
+        codes = values.view(f"u{values.itemsize}").astype(f"<u{values.itemsize}", copy=False)
+        return NOTHING, codes
+    if name == "int2":
         levels, codes = to_levels(values, kernels)
-        start = prefix_bytes(name)
-        out[:start] = levels.view(np.uint8)
-        out[start:] = kernels.pack_few(codes, 2)
-    elif name in LARGEST_MULTIPLE:
+        return levels, kernels.pack_few(codes, 2)
+    if name in LARGEST_MULTIPLE:
         most = LARGEST_MULTIPLE[name]
         step = _step_of(kernels.largest_magnitude(values), most)
-        out[:STEP_BYTES] = np.frombuffer(np.float32(step).astype("<f4").tobytes(), np.uint8)
-        multiples: np.ndarray = np.zeros(values.size, np.uint8)
+        codes = np.zeros(values.size, np.uint8)
         if step:
-            multiples = kernels.multiples(values, step, most).view(np.uint8)
-        out[STEP_BYTES:] = multiples if name == "int8" else kernels.pack_few(multiples, 4)
-    else:
-        (kernels.half_codes if name == "float16" else kernels.brain_codes)(
-            values, out.view(_UNSIGNED[2])
-        )
-
-
-def encode_values(values: np.ndarray, name: str, kernels: Packers) -> tuple[np.ndarray, np.ndarray]:
-    """Return the prefix, uint8, and the codes, unsigned [count], in a format of whole bytes."""
-    written = np.empty(values_bytes(values.size, name, values.itemsize), np.uint8)
-    write_values(values, name, written, kernels)
-    start = prefix_bytes(name)
-    return written[:start], written[start:].view(_UNSIGNED[code_bits(name, values.itemsize) // 8])
+            codes = kernels.multiples(values, step, most).view(np.uint8)
+        return np.array([step], "<f4"), codes if name == "int8" else kernels.pack_few(codes, 4)
+    shortened = kernels.half_codes(values) if name == "float16" else kernels.brain_codes(values)
+    return NOTHING, shortened.astype("<u2", copy=False)
 
 
 def _step_of(largest: float, most: int) -> float:
@@ -146,7 +125,7 @@ def decode_values(
     prefix: np.ndarray, codes: np.ndarray, name: str, frame: Frame, kernels: Packers
 ) -> np.ndarray:
     """Return the values [count] of the codes, in the frame's value type; CorruptPayload for codes
-    that ``write_values`` cannot have written."""
+    that no encoder writes."""
     if name == "int2":
         return from_levels(prefix.view("<f4"), codes, frame.value_type, kernels)
     if name in LARGEST_MULTIPLE:
@@ -186,14 +165,13 @@ def _from_multiples(prefix: np.ndarray, codes: np.ndarray, frame: Frame, most: i
 def value_codes(
     frame: Frame, offset: int, count: int, name: str, kernels: Packers
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the prefix and the codes from ``offset`` in the body; the caller has checked its
-    length."""
+    """Return the prefix and the codes from ``offset`` in a body whose length is checked."""
     start = offset + prefix_bytes(name)
     width = code_bits(name, frame.value_type.itemsize)
     codes = frame.body[start : start + packed_bytes(count, width)]
     if width < 8:
         return frame.body[offset:start], unpack(codes, width, count, kernels)
-    return frame.body[offset:start], codes.view(_UNSIGNED[width // 8])
+    return frame.body[offset:start], codes.view(f"<u{width // 8}")
 
 
 def packed_bytes(count: int, width: int) -> int:
@@ -201,7 +179,6 @@ def packed_bytes(count: int, width: int) -> int:
 
 
 def values_bytes(count: int, name: str, value_bytes: int) -> int:
-    """Return the bytes of a prefix and ``count`` codes."""
     return prefix_bytes(name) + packed_bytes(count, code_bits(name, value_bytes))
 
 
@@ -210,10 +187,7 @@ def format_number(name: str) -> int:
 
 
 def to_levels(values: np.ndarray, kernels: Packers) -> tuple[np.ndarray, np.ndarray]:
-    """Return the levels, float32 [2], and the codes, uint8 [count], of values without zeros.
-
-    Bit 0 of a code is set for negative values, bit 1 for the higher level.
-    """
+    """Return the levels, float32 [2], and the codes, uint8 [count], of values without zeros."""
     if not values.size:
         return np.zeros(2, "<f4"), np.empty(0, np.uint8)
     exponent = _exponent_of(kernels.largest_magnitude(values))
@@ -233,7 +207,6 @@ def _exponent_of(largest: float) -> int:
 
 
 def _cut(level: int) -> int:
-    """Truncate a level to its 16 highest bits."""
     spare = max(0, level.bit_length() - LEVEL_BITS)
     return level >> spare << spare
 
@@ -281,7 +254,7 @@ class ValuedCodec(Codec):
 
     values: str = "float32"
 
-    is_exact_for_signs: ClassVar[bool] = False
+    is_exact_for_signs = False
     formats: ClassVar[tuple[str, ...]] = WHOLE_BYTES
 
     def __post_init__(self) -> None:
@@ -298,46 +271,33 @@ class ValuedCodec(Codec):
     def encode(self, selection: Selection, kernels: Packers = reference) -> np.ndarray:
         if not self.sends_zeros:
             selection = selection.without_zeros()
-        parts, values = self.encode_indices(selection, kernels), selection.values
-        index_bytes = sum(part.nbytes for part in parts)
-        bytes_of_values = values_bytes(values.size, self.values, values.itemsize)
-        buffer = np.empty(HEADER_BYTES + index_bytes + bytes_of_values, np.uint8)
-        write_values(values, self.values, buffer[write_parts(buffer, parts) :], kernels)
+        parts = self.encode_indices(selection, kernels)
+        parts += encode_values(selection.values, self.values, kernels)
         assert self.number is not None
-        return seal_frame(
-            buffer,
-            self.number,
-            values.dtype,
-            selection.numel,
-            selection.count,
-            format_number(self.values),
+        dtype, values_format = selection.values.dtype, format_number(self.values)
+        return write_frame(
+            self.number, dtype, selection.numel, selection.count, parts, values_format
         )
 
     def decode(self, buffer: np.ndarray, kernels: Packers = reference) -> Selection:
         frame = open_frame(buffer, self, format_number(self.values))
         offset = frame.body.size - values_bytes(frame.count, self.values, frame.value_type.itemsize)
         need(offset >= 0, f"a body of {frame.body.size} bytes cannot hold {frame.count} values")
-        indices = self.decode_indices(frame.body[:offset], frame.count, frame.numel, kernels)
-        return selection_from(frame, indices, self.read_values(frame, offset, kernels))
+        prefix, codes = value_codes(frame, offset, frame.count, self.values, kernels)
+        values = decode_values(prefix, codes, self.values, frame, kernels)
+        frame.body = frame.body[:offset]
+        return selection_from(frame, self.decode_indices(frame, kernels), values)
 
     def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:
         return self.index_bytes(count, numel) + values_bytes(count, self.values, value_bytes)
 
-    def read_values(self, frame: Frame, offset: int, kernels: Packers) -> np.ndarray:
-        prefix, codes = value_codes(frame, offset, frame.count, self.values, kernels)
-        return decode_values(prefix, codes, self.values, frame, kernels)
-
     def encode_indices(self, selection: Selection, kernels: Packers) -> list[np.ndarray]:
-        """Return the encoded indices as arrays, to be concatenated."""
         raise NotImplementedError
 
-    def decode_indices(
-        self, body: np.ndarray, count: int, numel: int, kernels: Packers
-    ) -> np.ndarray:
-        """Decode the indices, uint32 [count], ascending; CorruptPayload unless they fill the body
-        exactly."""
+    def decode_indices(self, frame: Frame, kernels: Packers) -> np.ndarray:
+        """Decode the indices, uint32 [count], ascending, from the body before the values;
+        CorruptPayload unless they fill it exactly."""
         raise NotImplementedError
 
     def index_bytes(self, count: int, numel: int) -> float:
-        """Return the bytes of the body without the values; see ``body_bytes``."""
         raise NotImplementedError

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -54,10 +53,10 @@ class Auto(Codec):
     values: str = "bfloat16"
     density: float | None = None
 
-    number: ClassVar[int | None] = None
-    is_exact_for_signs: ClassVar[bool] = False
-    has_fixed_size: ClassVar[bool] = False
-    needs_host: ClassVar[str] = ""
+    number = None
+    is_exact_for_signs = False
+    has_fixed_size = False
+    needs_host = ""
 
     def __post_init__(self) -> None:
         check_format(self.values, "Auto")

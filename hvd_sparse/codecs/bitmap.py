@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from hvd_sparse.codecs._values import ValuedCodec
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
-from hvd_sparse.wire.frame import need
+from hvd_sparse.wire.frame import Frame, need_size
 
 
 @CODECS.register("bitmap")
@@ -28,21 +27,16 @@ class Bitmap(ValuedCodec):
     Paper: xu2021deepreduce.
     """
 
-    paper: ClassVar[str | None] = "xu2021deepreduce"
-    number: ClassVar[int | None] = 5
-    needs_host: ClassVar[str] = ""
+    paper = "xu2021deepreduce"
+    number = 5
+    needs_host = ""
 
     def encode_indices(self, selection: Selection, kernels: Packers) -> list[np.ndarray]:
         return [encode_presence(selection.indices, selection.numel)]
 
-    def decode_indices(
-        self, body: np.ndarray, count: int, numel: int, kernels: Packers
-    ) -> np.ndarray:
-        need(
-            body.size == presence_bytes(numel),
-            f"a body of {body.size} bytes is no bitmap of {numel} entries",
-        )
-        return decode_presence(body, count, numel)
+    def decode_indices(self, frame: Frame, kernels: Packers) -> np.ndarray:
+        need_size(frame, presence_bytes(frame.numel))
+        return decode_presence(frame.body, frame.count, frame.numel)
 
     def index_bytes(self, count: int, numel: int) -> float:
         return presence_bytes(numel)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.kernels.packing import BLOCK, BLOCK_BITS, Packers, blocks_of
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
-from hvd_sparse.wire.frame import need
+from hvd_sparse.wire.frame import Frame, need
 
 POSITION, WIDE_COUNT = np.dtype("<u2"), np.dtype("<u4")
 
@@ -33,22 +32,23 @@ class Block16(ValuedCodec):
 
     values: str = "bfloat16"
 
-    number: ClassVar[int | None] = 2
-    has_fixed_size: ClassVar[bool] = False
-    formats: ClassVar[tuple[str, ...]] = ALL_FORMATS
-    needs_host: ClassVar[str] = ""
+    number = 2
+    has_fixed_size = False
+    formats = ALL_FORMATS
+    needs_host = ""
 
     def encode_indices(self, selection: Selection, kernels: Packers) -> list[np.ndarray]:
         counts = kernels.count_blocks(selection.indices, selection.numel)
         width = POSITION if selection.count < BLOCK or counts.max() < BLOCK else WIDE_COUNT
         return [counts.astype(width), selection.indices.astype(POSITION)]
 
-    def decode_indices(
-        self, body: np.ndarray, count: int, numel: int, kernels: Packers
-    ) -> np.ndarray:
-        counts, positions = _split(body, count, numel)
-        need(int(counts.sum()) == count, f"the counts of the blocks do not add up to {count}")
-        return joined_blocks(counts, positions, numel, kernels)
+    def decode_indices(self, frame: Frame, kernels: Packers) -> np.ndarray:
+        counts, positions = _split(frame.body, frame.count, frame.numel)
+        need(
+            int(counts.sum()) == frame.count,
+            f"the counts of the blocks do not add up to {frame.count}",
+        )
+        return joined_blocks(counts, positions, frame.numel, kernels)
 
     def index_bytes(self, count: int, numel: int) -> float:
         width = 4 if numel >= BLOCK and count == numel else 2
@@ -62,8 +62,9 @@ def joined_blocks(
     kernels: Packers,
     bits: int = BLOCK_BITS,
 ) -> np.ndarray:
-    """Return the indices of counts and positions in blocks of 2^bits entries, uint32 ascending;
-    CorruptPayload unless they ascend and are below ``numel``."""
+    """Return the ascending indices, uint32, that are encoded as a count for each block of 2^bits
+    entries and as positions in the blocks; CorruptPayload unless they ascend and are below
+    ``numel``."""
     indices = kernels.join_blocks(counts, positions, bits)
     if indices is None:
         raise CorruptPayload("the positions in a block do not ascend")
@@ -75,7 +76,6 @@ def joined_blocks(
 
 
 def _split(body: np.ndarray, count: int, numel: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the counts of the blocks and the positions, as views of the body."""
     blocks, counts_bytes = blocks_of(numel), body.size - 2 * count
     width = 4 if blocks and counts_bytes == 4 * blocks else 2
     need(

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from hvd_sparse.codecs._bits import unpack
 from hvd_sparse.codecs._values import ALL_FORMATS, ValuedCodec, packed_bytes
-from hvd_sparse.codecs.block16 import joined_blocks
+from hvd_sparse.codecs.block16 import POSITION, joined_blocks
 from hvd_sparse.kernels.packing import Packers, blocks_of
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
-from hvd_sparse.wire.frame import need
+from hvd_sparse.wire.frame import Frame, need, need_size
 
 CHUNK_BITS = 12
-COUNT = np.dtype("<u2")
 
 
 @CODECS.register("chunk12")
@@ -37,26 +35,22 @@ class Chunk12(ValuedCodec):
 
     values: str = "int2"
 
-    paper: ClassVar[str | None] = "sarfi2025sparseloco"
-    number: ClassVar[int | None] = 13
-    formats: ClassVar[tuple[str, ...]] = ALL_FORMATS
-    needs_host: ClassVar[str] = ""
+    paper = "sarfi2025sparseloco"
+    number = 13
+    formats = ALL_FORMATS
+    needs_host = ""
 
     def encode_indices(self, selection: Selection, kernels: Packers) -> list[np.ndarray]:
         counts = kernels.count_blocks(selection.indices, selection.numel, CHUNK_BITS)
         positions = selection.indices.astype(np.uint16)
         high = (positions >> np.uint16(8)).astype(np.uint8)
-        return [counts.astype(COUNT), positions.astype(np.uint8), kernels.pack_few(high, 4)]
+        return [counts.astype(POSITION), positions.astype(np.uint8), kernels.pack_few(high, 4)]
 
-    def decode_indices(
-        self, body: np.ndarray, count: int, numel: int, kernels: Packers
-    ) -> np.ndarray:
+    def decode_indices(self, frame: Frame, kernels: Packers) -> np.ndarray:
+        body, count, numel = frame.body, frame.count, frame.numel
         chunks = blocks_of(numel, CHUNK_BITS)
-        need(
-            body.size == int(self.index_bytes(count, numel)),
-            f"{count} indices below {numel} cannot fill {body.size} bytes",
-        )
-        counts = body[: 2 * chunks].view(COUNT)
+        need_size(frame, int(self.index_bytes(count, numel)))
+        counts = body[: 2 * chunks].view(POSITION)
         need(int(counts.sum()) == count, f"the counts of the chunks do not add up to {count}")
         low = body[2 * chunks : 2 * chunks + count]
         positions = unpack(body[2 * chunks + count :], 4, count, kernels).astype(np.uint16)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -36,10 +35,8 @@ class Dense(ValuedCodec):
     decoding.
     """
 
-    number: ClassVar[int | None] = 6
-    needs_host: ClassVar[str] = (
-        "sends a value for every entry, so that the whole tensor is copied anyway"
-    )
+    number = 6
+    needs_host = "sends a value for every entry, so that the whole tensor is copied anyway"
 
     def encode(self, selection: Selection, kernels: Packers = reference) -> np.ndarray:
         prefix, codes = encode_values(selection.values, self.values, kernels)

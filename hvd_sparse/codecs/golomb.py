@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.codecs._gaps import decode_gaps, encode_gaps, gaps_bytes
+from hvd_sparse.codecs._bits import decode_gaps, encode_gaps, gaps_bytes
 from hvd_sparse.codecs._values import ALL_FORMATS, ValuedCodec
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
+from hvd_sparse.wire.frame import Frame
 
 
 @CODECS.register("golomb")
@@ -19,7 +19,7 @@ from hvd_sparse.types import Selection
 class Golomb(ValuedCodec):
     """Send the gaps between indices in a Golomb code: 11.44 bits an index at density 0.001.
 
-        body: the gaps (``_gaps``: planes of low bits, then unary quotients); values
+        body: the gaps (``kernels.packing``: planes of low bits, then unary quotients); values
 
     The entropy is 11.41 bits at density 0.001. The modulus, 2^b or 3 * 2^b, is computed from count
     and numel and not sent. Random indices cost at most 1.1 % more than their entropy at densities
@@ -31,19 +31,17 @@ class Golomb(ValuedCodec):
 
     values: str = "bfloat16"
 
-    paper: ClassVar[str | None] = "golomb1966run"
-    number: ClassVar[int | None] = 3
-    has_fixed_size: ClassVar[bool] = False
-    formats: ClassVar[tuple[str, ...]] = ALL_FORMATS
-    needs_host: ClassVar[str] = ""
+    paper = "golomb1966run"
+    number = 3
+    has_fixed_size = False
+    formats = ALL_FORMATS
+    needs_host = ""
 
     def encode_indices(self, selection: Selection, kernels: Packers) -> list[np.ndarray]:
-        return encode_gaps(selection.indices, selection.numel, kernels)
+        return [encode_gaps(selection.indices, selection.numel, kernels)]
 
-    def decode_indices(
-        self, body: np.ndarray, count: int, numel: int, kernels: Packers
-    ) -> np.ndarray:
-        return decode_gaps(body, count, numel, kernels)
+    def decode_indices(self, frame: Frame, kernels: Packers) -> np.ndarray:
+        return decode_gaps(frame.body, frame.count, frame.numel, kernels)
 
     def index_bytes(self, count: int, numel: int) -> float:
         return gaps_bytes(count, numel)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -41,10 +40,10 @@ class IndexValue(Codec):
     Paper: aji2017sparse.
     """
 
-    paper: ClassVar[str | None] = "aji2017sparse"
-    number: ClassVar[int | None] = 1
-    row_body: ClassVar[int] = PLAIN
-    needs_host: ClassVar[str] = ""
+    paper = "aji2017sparse"
+    number = 1
+    row_body = PLAIN
+    needs_host = ""
 
     def encode(self, selection: Selection, kernels: Packers = reference) -> np.ndarray:
         indices, values = selection.indices.astype(INDEX, copy=False), selection.values

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -14,10 +13,14 @@ from hvd_sparse.codecs._bits import (
     encode_presence,
     presence_bytes,
 )
-from hvd_sparse.codecs._signs import SignCodec
+from hvd_sparse.codecs._signs import SignCodec, Signs
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
-from hvd_sparse.wire.frame import Frame, need_size
+from hvd_sparse.types import Selection
+from hvd_sparse.wire.frame import (
+    Frame,
+    need_size,
+)
 
 
 @CODECS.register("one_bit")
@@ -35,30 +38,21 @@ class OneBit(SignCodec):
     Paper: karimireddy2019error.
     """
 
-    paper: ClassVar[str | None] = "karimireddy2019error"
-    number: ClassVar[int | None] = 10
-    needs_host: ClassVar[str] = (
-        "sends a value for every entry, so that the whole tensor is copied anyway"
-    )
+    paper = "karimireddy2019error"
+    number = 10
+    needs_host = "sends a value for every entry, so that the whole tensor is copied anyway"
 
-    def encode_signs(
-        self, indices: np.ndarray, is_negative: np.ndarray, numel: int, kernels: Packers
-    ) -> list[np.ndarray]:
-        presence = [encode_presence(indices, numel)] if indices.size < numel else []
-        return [*presence, encode_bits(is_negative)]
+    def encode_signs(self, kept: Selection, kernels: Packers) -> list[np.ndarray]:
+        presence = [encode_presence(kept.indices, kept.numel)] if kept.count < kept.numel else []
+        return [*presence, encode_bits(np.signbit(kept.values))]
 
-    def decode_signs(
-        self, body: np.ndarray, frame: Frame, kernels: Packers
-    ) -> tuple[np.ndarray, np.ndarray]:
-        need_size(
-            frame, frame.value_type.itemsize + int(self.signs_bytes(frame.count, frame.numel))
-        )
-        if frame.count == frame.numel:
-            return np.arange(frame.numel, dtype=np.uint32), decode_bits(body, frame.count)
-        offset = presence_bytes(frame.numel)
-        return decode_presence(body[:offset], frame.count, frame.numel), decode_bits(
-            body[offset:], frame.count
-        )
+    def decode_signs(self, frame: Frame, kernels: Packers) -> Signs:
+        body, count, numel = frame.body, frame.count, frame.numel
+        need_size(frame, int(self.signs_bytes(count, numel)))
+        if count == numel:
+            return np.arange(numel, dtype=np.uint32), decode_bits(body, count)
+        offset = presence_bytes(numel)
+        return decode_presence(body[:offset], count, numel), decode_bits(body[offset:], count)
 
     def signs_bytes(self, count: int, numel: int) -> float:
         return presence_bytes(count) + (presence_bytes(numel) if count < numel else 0)

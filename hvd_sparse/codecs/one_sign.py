@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.codecs._bits import decode_bits, encode_bits
-from hvd_sparse.codecs._gaps import decode_gaps, encode_gaps, gaps_bytes
-from hvd_sparse.codecs._signs import SignCodec
+from hvd_sparse.codecs._bits import (
+    decode_bits,
+    decode_gaps,
+    encode_bits,
+    encode_gaps,
+    gaps_bytes,
+)
+from hvd_sparse.codecs._signs import MINUS, MIXED, PLUS, SignCodec, Signs
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
-from hvd_sparse.wire.frame import Frame, need
-
-MIXED, PLUS, MINUS = 0, 1, 2
+from hvd_sparse.types import Selection
+from hvd_sparse.wire.frame import (
+    Frame,
+    need,
+)
 
 
 @CODECS.register("one_sign")
@@ -32,23 +38,21 @@ class OneSign(SignCodec):
     Paper: sattler2019sbc.
     """
 
-    paper: ClassVar[str | None] = "sattler2019sbc"
-    number: ClassVar[int | None] = 14
-    has_fixed_size: ClassVar[bool] = False
-    needs_host: ClassVar[str] = "is for selectors that work on the vector as an array of the host"
+    paper = "sattler2019sbc"
+    number = 14
+    has_fixed_size = False
+    needs_host = "is for selectors that work on the vector as an array of the host"
 
-    def encode_signs(
-        self, indices: np.ndarray, is_negative: np.ndarray, numel: int, kernels: Packers
-    ) -> list[np.ndarray]:
-        kind, gaps = _kind_of(is_negative), encode_gaps(indices, numel, kernels)
+    def encode_signs(self, kept: Selection, kernels: Packers) -> list[np.ndarray]:
+        is_negative = np.signbit(kept.values)
+        kind, gaps = _kind_of(is_negative), encode_gaps(kept.indices, kept.numel, kernels)
         signs = [encode_bits(is_negative)] if kind == MIXED else []
-        return [np.array([kind], np.uint8), *gaps, *signs]
+        return [np.array([kind], np.uint8), gaps, *signs]
 
-    def decode_signs(
-        self, body: np.ndarray, frame: Frame, kernels: Packers
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def decode_signs(self, frame: Frame, kernels: Packers) -> Signs:
+        body, count = frame.body, frame.count
         need(body.size > 0 and body[0] <= MINUS, "the byte for the kind of signs is not 0, 1 or 2")
-        kind, count = int(body[0]), frame.count
+        kind = int(body[0])
         offset = body.size - (-(-count // 8) if kind == MIXED else 0)
         need(offset >= 1, f"a body of {body.size} bytes cannot hold {count} signs")
         indices = decode_gaps(body[1:offset], count, frame.numel, kernels)
@@ -64,6 +68,5 @@ class OneSign(SignCodec):
 
 
 def _kind_of(is_negative: np.ndarray) -> int:
-    """Return PLUS or MINUS if all signs are equal, else MIXED."""
     minus = int(np.count_nonzero(is_negative))
     return PLUS if minus == 0 else MINUS if minus == is_negative.size else MIXED

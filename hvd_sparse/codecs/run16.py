@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -38,10 +37,10 @@ class Run16(Codec):
     Paper: lin2018dgc.
     """
 
-    paper: ClassVar[str | None] = "lin2018dgc"
-    number: ClassVar[int | None] = 4
-    has_fixed_size: ClassVar[bool] = False
-    needs_host: ClassVar[str] = ""
+    paper = "lin2018dgc"
+    number = 4
+    has_fixed_size = False
+    needs_host = ""
 
     def encode(self, selection: Selection, kernels: Packers = reference) -> np.ndarray:
         runs, fillers = _runs(selection.indices)
@@ -95,7 +94,6 @@ class Run16(Codec):
 
 
 def _runs(indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the runs, uint16 [count], and the number of fillers before each."""
     gaps = np.diff(indices.astype(np.int64), prepend=-1) - 1
     return (gaps & LONGEST).astype("<u2"), gaps >> 16
 

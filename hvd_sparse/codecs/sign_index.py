@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.codecs._signs import SignCodec
+from hvd_sparse.codecs._signs import SignCodec, Signs
 from hvd_sparse.errors import UnsupportedInput
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
-from hvd_sparse.wire.frame import Frame, need, need_ascending, need_size
+from hvd_sparse.types import Selection
+from hvd_sparse.wire.frame import (
+    Frame,
+    need,
+    need_ascending,
+    need_size,
+)
 
 
 @CODECS.register("sign_index")
@@ -28,31 +33,27 @@ class SignIndex(SignCodec):
     Paper: strom2015scalable.
     """
 
-    paper: ClassVar[str | None] = "strom2015scalable"
-    number: ClassVar[int | None] = 7
-    numel_limit: ClassVar[int] = 2**31 + 1
-    needs_host: ClassVar[str] = ""
+    paper = "strom2015scalable"
+    number = 7
+    numel_limit = 2**31 + 1
+    needs_host = ""
 
     def magnitude(self, magnitudes: np.ndarray) -> float:
         return float(magnitudes.min())
 
-    def encode_signs(
-        self, indices: np.ndarray, is_negative: np.ndarray, numel: int, kernels: Packers
-    ) -> list[np.ndarray]:
-        if numel >= self.numel_limit:
+    def encode_signs(self, kept: Selection, kernels: Packers) -> list[np.ndarray]:
+        if kept.numel >= self.numel_limit:
             raise UnsupportedInput(
-                f"codec sign_index has 31 bits for an index, and the tensor has {numel} entries: "
-                "use codec='sign_mean', or split the tensor"
+                f"codec sign_index has 31 bits for an index, and the tensor has {kept.numel} "
+                "entries: use codec='sign_mean', or split the tensor"
             )
-        words = indices << np.uint32(1)
-        words |= is_negative
+        words = kept.indices << np.uint32(1)
+        words |= np.signbit(kept.values)
         return [words.astype("<u4", copy=False)]
 
-    def decode_signs(
-        self, body: np.ndarray, frame: Frame, kernels: Packers
-    ) -> tuple[np.ndarray, np.ndarray]:
-        need_size(frame, frame.value_type.itemsize + 4 * frame.count)
-        words = body.view("<u4")
+    def decode_signs(self, frame: Frame, kernels: Packers) -> Signs:
+        need_size(frame, 4 * frame.count)
+        words = frame.body.view("<u4")
         indices = words >> np.uint32(1)
         need(
             frame.numel < self.numel_limit,

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.codecs._bits import decode_bits, encode_bits
-from hvd_sparse.codecs._gaps import decode_gaps, encode_gaps, gaps_bytes
-from hvd_sparse.codecs._signs import SignCodec
+from hvd_sparse.codecs._bits import (
+    decode_bits,
+    decode_gaps,
+    encode_bits,
+    encode_gaps,
+    gaps_bytes,
+)
+from hvd_sparse.codecs._signs import SignCodec, Signs
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.kernels.rows import SIGNS
 from hvd_sparse.registry import CODECS
-from hvd_sparse.wire.frame import Frame, need
+from hvd_sparse.types import Selection
+from hvd_sparse.wire.frame import (
+    Frame,
+    need,
+)
 
 
 @CODECS.register("sign_mean")
@@ -30,24 +38,22 @@ class SignMean(SignCodec):
     Paper: sattler2019stc.
     """
 
-    paper: ClassVar[str | None] = "sattler2019stc"
-    number: ClassVar[int | None] = 8
-    row_body: ClassVar[int] = SIGNS
-    has_fixed_size: ClassVar[bool] = False
-    needs_host: ClassVar[str] = ""
+    paper = "sattler2019stc"
+    number = 8
+    row_body = SIGNS
+    has_fixed_size = False
+    needs_host = ""
 
-    def encode_signs(
-        self, indices: np.ndarray, is_negative: np.ndarray, numel: int, kernels: Packers
-    ) -> list[np.ndarray]:
-        return [*encode_gaps(indices, numel, kernels), encode_bits(is_negative)]
+    def encode_signs(self, kept: Selection, kernels: Packers) -> list[np.ndarray]:
+        gaps = encode_gaps(kept.indices, kept.numel, kernels)
+        return [gaps, encode_bits(np.signbit(kept.values))]
 
-    def decode_signs(
-        self, body: np.ndarray, frame: Frame, kernels: Packers
-    ) -> tuple[np.ndarray, np.ndarray]:
-        offset = body.size - -(-frame.count // 8)
-        need(offset >= 0, f"a body of {body.size} bytes cannot hold {frame.count} signs")
-        is_negative = decode_bits(body[offset:], frame.count)
-        return decode_gaps(body[:offset], frame.count, frame.numel, kernels), is_negative
+    def decode_signs(self, frame: Frame, kernels: Packers) -> Signs:
+        body, count = frame.body, frame.count
+        offset = body.size - -(-count // 8)
+        need(offset >= 0, f"a body of {body.size} bytes cannot hold {count} signs")
+        is_negative = decode_bits(body[offset:], count)
+        return decode_gaps(body[:offset], count, frame.numel, kernels), is_negative
 
     def signs_bytes(self, count: int, numel: int) -> float:
         return gaps_bytes(count, numel) + -(-count // 8)

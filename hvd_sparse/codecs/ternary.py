@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.codecs._signs import SignCodec
+from hvd_sparse.codecs._signs import MINUS, PLUS, SignCodec, Signs
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
-from hvd_sparse.wire.frame import Frame, need, need_ascending
-
-PLUS, MINUS = 1, 2
+from hvd_sparse.types import Selection
+from hvd_sparse.wire.frame import (
+    Frame,
+    need,
+    need_ascending,
+)
 
 
 @CODECS.register("ternary")
@@ -32,24 +34,21 @@ class Ternary(SignCodec):
     address, instead of the selector's 50 or 500 entries, to save counts.
     """
 
-    paper: ClassVar[str | None] = "chen2018adacomp"
-    number: ClassVar[int | None] = 9
-    needs_host: ClassVar[str] = "is for selectors that work on the vector as an array of the host"
+    paper = "chen2018adacomp"
+    number = 9
+    needs_host = "is for selectors that work on the vector as an array of the host"
 
-    def encode_signs(
-        self, indices: np.ndarray, is_negative: np.ndarray, numel: int, kernels: Packers
-    ) -> list[np.ndarray]:
-        width, bits, bins = _layout(indices.size, numel)
+    def encode_signs(self, kept: Selection, kernels: Packers) -> list[np.ndarray]:
+        indices = kept.indices
+        width, bits, bins = _layout(kept.count, kept.numel)
         counts = np.bincount(indices >> np.uint32(bits), minlength=bins)
         words = (indices & np.uint32((1 << bits) - 1)) << np.uint32(2)
-        words += is_negative  # MINUS is PLUS + 1
+        words += np.signbit(kept.values)  # MINUS is PLUS + 1
         words += np.uint32(PLUS)
         return [counts.astype(f"<u{width}"), words.astype(f"<u{width}")]
 
-    def decode_signs(
-        self, body: np.ndarray, frame: Frame, kernels: Packers
-    ) -> tuple[np.ndarray, np.ndarray]:
-        width, bits, bins = _layout(frame.count, frame.numel)
+    def decode_signs(self, frame: Frame, kernels: Packers) -> Signs:
+        body, (width, bits, bins) = frame.body, _layout(frame.count, frame.numel)
         need(
             body.size == width * (bins + frame.count),
             f"{frame.count} words and {bins} bins do not fill {body.size} bytes",

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.codecs._bits import unpack
-from hvd_sparse.codecs._signs import SignCodec
+from hvd_sparse.codecs._bits import (
+    unpack,
+)
+from hvd_sparse.codecs._signs import SignCodec, Signs
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
-from hvd_sparse.wire.frame import Frame, need, need_ascending, need_size
+from hvd_sparse.types import Selection
+from hvd_sparse.wire.frame import (
+    Frame,
+    need,
+    need_ascending,
+    need_size,
+)
 
 
 @CODECS.register("two_bit")
@@ -27,26 +34,18 @@ class TwoBit(SignCodec):
     Paper: wen2017terngrad.
     """
 
-    paper: ClassVar[str | None] = "wen2017terngrad"
-    number: ClassVar[int | None] = 11
-    needs_host: ClassVar[str] = (
-        "sends a value for every entry, so that the whole tensor is copied anyway"
-    )
+    paper = "wen2017terngrad"
+    number = 11
+    needs_host = "sends a value for every entry, so that the whole tensor is copied anyway"
 
-    def encode_signs(
-        self, indices: np.ndarray, is_negative: np.ndarray, numel: int, kernels: Packers
-    ) -> list[np.ndarray]:
-        bits = np.zeros(2 * numel, np.uint8)
-        bits[2 * indices.astype(np.int64) + is_negative] = 1
+    def encode_signs(self, kept: Selection, kernels: Packers) -> list[np.ndarray]:
+        bits = np.zeros(2 * kept.numel, np.uint8)
+        bits[2 * kept.indices.astype(np.int64) + np.signbit(kept.values)] = 1
         return [np.packbits(bits, bitorder="little")]
 
-    def decode_signs(
-        self, body: np.ndarray, frame: Frame, kernels: Packers
-    ) -> tuple[np.ndarray, np.ndarray]:
-        need_size(
-            frame, frame.value_type.itemsize + int(self.signs_bytes(frame.count, frame.numel))
-        )
-        places = np.flatnonzero(unpack(body, 1, 2 * frame.numel).view(np.bool_))
+    def decode_signs(self, frame: Frame, kernels: Packers) -> Signs:
+        need_size(frame, int(self.signs_bytes(frame.count, frame.numel)))
+        places = np.flatnonzero(unpack(frame.body, 1, 2 * frame.numel).view(np.bool_))
         need(
             places.size == frame.count,
             f"{places.size} entries have signs, and the header has a count of {frame.count}",

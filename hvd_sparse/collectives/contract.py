@@ -1,9 +1,11 @@
-"""The contract of collectives, and the requests for collectives that exchanges yield."""
+"""The contract of collectives, the requests that exchanges yield, and the ranks' nodes."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
-from typing import Protocol, Union
+from types import ModuleType
+from typing import Any, ClassVar, Protocol, Union
 
 import numpy as np
 
@@ -12,10 +14,8 @@ class Pending(Protocol):
     """A collective that has been started."""
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
-        """Return the result; raise ExchangeTimeout if it takes longer than ``timeout_s`` seconds.
-
-        With None there is no limit.
-        """
+        """Return the result; raise ExchangeTimeout if it takes longer than ``timeout_s`` seconds,
+        which None does not limit."""
 
     def is_done(self) -> bool:
         """Return whether ``wait`` would return at once."""
@@ -46,10 +46,8 @@ class Collective(Protocol):
         """Sum arrays of equal shape over all ranks."""
 
     def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> Pending:
-        """Send ``splits[r]`` entries of a 1-D array to each rank r, in order.
-
-        The result concatenates the received parts in rank order.
-        """
+        """Send ``splits[r]`` entries of a 1-D array to each rank r, in order; the result
+        concatenates the received parts in rank order."""
 
 
 @dataclass(frozen=True)
@@ -84,3 +82,82 @@ class AllToAll:
 
 
 Request = Union[AllGather, AllReduce, AllToAll]
+
+
+def is_elastic() -> bool:
+    """Return whether this is an elastic run, in which Horovod may add, remove and move ranks."""
+    return os.environ.get("HOROVOD_ELASTIC") == "1"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """This process's rank, and a number for the node of every rank."""
+
+    rank: int
+    nodes: tuple[int, ...]
+
+    @property
+    def world_size(self) -> int:
+        return len(self.nodes)
+
+    @property
+    def node_count(self) -> int:
+        return len(set(self.nodes))
+
+    def mates(self, rank: int) -> list[int]:
+        """Return the ranks that share a node with ``rank``, itself included, ascending."""
+        return [other for other, node in enumerate(self.nodes) if node == self.nodes[rank]]
+
+    def part(self, rank: int, numel: int) -> slice:
+        """Return a rank's part of a vector, divided evenly (within one entry) among its node's
+        ranks."""
+        mates = self.mates(rank)
+        number, size = mates.index(rank), len(mates)
+        return slice(numel * number // size, numel * (number + 1) // size)
+
+
+def in_nodes_of(ranks_per_node: int, rank: int, world_size: int) -> Placement:
+    """Return a placement of consecutive ranks on nodes; the last node may have fewer."""
+    return Placement(rank, tuple(other // ranks_per_node for other in range(world_size)))
+
+
+class ProcessSetRanks:
+    """Base class of collectives over a Horovod process set: rank, size and nodes."""
+
+    horovod: ClassVar[ModuleType]
+    """Horovod's module for the framework."""
+
+    def __init__(self, process_set: Any) -> None:
+        self.process_set = process_set
+
+    @property
+    def rank(self) -> int:
+        return int(self.process_set.rank())
+
+    @property
+    def world_size(self) -> int:
+        return int(self.process_set.size())
+
+    @property
+    def nodes(self) -> tuple[int, ...] | None:
+        """The node of every rank; None if nodes have unequal numbers of ranks.
+
+        Horovod gives each process only its own local and cross rank, so the other ranks' nodes are
+        computed from its numbering. If processes disagree, the handshake raises an error.
+        """
+        hvd = self.horovod
+        if not hvd.is_homogeneous():
+            return None
+        size, local = int(hvd.size()), int(hvd.local_size())
+        by_node = hvd.rank() == hvd.cross_rank() * local + hvd.local_rank()
+        nodes = [rank // local if by_node else rank % hvd.cross_size() for rank in range(size)]
+        ranks = self.process_set.ranks
+        return tuple(nodes if ranks is None else [nodes[rank] for rank in ranks])
+
+
+def rank_in(process_set: Any) -> int:
+    """Return this process's rank in a process set, or -1 if it is not a member."""
+    try:
+        return int(process_set.rank())
+    except ValueError:  # not a member
+        return -1

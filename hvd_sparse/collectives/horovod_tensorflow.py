@@ -11,9 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_sparse.collectives import unfinished
-from hvd_sparse.collectives.topology import ProcessSetRanks
+from hvd_sparse.collectives.contract import ProcessSetRanks
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.untyped import ProcessSet
+from hvd_sparse.types import ProcessSet
 
 try:
     import horovod.tensorflow as hvd
@@ -112,14 +112,11 @@ def graph_reduce(
     )
 
 
-def _gathered(array: tf.Tensor, splits: tf.Tensor, name: str, process_set: ProcessSet) -> tf.Tensor:
-    # The operation's name starts with "HorovodAllgather", because Horovod's elastic run only
-    # recovers from errors that contain this name.
-    return hvd.allgather(array, name=f"HorovodAllgather_{name}", process_set=process_set)
-
-
 GRAPH_PHASES: dict[str, Callable[[tf.Tensor, tf.Tensor, str, ProcessSet], tf.Tensor]] = {
-    "allgather": _gathered,
+    # Horovod's elastic run only recovers from errors that contain the name "HorovodAllgather".
+    "allgather": lambda array, splits, name, process_set: hvd.allgather(
+        array, name=f"HorovodAllgather_{name}", process_set=process_set
+    ),
     "alltoall": lambda array, splits, name, process_set: hvd.alltoall(
         array, splits, name=name, process_set=process_set
     )[0],

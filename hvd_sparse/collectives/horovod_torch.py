@@ -21,9 +21,9 @@ import numpy as np
 import torch
 
 from hvd_sparse.collectives import sleep_until, unfinished
-from hvd_sparse.collectives.topology import ProcessSetRanks
+from hvd_sparse.collectives.contract import ProcessSetRanks
 from hvd_sparse.kernels.torch.vector import fetch, upload
-from hvd_sparse.untyped import ProcessSet
+from hvd_sparse.types import ProcessSet
 from hvd_sparse.wire.padding import Count, Room, needed, unpadded, write_block
 
 try:
@@ -58,8 +58,7 @@ class _HorovodPending:
 
 
 class HorovodTorchCollective(ProcessSetRanks):
-    """Asynchronous collectives over a process set; HorovodInternalError propagates from
-    ``wait``."""
+    """Collectives over a process set; HorovodInternalError propagates from ``wait``."""
 
     horovod = mpi_ops
 
@@ -88,8 +87,7 @@ def _array_of(result: Synchronized) -> np.ndarray:
 
 
 class HorovodDeviceCollective(HorovodTorchCollective):
-    """Asynchronous collectives of arrays on the host, sent as blocks through the memory of a
-    device."""
+    """Collectives of arrays on the host, sent as blocks through the memory of a device."""
 
     def __init__(self, process_set: ProcessSet, device: torch.device, count: Count) -> None:
         super().__init__(process_set)
@@ -128,7 +126,6 @@ class HorovodDeviceCollective(HorovodTorchCollective):
     def _unpadding(
         self, pending: _HorovodPending, array: np.ndarray, sent: int, room: Room | None = None
     ) -> _HorovodPending:
-        """Let a collective of ``sent`` bytes of blocks return the contents of the received ones."""
         take, name = pending.take, pending.name
         pending.take = lambda result: unpadded(take(result), array, sent, name, self._count, room)
         return pending

@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 @dataclass(eq=False)
 class _Meeting:
-    """One running collective: the operands submitted so far, by rank."""
+    """One running collective, and the operands submitted so far, by rank."""
 
     brought: dict[int, object] = field(default_factory=dict)
     is_complete: threading.Event = field(default_factory=threading.Event)
@@ -52,10 +52,8 @@ class LocalWorld:
         self._lock = threading.Lock()
 
     def run(self, function: Callable[..., Result], *arguments: object) -> list[Result]:
-        """Call ``function(collective, *arguments)`` on every rank; return the results by rank.
-
-        Raises the error of the lowest rank that failed.
-        """
+        """Call ``function(collective, *arguments)`` on every rank; return the results by rank, or
+        raise the error of the lowest rank that failed."""
         results = self.run_all(function, *arguments)
         for result in results:
             if isinstance(result, BaseException):
@@ -142,38 +140,38 @@ class LocalCollective:
     def _submit(
         self,
         name: str,
-        brought: object,
-        sent: int,
-        finish: Callable[[list[Any]], np.ndarray],
-        received: Callable[[list[Any]], float],
+        parts: list[np.ndarray],
+        finish: Callable[[list[Any]], tuple[np.ndarray, float]],
     ) -> _LocalPending:
-        """Start a collective; ``finish`` computes its result from all operands, and ``received``
-        the bytes that come in through this rank's network."""
+        """Start a collective of this rank's parts, which are copied, because it may overwrite them
+        before another rank fetches the result.
+
+        ``finish`` returns, from all ranks' parts, the result and the bytes that come in through
+        this rank's network.
+        """
         world, rank = self._world, self.rank
-        world.sent[rank] += sent
+        world.sent[rank] += sum(part.nbytes for part in parts)
 
         def counted(everything: list[Any]) -> np.ndarray:
-            world.wire_received[rank][name] += round(received(everything))
-            return finish(everything)
+            result, received = finish(everything)
+            world.wire_received[rank][name] += round(received)
+            return result
 
-        # The operand is a copy, because this rank may overwrite its own before another fetches the
-        # result.
-        return _LocalPending(world, world.meet(rank, name, brought), name, counted)
+        meeting = world.meet(rank, name, [part.copy() for part in parts])
+        return _LocalPending(world, meeting, name, counted)
 
     def allgather(self, array: np.ndarray, name: str) -> _LocalPending:
-        return self._submit(
-            f"allgather.{name}",
-            array.copy(),
-            array.nbytes,
-            np.concatenate,
-            lambda arrays: sum(each.nbytes for each in arrays) - array.nbytes,
-        )
+        def finish(everything: list[list[np.ndarray]]) -> tuple[np.ndarray, float]:
+            result = np.concatenate([part for (part,) in everything])
+            return result, result.nbytes - array.nbytes
+
+        return self._submit(f"allgather.{name}", [array], finish)
 
     def allreduce(self, array: np.ndarray, name: str) -> _LocalPending:
-        def in_rank_order(arrays: list[np.ndarray]) -> np.ndarray:
+        def finish(everything: list[list[np.ndarray]]) -> tuple[np.ndarray, float]:
             # Add in rank order on every rank, so that all get the same bits.
-            total = arrays[0].copy()
-            for other in arrays[1:]:
+            total = everything[0][0].copy()
+            for (other,) in everything[1:]:
                 if other.shape != total.shape:
                     raise RankMismatch(
                         f"allreduce {name!r}: ranks have arrays of shapes {total.shape} and "
@@ -181,20 +179,15 @@ class LocalCollective:
                     )
                 with np.errstate(over="ignore", invalid="ignore"):  # like MPI and Gloo
                     total += other
-            return total
+            return total, 2 * (self.world_size - 1) / self.world_size * array.nbytes
 
-        ring = 2 * (self.world_size - 1) / self.world_size * array.nbytes
-        return self._submit(
-            f"allreduce.{name}", array.copy(), array.nbytes, in_rank_order, lambda _: ring
-        )
+        return self._submit(f"allreduce.{name}", [array], finish)
 
     def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> _LocalPending:
-        parts, rank = np.split(array.copy(), np.cumsum(splits)[:-1]), self.rank
-        return self._submit(
-            f"alltoall.{name}",
-            parts,
-            array.nbytes,
-            lambda everything: np.concatenate([theirs[rank] for theirs in everything]),
-            lambda everything: sum(theirs[rank].nbytes for theirs in everything)
-            - parts[rank].nbytes,
-        )
+        rank = self.rank
+
+        def finish(everything: list[list[np.ndarray]]) -> tuple[np.ndarray, float]:
+            result = np.concatenate([theirs[rank] for theirs in everything])
+            return result, result.nbytes - everything[rank][rank].nbytes
+
+        return self._submit(f"alltoall.{name}", np.split(array, np.cumsum(splits)[:-1]), finish)

@@ -87,11 +87,9 @@ class _Gathering:
         # Do not start the second collective here, because ranks call it at different times.
         if self._result is not None:
             return True
-        if not self._first.is_done():
-            return False
         if self._rest is not None:
             return self._rest.is_done()
-        return bool(self._read(0.0)[1].max() <= self._room)  # no second collective is needed
+        return self._first.is_done() and bool(self._read(0.0)[1].max() <= self._room)
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
         if self._result is not None:
@@ -100,9 +98,13 @@ class _Gathering:
         parts = [row[HEADER_BYTES:][:size] for row, size in zip(rows, sizes)]
         longest = int(sizes.max())
         if longest > self._room:
-            rests = self._wait_for_rest(longest - self._room, timeout_s)
+            if self._rest is None:
+                mine = np.zeros(longest - self._room, np.uint8)
+                own = self._message[self._room :]
+                mine[: own.size] = own
+                self._rest = self._gather(mine, f"{self._name}, its rest")
             beyond = np.maximum(sizes - self._room, 0)
-            pairs = zip(parts, rests, beyond)
+            pairs = zip(parts, self._rest.wait(timeout_s), beyond)
             parts = [np.concatenate([part, rest[:size]]) for part, rest, size in pairs]
         # After all waits, because a wait that timed out is repeated.
         self._lengths.append(longest)
@@ -119,14 +121,6 @@ class _Gathering:
                 "make the same calls in the same order on all ranks, with the same options"
             )
         return rows, told[:, 0]
-
-    def _wait_for_rest(self, longest: int, timeout_s: float | None) -> np.ndarray:
-        if self._rest is None:
-            rest = np.zeros(longest, np.uint8)
-            own = self._message[self._room :]
-            rest[: own.size] = own
-            self._rest = self._gather(rest, f"{self._name}, its rest")
-        return self._rest.wait(timeout_s)
 
 
 @dataclass(eq=False)

@@ -1,6 +1,136 @@
 """Gradient sparsification for PyTorch's DistributedDataParallel, without Horovod."""
 
-from hvd_sparse.ddp.api import register
+# No postponed annotations here: DDP compares those of a hook with the classes themselves.
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from hvd_sparse.configuration import Configuration
 from hvd_sparse.ddp.compressor import DdpCompressor
+from hvd_sparse.errors import InvalidOption, UnsupportedInput
+from hvd_sparse.frontend.torch.optimizer import ReadsTorch
+from hvd_sparse.methods import Methods
+from hvd_sparse.methods.spelling import read_method
+from hvd_sparse.types import GradScaler, Option, Params, ProcessSet
 
 __all__ = ["DdpCompressor", "register"]
+
+REMEDY = (
+    "leave it out, or wrap the bare model anew, DistributedDataParallel(model.module), and "
+    "register that; for values in 16 bits take codec={'id': 'block16', 'values': 'float16'}"
+)
+
+REFUSED = {
+    "skip_all_reduce_unused_params": "it would call the hook for some of its buckets only: leave "
+    "it out, find_unused_parameters=True is enough",
+    "mixed_precision": "parameters change their dtype in a step: leave it out, and train under "
+    "torch.autocast",
+    "_use_python_reducer": "torch.compile's optimize_ddp='python_reducer' calls hooks without "
+    "buckets: set torch._dynamo.config.optimize_ddp to True",
+}
+"""Settings of DDP that exclude a hook, and why."""
+
+
+class Compression(ReadsTorch, Methods):
+    """The named methods, made for DistributedDataParallel models."""
+
+    @classmethod
+    def _create(
+        cls,
+        params: Params,
+        configuration: Configuration,
+        process_set: ProcessSet,
+        grad_scaler: GradScaler,
+    ) -> DdpCompressor:
+        if process_set is not None:
+            raise InvalidOption(
+                "process_set is Horovod's: give the group to DistributedDataParallel(model, "
+                "process_group=...), and leave it out here"
+            )
+        if configuration.groups is not None:
+            raise InvalidOption(
+                f"groups is {configuration.groups!r}, and DDP's buckets are the groups here: leave "
+                "it out, and give DistributedDataParallel bucket_cap_mb=..."
+            )
+        return DdpCompressor(params, configuration, grad_scaler)
+
+
+def sparse_hook(
+    compressor: DdpCompressor, bucket: dist.GradBucket
+) -> torch.futures.Future[torch.Tensor]:
+    """Reduce a bucket of gradients by the compressor."""
+    return compressor.reduce(bucket)
+
+
+def register(model: Params, method: str = "ldte_bs", **options: Option) -> DdpCompressor:
+    """Let a DistributedDataParallel model exchange sparse gradients.
+
+    Collective: every rank calls it, after creating DistributedDataParallel and before the first
+    backward pass.  Each bucket of DDP is one message.  The hook stays with the model.
+
+    Parameters
+    ----------
+    model : torch.nn.parallel.DistributedDataParallel
+    method : a named method; "build" to combine parts (selector=...); "from_config" with
+        config=handle.config()
+    options : of the method, for example ``density``, and the common options of ``methods.builder``
+
+    Returns
+    -------
+    DdpCompressor
+        With ``stats()``, ``config()``, ``state_dict()``, ``load_state_dict()``, ``save(path)``,
+        ``load(path)``.
+
+    Raises
+    ------
+    InvalidOption : the model is no DDP model or has a hook, or an option is wrong
+    UnsupportedInput : a parameter cannot be compressed
+    UnknownName : no method has this name
+    RankMismatch : ranks have different models or options
+
+    Examples
+    --------
+    In a program started by torchrun::
+
+        model = torch.nn.parallel.DistributedDataParallel(model)
+        optimizer = torch.optim.AdamW(model.parameters())
+        handle = hvd_sparse.ddp.register(model, "ldte_bs", density=0.001, optimizer=optimizer)
+    """
+    _check_model(model)
+    compressor: DdpCompressor
+    if method in ("build", "from_config"):
+        compressor = getattr(Compression, method)(model, **options)
+    else:
+        compressor = read_method(method).create(Compression, model, **options)
+    try:
+        model.register_comm_hook(compressor, sparse_hook)
+    except RuntimeError as error:  # one of those that torch has built in, of which nothing tells
+        compressor.close()
+        raise InvalidOption(f"DDP takes no further hook: {error}; {REMEDY}") from error
+    return compressor
+
+
+def _check_model(model: Params) -> None:
+    if not isinstance(model, DistributedDataParallel):
+        raise InvalidOption(
+            f"the model is {type(model).__name__}: wrap it before, as in "
+            "model = torch.nn.parallel.DistributedDataParallel(model), and register that"
+        )
+    if model._comm_hooks:
+        hook = model._comm_hooks[0][0]
+        raise InvalidOption(
+            f"the model has the communication hook {hook.__name__!r}, and DDP takes one, for good: "
+            f"{REMEDY}"
+        )
+    for option, why in REFUSED.items():
+        if getattr(model, option, None):
+            raise InvalidOption(f"DDP has {option.lstrip('_')}: {why}")
+    for name, module in model.module.named_modules():
+        if getattr(module, "sparse", False) and isinstance(
+            module, (torch.nn.Embedding, torch.nn.EmbeddingBag)
+        ):
+            raise UnsupportedInput(
+                f"tensor '{name}.weight' has sparse gradients, which a hook cannot reduce: build "
+                f"the {type(module).__name__} with sparse=False"
+            )

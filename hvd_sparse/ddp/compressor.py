@@ -30,8 +30,7 @@ from hvd_sparse.frontend.torch.results import weakly
 from hvd_sparse.state.state_check import bare
 from hvd_sparse.step.driver import NOTHING, Driver
 from hvd_sparse.step.records import TensorStep, Ticket
-from hvd_sparse.types import FLOATS
-from hvd_sparse.untyped import GradScaler, Optimizer
+from hvd_sparse.types import FLOATS, GradScaler, Optimizer
 
 PAUSE_S = 0.25
 """Seconds that a program waits at its end.  A thread needs the lock for microseconds, and gets it
@@ -92,7 +91,12 @@ class DdpCompressor(ParameterCompressor):
                 "model again, DistributedDataParallel(model.module)"
             )
         if bucket.index() == 0:
-            self._begin()
+            model = self._model()
+            assert model is not None  # which calls
+            # Results for parameters that no rank has used are dropped by DDP in these two modes.
+            self._marks_idle = model.find_unused_parameters or model.static_graph
+            self._sent, self._buckets = [], 0
+            self._scale.forget()  # nothing may have come of the last step
         sent = SentBucket(bucket)
         self._sent.append(sent)
         if self.configuration.clip_grad_norm is None:
@@ -105,24 +109,14 @@ class DdpCompressor(ParameterCompressor):
             self._finish()
         return sent.future
 
-    def _begin(self) -> None:
-        model = self._model()
-        assert model is not None  # which calls
-        # Results for parameters that no rank has used are dropped by DDP in these two modes.
-        self._marks_idle = model.find_unused_parameters or model.static_graph
-        self._sent, self._buckets = [], 0
-        self._scale.forget()  # nothing may have come of the last step
-
     def _send(self, sent: SentBucket) -> None:
-        gradients = sent.gradients
         position_of = self.results.position_of
         positions = [position_of[id(parameter)] for parameter in sent.bucket.parameters()]
         self._arrange(positions)
-        scale = self._scale()
-        ledger, specs, wires = self.watchdog.ledger, self.step.specs, []
-        policy = self._policy
-        for position, gradient in zip(positions, gradients):
-            spec = specs[position]
+        scale, policy, ledger = self._scale(), self._policy, self.watchdog.ledger
+        wires = []
+        for position, gradient in zip(positions, sent.gradients):
+            spec = self.step.specs[position]
             policy.begin(self, position)
             ledger.begin(spec.key)
             self.results.settle(position)
@@ -143,16 +137,12 @@ class DdpCompressor(ParameterCompressor):
         if self._marks_idle:
             sent.uses = [position in accumulation.used for position in positions]
         if self._finishes:
-            sent.holds = [
-                accumulation.holds_result(position, gradient)
-                for position, gradient in zip(positions, gradients)
-            ]
+            sent.holds = list(map(accumulation.holds_result, positions, sent.gradients))
         joined = np.concatenate([*wires, np.array(sent.uses + sent.holds, wires[0].dtype)])
         name = f"hvd_sparse.{self.name}.sum.{sent.bucket.index()}"
         sent.sum = self.collective.allreduce(joined, name)
 
     def _arrange(self, positions: list[int]) -> None:
-        """Make a bucket of ours of one of DDP's, which change in a run."""
         members = tuple(sorted(i for i in positions if self._is_sparse[i]))
         if members:
             known = self.step.buckets
@@ -161,7 +151,6 @@ class DdpCompressor(ParameterCompressor):
             self._buckets += 1
 
     def _finish(self) -> None:
-        """Wait for the step's collectives, and write the results into DDP's buckets."""
         del self.step.buckets[self._buckets :]
         sent, self._sent = self._sent, []
         self._accumulation.end()
@@ -169,21 +158,6 @@ class DdpCompressor(ParameterCompressor):
         if self._recorder is not None:
             self._recorder.submitted(run)
         self._policy.end(self)
-        try:
-            self._collect(sent)
-        except Exception as error:
-            self._policy.fail()
-            self.step.transactions.fail(run, error)
-            if isinstance(error, ExchangeTimeout) or not isinstance(error, SparseError):
-                raise  # the others cannot be waited for, or do not know of it
-            for each in sent:
-                each.buffer.zero_()  # nothing half done is applied
-            raise_behind_backward(error)
-        self._policy.arrived(self)
-        for each in sent:
-            each.future.set_result(each.buffer)
-
-    def _collect(self, sent: list[SentBucket]) -> None:
         ledger = self.watchdog.ledger
         ledger.begin_wait()
         try:
@@ -192,12 +166,24 @@ class DdpCompressor(ParameterCompressor):
             self._refuse_results(sent)
             for each in sent:
                 self._receive(each)
-        except ExchangeTimeout as error:
-            raise self.explain(error) from error
+        except Exception as error:
+            told = self.explain(error) if isinstance(error, ExchangeTimeout) else error
+            self._policy.fail()
+            self.step.transactions.fail(run, told)
+            if told is not error:
+                raise told from error
+            if not isinstance(error, SparseError):
+                raise  # the others do not know of it
+            for each in sent:
+                each.buffer.zero_()  # nothing half done is applied
+            raise_behind_backward(error)
         finally:
             ledger.clear()
             ledger.end_wait()
             self._scale.forget()
+        self._policy.arrived(self)
+        for each in sent:
+            each.future.set_result(each.buffer)
 
     def _refuse_results(self, sent: list[SentBucket]) -> None:
         """Raise InvalidOption, on all ranks alike, for a gradient that holds an earlier result."""

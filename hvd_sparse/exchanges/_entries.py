@@ -23,9 +23,9 @@ def merge(first: Selection, second: Selection) -> Selection:
     return Selection(indices, values, first.numel)
 
 
-def restrict(selection: Selection, indices: np.ndarray, *, outside: bool = False) -> Selection:
-    """Return the entries at ``indices``, or with ``outside=True`` those at all other indices."""
-    kept = np.isin(selection.indices, indices, assume_unique=True, invert=outside)
+def restrict(selection: Selection, indices: np.ndarray) -> Selection:
+    """Return the entries at ``indices``."""
+    kept = np.isin(selection.indices, indices, assume_unique=True)
     return Selection(selection.indices[kept], selection.values[kept], selection.numel)
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hvd_sparse.collectives.contract import AllGather
-from hvd_sparse.collectives.topology import Placement
-from hvd_sparse.exchanges.context import ExchangeContext
+from hvd_sparse.collectives.contract import AllGather, Placement
+from hvd_sparse.exchanges.context import BEYOND_RANGE, Arrival, ExchangeContext
 from hvd_sparse.exchanges.contract import Conversation, Exchange
-from hvd_sparse.exchanges.members import BEYOND_RANGE, Arrival
 from hvd_sparse.registry import EXCHANGES
 from hvd_sparse.selectors.contract import Selector
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from hvd_sparse.checks import check_number, check_whole
-from hvd_sparse.collectives.topology import Placement, in_nodes_of
+from hvd_sparse.collectives.contract import Placement, in_nodes_of
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.exchanges.context import ExchangeContext
-from hvd_sparse.exchanges.contract import Conversation, Exchange, StepVolume
+from hvd_sparse.exchanges.contract import Conversation, Exchange
 from hvd_sparse.registry import EXCHANGES
 
 
@@ -46,7 +45,6 @@ class Auto(Exchange):
     ranks_per_node: int | None = None
 
     needs_nodes: ClassVar[bool] = True
-    only_chooses: ClassVar[bool] = True
     needs_host: ClassVar[str] = "may choose one that looks at the vector again"
 
     def __post_init__(self) -> None:
@@ -62,25 +60,9 @@ class Auto(Exchange):
             return Placement(rank, nodes)
         return in_nodes_of(self.ranks_per_node or 1, rank, world_size)
 
-    def resolve(
-        self, candidates: Sequence[Exchange], volume: StepVolume, placement: Placement
-    ) -> Exchange:
-        costs = self.costs(candidates, volume, placement)
-        return min(costs, key=lambda exchange: costs[exchange])
-
-    def costs(
-        self, candidates: Sequence[Exchange], volume: StepVolume, placement: Placement
-    ) -> dict[Exchange, float]:
-        """Return the predicted milliseconds of a step for each candidate."""
-        bits_per_ms = self.bandwidth_gbit * 1e6
-        found = {}
-        for exchange in candidates:
-            phases = len(exchange.phases(volume.selector, placement.world_size))
-            bits = (
-                8 * volume.numel * exchange.inbound(volume.density, volume.entry_bytes, placement)
-            )
-            found[exchange] = phases * volume.buckets * self.latency_ms + bits / bits_per_ms
-        return found
+    def predicted_ms(self, phases: int, nbytes: float) -> float:
+        """Return the milliseconds of so many phases with ``nbytes`` into a node."""
+        return phases * self.latency_ms + 8 * nbytes / (self.bandwidth_gbit * 1e6)
 
     def inbound(self, density: float, entry_bytes: float, placement: Placement) -> float:
         return math.inf  # never run: it is replaced before the first step

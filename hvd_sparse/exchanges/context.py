@@ -1,4 +1,4 @@
-"""The context of a running exchange: one bucket in one step.
+"""The context of a running exchange: one bucket in one step, and its tensors.
 
 An exchange never raises between its phases, because the other ranks would wait for a collective
 that this rank never submits. ``guarded`` keeps an error, the remaining phases run with messages
@@ -10,15 +10,19 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, Union
 
 import numpy as np
 
-from hvd_sparse.collectives.contract import AllToAll
-from hvd_sparse.collectives.topology import Placement
+from hvd_sparse.checks import count_from_density
+from hvd_sparse.codecs.contract import Codec
+from hvd_sparse.collectives.contract import AllToAll, Placement
 from hvd_sparse.errors import PeerFailure, RankMismatch
-from hvd_sparse.exchanges.members import Member
-from hvd_sparse.kernels.contract import Kernels
-from hvd_sparse.selectors.contract import Selector
+from hvd_sparse.kernels.contract import Aim, Kernels, Moments
+from hvd_sparse.memories.contract import Accumulated
+from hvd_sparse.selectors.contract import Found, Selector
+from hvd_sparse.types import Memo, Selection, TensorSpec
+from hvd_sparse.wire.frame import decode_for
 from hvd_sparse.wire.message import (
     OVERHEAD_BYTES,
     Message,
@@ -32,19 +36,137 @@ MOST_BYTES = 2**31 - 1
 
 NO_BYTES = np.empty(0, np.uint8)
 
+Part = tuple[slice, Union[np.ndarray, Selection]]
+"""A range of a tensor, and the selection to add there, encoded or not."""
+
+
+class Observed(NamedTuple):
+    """Telemetry's squared L2 norms of a tensor's kept entries and of all, and the sum over the sent
+    ones of the steps since each was last sent, or since the first step."""
+
+    kept_squared: float
+    accumulated_squared: float
+    waited: int
+
+
+class Begun(NamedTuple):
+    """An unscaled gradient, and the result of a pass over it, which may still run on a device."""
+
+    gradient: np.ndarray
+    accumulated: Accumulated
+
+
+class Waiting(NamedTuple):
+    """One tensor's accumulated vector, until its group is selected from.
+
+    moments : of the vector; None if its pass had an aim
+    aim, taken : the group's aim, and the entries that the pass took out of ``accumulated``; None if
+        it had no aim, or there were too many entries
+    norm : L2 norm of the vector, 0 unless telemetry is on
+    """
+
+    accumulated: np.ndarray
+    moments: Moments | None
+    aim: Aim | None
+    taken: Selection | None
+    norm: float
+
+
+@dataclass(eq=False)
+class Outgoing:
+    """One tensor's contribution to one step: an encoded selection, or the whole vector.
+
+    frame : uint8, the encoded selection; None on a dense step, and where the exchange encodes
+    dense : the whole accumulated vector, flat; None on a sparse step
+    norm : L2 norm of the residual, 0 unless telemetry is on; measured before the sent entries are
+        removed if they are known only after the exchange
+    found : the selection and its cost; None on a dense step, and where another rank selects
+    accumulated : the vector to select from, until the exchange is over; for exchanges that sum
+        first, the gradient
+    observed : None without telemetry, and until the sent entries are known
+    surplus : on a device, the residual and the entries taken beyond the selection, if they are to
+        be added back with the bucket's sums
+    """
+
+    frame: np.ndarray | None = None
+    dense: np.ndarray | None = None
+    entries: int = 0
+    norm: float = 0.0
+    found: Found | None = None
+    accumulated: np.ndarray | None = None
+    observed: Observed | None = None
+    surplus: tuple[np.ndarray, Selection] | None = None
+
+
+class Arrival(NamedTuple):
+    """The result of an exchange for one tensor.
+
+    parts : selections to add up in this order, which is the same on all ranks
+    left : entries to remove from this rank's residual; None if they were when they were sent
+    returned : entries to add to this rank's residual, because they were not applied
+    memo : state for this tensor's next exchange, the same on all ranks, JSON-serializable
+    is_finite : False, on all ranks alike, if a partial sum has overflowed
+    """
+
+    parts: tuple[Part, ...]
+    left: Selection | None = None
+    returned: Selection | None = None
+    memo: Memo = None
+    is_finite: bool = True
+
+
+BEYOND_RANGE = Arrival((), is_finite=False)
+"""The arrival of a tensor whose sum is not finite on a rank, whose last message has no frame of
+it."""
+
+
+@dataclass(eq=False)
+class Member:
+    """One tensor of a bucket, in one step.
+
+    position : index among the registered tensors
+    part : the range of entries whose residual this rank keeps
+    steps : completed steps
+    selector, codec, density : those of this step
+    memo : state left by the tensor's last exchange, the same on all ranks
+    """
+
+    position: int
+    spec: TensorSpec
+    part: slice
+    steps: int
+    selector: Selector
+    codec: Codec
+    density: float | None
+    outgoing: Outgoing
+    memo: Memo
+
+    @property
+    def selection(self) -> Selection:
+        assert self.outgoing.found is not None
+        return self.outgoing.found.selection
+
+    @property
+    def count(self) -> int:
+        """k of the whole tensor."""
+        assert self.density is not None
+        return count_from_density(self.spec.numel, self.density)
+
+    def decode(self, frame: np.ndarray, numel: int, kernels: Kernels) -> Selection:
+        """Decode a frame that a rank sent for ``numel`` entries of this tensor; CorruptPayload if
+        it does not fit."""
+        return decode_for(self.spec.key, numel, self.spec.accumulator, self.codec, frame, kernels)
+
 
 @dataclass(eq=False)
 class ExchangeContext:
     """State and helpers of an exchange on one rank, for one bucket in one step.
 
-    rank, world_size : this rank and the number of ranks, in the process set
     step : completed steps of the bucket's first tensor
     configuration : checksum of the configuration
-    bucket : number of the bucket, for error messages
+    bucket, keys : number of the bucket and names of all tensors, for error messages
     members : the bucket's sparse tensors, by position
-    keys : names of all tensors, for error messages
     errors : failures of this rank, as text
-    kernels : the engine's kernels
     select : function of a position and a tensor's summed gradient that selects from the sum and
         returns the encoded frame; for exchanges that sum first
     selector : the compressor's selector; members hold theirs at the density of the step
@@ -73,10 +195,8 @@ class ExchangeContext:
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
-        """Catch an error between two phases and keep it until the last phase is over.
-
-        An error of this rank is also sent to the others in place of its entries.
-        """
+        """Keep an error between two phases until the last phase is over; one of this rank is also
+        sent to the others in place of its entries."""
         try:
             yield
         except Exception as error:
@@ -85,8 +205,7 @@ class ExchangeContext:
                 self.errors.append(f"{type(error).__name__}: {error}")
 
     def write(self, frames: Mapping[int, np.ndarray] | None = None) -> np.ndarray:
-        """Return this rank's message, uint8: the frames by position, or its errors if it has
-        any."""
+        """Return this rank's message, uint8: the frames by position, or its errors."""
         if self.errors:
             return write_error(self.rank, self.step, self.configuration, "; ".join(self.errors))
         # After a failure of another rank the message is empty, but all ranks still take part.
@@ -101,10 +220,7 @@ class ExchangeContext:
         return write_message(self.rank, self.step, self.configuration, given, members=self.members)
 
     def to_each(self, frames: Sequence[Mapping[int, np.ndarray] | None]) -> AllToAll:
-        """Return the request for an alltoall with a separate message, or None, for each rank.
-
-        If the messages together exceed ``MOST_BYTES``, an error is sent in their place.
-        """
+        """Return the request for an alltoall with a separate message, or None, for each rank."""
         messages = [NO_BYTES if each is None else self.write(each) for each in frames]
         total = sum(message.size for message in messages)
         if total > MOST_BYTES:
@@ -143,20 +259,21 @@ class ExchangeContext:
         if failed:
             raise PeerFailure("compressing failed on " + "; on ".join(failed))
         # Compare with this rank's own step: stale messages agree with each other.
-        own = (self.configuration, self.step & 0xFFFFFFFF, tuple(sorted(self.members)))
+        step, members = self.step & 0xFFFFFFFF, tuple(sorted(self.members))
         for message in messages:
-            if (message.configuration, message.step, message.members) != own:
-                self._refuse(message)
+            if (message.configuration, message.step, message.members) != (
+                self.configuration,
+                step,
+                members,
+            ):
+                raise RankMismatch(
+                    f"bucket {self.bucket}: rank {message.rank} is at step {message.step} with "
+                    f"tensors {self._names(message.members)}, rank {self.rank} at step {step} with "
+                    f"{self._names(members)}; all ranks must compress the same tensors at every "
+                    "step, with the same options, and a collective must not deliver messages of "
+                    "another step"
+                )
         return messages
-
-    def _refuse(self, message: Message) -> None:
-        step, members = self.step & 0xFFFFFFFF, sorted(self.members)
-        raise RankMismatch(
-            f"bucket {self.bucket}: rank {message.rank} is at step {message.step} with tensors "
-            f"{self._names(message.members)}, rank {self.rank} at step {step} with "
-            f"{self._names(members)}; all ranks must compress the same tensors at every step, with "
-            "the same options, and a collective must not deliver messages of another step"
-        )
 
     def _names(self, members: Sequence[int]) -> list[str]:
         return [self.keys[i] if i < len(self.keys) else f"number {i}" for i in members]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.collectives.contract import Request
-from hvd_sparse.collectives.topology import Placement
-from hvd_sparse.exchanges.context import ExchangeContext
-from hvd_sparse.exchanges.members import Arrival
+from hvd_sparse.collectives.contract import Placement, Request
+from hvd_sparse.exchanges.context import Arrival, ExchangeContext
 from hvd_sparse.selectors.contract import Selector
 
 Conversation = Generator[Request, np.ndarray, dict[int, Arrival]]
@@ -26,29 +24,12 @@ ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
-class StepVolume:
-    """The size of a step's communication after warm-up, the same on all ranks.
-
-    density : fraction of the entries that is selected
-    entry_bytes : bytes per selected entry, as encoded by the codec
-    numel, buckets : entries and buckets of all compressed tensors together
-    """
-
-    selector: Selector
-    density: float
-    entry_bytes: float
-    numel: int
-    buckets: int
-
-
-@dataclass(frozen=True)
 class Exchange:
     """Base class of exchanges: frozen dataclasses, registered in ``EXCHANGES``.
 
     ``run`` is a generator, because its driver decides how to wait for a collective: the same code
-    runs over threads, mpi4py, Horovod's asynchronous handles and TensorFlow graphs. All ranks must
-    yield the same kinds of requests in the same order, whatever they selected and even after an
-    error.
+    runs over threads, Horovod's asynchronous handles and TensorFlow graphs. All ranks must yield
+    the same kinds of requests in the same order, whatever they selected and even after an error.
 
     Attributes
     ----------
@@ -65,7 +46,6 @@ class Exchange:
     is_one_allgather : consists of a single allgather of every rank's frames
     selects_everywhere : every rank selects from its gradient on every step; if False,
         ``selects_on`` decides
-    only_chooses : is replaced by another exchange before the first step
     needs_host : why gradients on an accelerator are copied to the host; empty if it works there
     """
 
@@ -79,12 +59,11 @@ class Exchange:
     needs_nodes: ClassVar[bool] = False
     is_one_allgather: ClassVar[bool] = False
     selects_everywhere: ClassVar[bool] = True
-    only_chooses: ClassVar[bool] = False
     needs_host: ClassVar[str] = "is not known to work on devices"
 
     @property
     def conserves(self) -> bool:
-        """Whether applied and kept entries add up to the accumulated ones."""
+        """As above."""
         return True
 
     def phases(self, selector: Selector, world_size: int) -> tuple[str, ...]:
@@ -99,18 +78,9 @@ class Exchange:
     def placement(
         self, rank: int, world_size: int, nodes: tuple[int, ...] | None
     ) -> Placement | None:
-        """Return the node of every rank, or None for exchanges that do not use it.
-
-        nodes : the node of every rank as the collective reports it; None if unknown
-        """
+        """Return the node of every rank, from ``nodes`` if the collective knows them; None for
+        exchanges that do not use it."""
         return None
-
-    def resolve(
-        self, candidates: Sequence[Exchange], volume: StepVolume, placement: Placement
-    ) -> Exchange:
-        """Return the exchange to run: itself, or its choice among the candidates, which are
-        compatible with the compressor's parts and the ranks."""
-        return self
 
     def is_dense_cheaper(self, density: float, entry_bytes: float, placement: Placement) -> bool:
         """Return whether a dense ring allreduce moves no more bytes; the same on all ranks.
@@ -120,17 +90,13 @@ class Exchange:
         """
         if placement.world_size == 1:  # nothing is sent; compare the sizes of the payloads
             return density * entry_bytes >= 2 * DENSE_BYTES
-        inbound = self.inbound(density, entry_bytes, placement)
-        return inbound >= dense_inbound(placement) * (1 - ROUNDING)
+        dense = 2 * DENSE_BYTES * ring(placement) if placement.node_count > 1 else 0.0
+        return self.inbound(density, entry_bytes, placement) >= dense * (1 - ROUNDING)
 
     def inbound(self, density: float, entry_bytes: float, placement: Placement) -> float:
         """Return the bytes that a node of one or more ranks receives in a step, per tensor entry;
         the largest of all nodes."""
         raise NotImplementedError
-
-    def inside(self, placement: Placement) -> float:
-        """Return the bytes per tensor entry that a rank receives from its node before selection."""
-        return 0.0
 
     def run(self, context: ExchangeContext) -> Conversation:
         """Exchange one bucket: yield requests, receive their results, return each member's arrival.
@@ -138,13 +104,6 @@ class Exchange:
         Errors between two phases are kept in the context and raised after the last phase.
         """
         raise NotImplementedError
-
-
-def dense_inbound(placement: Placement) -> float:
-    """Return the bytes that a dense ring allreduce brings into a node, per tensor entry: 2 * (N -
-    1) / N * 4 for N ranks on several nodes, and 0 on one node."""
-    size = placement.world_size
-    return 2 * DENSE_BYTES * (size - 1) / size if placement.node_count > 1 else 0.0
 
 
 def ring(placement: Placement) -> float:

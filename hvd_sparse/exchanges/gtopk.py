@@ -8,12 +8,10 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.checks import check_truth
-from hvd_sparse.collectives.contract import AllGather
-from hvd_sparse.collectives.topology import Placement
+from hvd_sparse.collectives.contract import AllGather, Placement
 from hvd_sparse.exchanges._entries import merge, restrict, subtract
-from hvd_sparse.exchanges.context import ExchangeContext
+from hvd_sparse.exchanges.context import BEYOND_RANGE, Arrival, ExchangeContext, Member
 from hvd_sparse.exchanges.contract import Conversation, Exchange, ring
-from hvd_sparse.exchanges.members import BEYOND_RANGE, Arrival, Member
 from hvd_sparse.kernels.arrays import is_finite
 from hvd_sparse.registry import EXCHANGES
 from hvd_sparse.selectors.contract import Selector, largest_of
@@ -73,10 +71,7 @@ class GTopK(Exchange):
         tree: dict[int, _Branch] = {}
         with context.guarded():
             if not context.is_lost:
-                tree = {
-                    position: _Branch(context, member)
-                    for position, member in context.members.items()
-                }
+                tree = {p: _Branch(context, member) for p, member in context.members.items()}
         for distance in _distances(context.world_size):
             place = context.rank % (2 * distance)
             sends = place == distance
@@ -90,13 +85,9 @@ class GTopK(Exchange):
                 with context.guarded():
                     (message,) = context.read(received, [context.rank + distance])
                     for position, branch in tree.items():
-                        branch.take_in(
-                            message.frame(position) if position in message.frames else None
-                        )
-        gathered = yield AllGather(
-            context.write(_encode(context, tree if context.rank == 0 else {}))
-        )
-        root = context.read(gathered)[0]
+                        branch.take_in(message.frames.get(position))
+        last = _encode(context, tree if context.rank == 0 else {})
+        root = context.read((yield AllGather(context.write(last))))[0]
         context.finish()
         return {
             p: branch.finish(root.frame(p), self.conserving) if p in root.frames else BEYOND_RANGE
@@ -111,9 +102,7 @@ def _distances(world_size: int) -> list[int]:
 def _encode(context: ExchangeContext, tree: dict[int, _Branch]) -> dict[int, np.ndarray]:
     frames: dict[int, np.ndarray] = {}
     with context.guarded():
-        frames = {
-            position: branch.encode() for position, branch in tree.items() if branch.is_finite
-        }
+        frames = {p: branch.encode() for p, branch in tree.items() if branch.is_finite}
     return frames
 
 
@@ -134,18 +123,17 @@ class _Branch:
         self._held = largest_of(total, self._member.count, self._kernels)
         # If another entry at the same index is applied, the sender of a cut entry takes it for
         # sent, and only this rank still has its value.
-        self._cut = merge(self._cut, restrict(total, self._held.indices, outside=True))
+        self._cut = merge(self._cut, total.without(self._held))
         self.is_finite = is_finite(self._cut.values)
 
     def take_in(self, frame: np.ndarray | None) -> None:
         """Add a higher rank's entries; its frame is None if its sum has overflowed."""
-        total = (
-            merge(self._held, self._decode(frame)) if frame is not None and self.is_finite else None
-        )
-        if total is None or not is_finite(total.values):
-            self.is_finite = False
-        else:
-            self._hold(total)
+        self.is_finite = self.is_finite and frame is not None
+        if frame is not None and self.is_finite:
+            total = merge(self._held, self._decode(frame))
+            self.is_finite = is_finite(total.values)
+            if self.is_finite:
+                self._hold(total)
 
     def encode(self) -> np.ndarray:
         """Encode the entries held, and keep the codec's rounding errors among the cut entries."""

@@ -8,13 +8,11 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.checks import check_whole
-from hvd_sparse.collectives.contract import AllGather
-from hvd_sparse.collectives.topology import Placement, in_nodes_of, is_elastic
+from hvd_sparse.collectives.contract import AllGather, Placement, in_nodes_of, is_elastic
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.exchanges._entries import read_values, write_values
-from hvd_sparse.exchanges.context import ExchangeContext
-from hvd_sparse.exchanges.contract import DENSE_BYTES, Conversation, Exchange
-from hvd_sparse.exchanges.members import BEYOND_RANGE, Arrival
+from hvd_sparse.exchanges.context import BEYOND_RANGE, Arrival, ExchangeContext
+from hvd_sparse.exchanges.contract import Conversation, Exchange, ring
 from hvd_sparse.kernels.arrays import is_finite
 from hvd_sparse.registry import EXCHANGES
 from hvd_sparse.selectors.contract import Selector
@@ -81,28 +79,16 @@ class Hierarchical(Exchange):
         return ("alltoall", "allgather")
 
     def inbound(self, density: float, entry_bytes: float, placement: Placement) -> float:
-        return (
-            (placement.world_size - 1)
-            * placement.node_count
-            / placement.world_size
-            * density
-            * entry_bytes
-        )
-
-    def inside(self, placement: Placement) -> float:
-        return DENSE_BYTES * (1 - placement.node_count / placement.world_size)
+        return ring(placement) * placement.node_count * density * entry_bytes
 
     def run(self, context: ExchangeContext) -> Conversation:
         placement = context.placement
         assert placement is not None
         mates = placement.mates(context.rank)
         # An alltoall of all ranks with empty messages between nodes needs no process set.
-        received = yield context.to_each(
-            [
-                _part(context, placement, r) if r in mates else None
-                for r in range(context.world_size)
-            ]
-        )
+        ranks = range(context.world_size)
+        given = [_part(context, placement, r) if r in mates else None for r in ranks]
+        received = yield context.to_each(given)
         frames: dict[int, np.ndarray] = {}
         with context.guarded():
             arrived = context.read(received, mates)
@@ -115,20 +101,17 @@ class Hierarchical(Exchange):
                         total += read_values(message.frame(position), total.size, total.dtype)
                 if is_finite(total):  # all ranks notice a missing frame
                     frames[position] = context.select(position, total)
-        gathered = yield AllGather(context.write(frames))
-        arrived = context.read(gathered)
+        arrived = context.read((yield AllGather(context.write(frames))))
         context.finish()
-        return {
-            position: Arrival(
-                tuple(
-                    (placement.part(r, member.spec.numel), m.frame(position))
-                    for r, m in enumerate(arrived)
-                )
+        arrivals = {}
+        for position, member in context.members.items():
+            parts = tuple(
+                (placement.part(rank, member.spec.numel), message.frames[position])
+                for rank, message in enumerate(arrived)
+                if position in message.frames
             )
-            if all(position in message.frames for message in arrived)
-            else BEYOND_RANGE
-            for position, member in context.members.items()
-        }
+            arrivals[position] = Arrival(parts) if len(parts) == len(arrived) else BEYOND_RANGE
+        return arrivals
 
 
 def _part(context: ExchangeContext, placement: Placement, rank: int) -> dict[int, np.ndarray]:

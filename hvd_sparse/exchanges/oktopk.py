@@ -10,12 +10,10 @@ from typing import ClassVar, TypedDict, cast
 import numpy as np
 
 from hvd_sparse.checks import check_number, check_whole
-from hvd_sparse.collectives.contract import AllGather
-from hvd_sparse.collectives.topology import Placement
+from hvd_sparse.collectives.contract import AllGather, Placement
 from hvd_sparse.exchanges._entries import join, merge, region_of, restrict, subtract
-from hvd_sparse.exchanges.context import ExchangeContext
+from hvd_sparse.exchanges.context import BEYOND_RANGE, Arrival, ExchangeContext, Member
 from hvd_sparse.exchanges.contract import Conversation, Exchange, ring
-from hvd_sparse.exchanges.members import BEYOND_RANGE, Arrival, Member
 from hvd_sparse.kernels.arrays import is_finite
 from hvd_sparse.registry import EXCHANGES
 from hvd_sparse.selectors.contract import Selector, largest_of
@@ -85,24 +83,17 @@ class OkTopK(Exchange):
     def inbound(self, density: float, entry_bytes: float, placement: Placement) -> float:
         inside = (placement.world_size // placement.node_count - 1) / placement.world_size
         ranks = placement.world_size / placement.node_count
-        return (
-            (ranks * (ring(placement) - inside) + self.slack * ring(placement))
-            * density
-            * entry_bytes
-        )
+        factor = ranks * (ring(placement) - inside) + self.slack * ring(placement)
+        return factor * density * entry_bytes
 
     def run(self, context: ExchangeContext) -> Conversation:
         plans: dict[int, _Plan] = {}
         parts: list[dict[int, np.ndarray]] = [{} for _ in range(context.world_size)]
         with context.guarded():
             if not context.is_lost:
-                plans = {
-                    p: _Plan(self, context, p, member) for p, member in context.members.items()
-                }
-                parts = [
-                    {p: plan.encode(r) for p, plan in plans.items() if plan.owns(r)}
-                    for r in range(len(parts))
-                ]
+                plans = {p: _Plan(self, context, member) for p, member in context.members.items()}
+                for rank, part in enumerate(parts):
+                    part |= {p: plan.encode(rank) for p, plan in plans.items() if plan.owns(rank)}
         received = yield context.to_each(parts)
         reduced: dict[int, np.ndarray] = {}
         with context.guarded():
@@ -133,29 +124,23 @@ class _Agreed(TypedDict):
 class _Plan:
     """One tensor in one step: its regions, their owners and the threshold."""
 
-    def __init__(
-        self, options: OkTopK, context: ExchangeContext, position: int, member: Member
-    ) -> None:
+    def __init__(self, options: OkTopK, context: ExchangeContext, member: Member) -> None:
         self._options, self._member, self._rank = options, member, context.rank
         self._kernels, self._codec = context.kernels, member.codec
         numel = member.spec.numel
         memo = cast("_Agreed | None", member.memo)
         regions = max(1, min(context.world_size, member.count // options.least_entries))
         sends_all = member.count == numel
+        equal = [numel * j // regions for j in range(regions + 1)]
+        if memo is None:
+            memo = {"threshold": 0.0, "count": 0, "age": 0, "edges": equal}
+        self._threshold, self._age = memo["threshold"], memo["age"]
+        self.edges = memo["edges"] if len(memo["edges"]) == regions + 1 else equal
         # Exact also after k has changed, because the threshold belongs to the old k.
-        self.is_exact_step = (
-            sends_all
-            or memo is None
-            or memo["count"] != member.count
-            or memo["age"] >= options.period
-        )
-        self.edges = [numel * j // regions for j in range(regions + 1)]
-        if memo is not None and len(memo["edges"]) == regions + 1:
-            self.edges = memo["edges"]
-        self._threshold: float = 0.0 if memo is None else memo["threshold"]
-        self._age: int = 0 if memo is None else memo["age"]
+        has_old_k = memo["count"] != member.count
+        self.is_exact_step = sends_all or has_old_k or memo["age"] >= options.period
         # A small tensor has few regions: start at another rank for each tensor to spread the work.
-        self._owners = {(position + j) % context.world_size: j for j in range(regions)}
+        self._owners = {(member.position + j) % context.world_size: j for j in range(regions)}
         self._most = numel if sends_all else math.ceil(options.slack * member.count / regions)
         self._rounding = Selection.empty(numel, member.spec.accumulator)
 
@@ -167,18 +152,16 @@ class _Plan:
         return slice(self.edges[number], self.edges[number + 1])
 
     def encode(self, rank: int) -> np.ndarray:
-        return self._pass_on(
-            region_of(self._member.selection, self.region(rank)), self.region(rank)
-        )
+        region = self.region(rank)
+        return self._pass_on(region_of(self._member.selection, region), region)
 
     def _pass_on(self, selection: Selection, region: slice) -> np.ndarray:
         """Encode entries of a region, and add the codec's rounding errors to those of the step."""
         frame: np.ndarray = self._codec.encode(selection, self._kernels)
         if not self._codec.is_exact:
             lost = subtract(selection, self._codec.decode(frame, self._kernels))
-            self._rounding = merge(
-                self._rounding, join([(region, lost)], self._member.spec.numel, lost.values.dtype)
-            )
+            there = join([(region, lost)], self._member.spec.numel, lost.values.dtype)
+            self._rounding = merge(self._rounding, there)
         return frame
 
     def reduce(self, messages: list[Message]) -> np.ndarray | None:

@@ -7,17 +7,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.collectives.contract import AllGather, AllReduce
-from hvd_sparse.collectives.topology import Placement
+from hvd_sparse.collectives.contract import AllGather, AllReduce, Placement
 from hvd_sparse.errors import PeerFailure, RankMismatch
 from hvd_sparse.exchanges._entries import read_indices, write_indices
-from hvd_sparse.exchanges.context import ExchangeContext
+from hvd_sparse.exchanges.context import Arrival, ExchangeContext
 from hvd_sparse.exchanges.contract import Conversation, Exchange, ring
-from hvd_sparse.exchanges.members import Arrival
 from hvd_sparse.registry import EXCHANGES
 from hvd_sparse.selectors.contract import Selector
 from hvd_sparse.types import Selection
-from hvd_sparse.wire.message import Message
 
 INDEX_BYTES, VALUE_BYTES = 4, 4
 NOTHING = np.zeros(1, np.float32)
@@ -72,24 +69,21 @@ class SharedIndex(Exchange):
         return ring(placement) * (INDEX_BYTES + 2 * VALUE_BYTES) * density
 
     def run(self, context: ExchangeContext) -> Conversation:
-        leaders = {p: member.steps % context.world_size for p, member in context.members.items()}
-        has_leader = not any(_is_common(member.selector) for member in context.members.values())
-        mine = [
-            p
+        members, chosen = context.members, {}
+        leaders = {p: member.steps % context.world_size for p, member in members.items()}
+        selectors = [member.selector for member in members.values()]
+        has_leader = not any(s.has_shared_indices or s.sums_statistics for s in selectors)
+        mine = {
+            p: write_indices(members[p].selection)
             for p, leader in leaders.items()
             if has_leader and leader == context.rank and not context.is_lost
-        ]
+        }
         # Needed even without indices to send, because the headers report failures.
-        gathered = yield AllGather(
-            context.write({p: write_indices(context.members[p].selection) for p in mine})
-        )
-        chosen: dict[int, np.ndarray] = {}
+        gathered = yield AllGather(context.write(mine))
         with context.guarded():
             messages = context.read(gathered)
-            if has_leader:
-                chosen = {
-                    p: _indices(context, messages[leader], p) for p, leader in leaders.items()
-                }
+            for p, leader in leaders.items() if has_leader else ():
+                chosen[p] = read_indices(messages[leader].frame(p), members[p].spec.numel)
         if context.selector.sums_statistics:
             statistics = yield AllReduce(_statistics(context))
             with context.guarded():
@@ -102,14 +96,6 @@ class SharedIndex(Exchange):
         context.finish()
         _check_step(context, summed)
         return _arrivals(context, chosen, summed)
-
-
-def _is_common(selector: Selector) -> bool:
-    return selector.has_shared_indices or selector.sums_statistics
-
-
-def _indices(context: ExchangeContext, message: Message, position: int) -> np.ndarray:
-    return read_indices(message.frame(position), context.members[position].spec.numel)
 
 
 def _joined(context: ExchangeContext, arrays: list[np.ndarray], lengths: list[int]) -> np.ndarray:
@@ -136,7 +122,6 @@ def _mark(context: ExchangeContext) -> int:
 
 
 def _check_step(context: ExchangeContext, summed: np.ndarray) -> None:
-    """Raise RankMismatch if the mark of a sum is not that of this step on all ranks."""
     if (
         not context.is_lost
         and context.members
@@ -152,18 +137,14 @@ def _check_step(context: ExchangeContext, summed: np.ndarray) -> None:
 
 def _statistics(context: ExchangeContext) -> np.ndarray:
     members, kernels = context.members.items(), context.kernels
-    norms = (
-        []
-        if context.is_lost
-        else [member.selector.measure(_accumulated(context, p), kernels) for p, member in members]
-    )
-    return _joined(
-        context, norms, [member.selector.measures(member.spec.numel) for _, member in members]
-    )
+    sizes = [member.selector.measures(member.spec.numel) for _, member in members]
+    if context.is_lost:
+        return _joined(context, [], sizes)
+    norms = [member.selector.measure(_accumulated(context, p), kernels) for p, member in members]
+    return _joined(context, norms, sizes)
 
 
 def _choose_by(context: ExchangeContext, statistics: np.ndarray) -> None:
-    """Select by the summed statistics, which are the same on every rank."""
     if context.is_lost:
         return
     offset = 0
@@ -172,8 +153,7 @@ def _choose_by(context: ExchangeContext, statistics: np.ndarray) -> None:
         size = member.selector.measures(accumulated.size)
         # The operand has the widest dtype of the bucket.
         part = statistics[offset : offset + size].astype(accumulated.dtype, copy=False)
-        found = member.selector.find_by(part, accumulated, context.kernels)
-        member.outgoing.found = found
+        member.outgoing.found = member.selector.find_by(part, accumulated, context.kernels)
         offset += size
 
 
@@ -184,16 +164,12 @@ def _accumulated(context: ExchangeContext, position: int) -> np.ndarray:
 
 
 def _values(context: ExchangeContext, chosen: dict[int, np.ndarray]) -> np.ndarray:
-    values = (
-        []
-        if context.is_lost
-        else [_accumulated(context, p)[indices] for p, indices in chosen.items()]
-    )
-    return _joined(
-        context,
-        values,
-        [0 if member.density is None else member.count for member in context.members.values()],
-    )
+    members = context.members.values()
+    sizes = [0 if member.density is None else member.count for member in members]
+    if context.is_lost:
+        return _joined(context, [], sizes)
+    values = [_accumulated(context, p)[indices] for p, indices in chosen.items()]
+    return _joined(context, values, sizes)
 
 
 def _arrivals(

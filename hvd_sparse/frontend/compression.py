@@ -13,10 +13,9 @@ from hvd_sparse.density_rule import Density
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.compressor import Compressor
 from hvd_sparse.methods.builder import Builder, density_for
-from hvd_sparse.plan.fallback import Fallback, Trial
-from hvd_sparse.plan.policy import FP16, WAYS, Policy
+from hvd_sparse.plan.policy import FP16, WAYS, Fallback, Policy, Trial
 from hvd_sparse.selectors.ldte_bs import LdteBs
-from hvd_sparse.untyped import GradScaler, Optimizer, Option, Params, ProcessSet, Report, Value
+from hvd_sparse.types import GradScaler, Optimizer, Option, Params, ProcessSet, Report, Value
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -187,7 +186,7 @@ class LocalStepsBase:
 
 
 def refuse_unfrozen(what: str) -> None:
-    """Raise InvalidOption for a tensor without an anchor that is trained."""
+    """Raise InvalidOption for a trained tensor that was frozen at first, and so has no anchor."""
     raise InvalidOption(
         f"{what} was frozen when LocalSteps was made, and is trained now: it has no anchor, and "
         "ranks would stay apart; make LocalSteps while it is unfrozen, and freeze it then, or make "

@@ -8,8 +8,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
-from hvd_sparse.collectives.contract import Collective
-from hvd_sparse.collectives.topology import is_elastic
+from hvd_sparse.collectives.contract import Collective, is_elastic
 from hvd_sparse.configuration import DEVICE_WIRE, Configuration
 from hvd_sparse.errors import ExchangeTimeout, InvalidOption
 from hvd_sparse.frontend.naming import Naming
@@ -28,9 +27,8 @@ from hvd_sparse.step.handshake import describe_rank, handshake
 from hvd_sparse.step.stats import BYTES
 from hvd_sparse.step.step import Step
 from hvd_sparse.telemetry.contract import Place
-from hvd_sparse.tracing.chrome_trace import TraceFile, follow
-from hvd_sparse.types import TensorSpec
-from hvd_sparse.untyped import Option, ProcessSet, Report, State, Value
+from hvd_sparse.tracing import TraceFile, follow
+from hvd_sparse.types import Option, ProcessSet, Report, State, TensorSpec, Value
 from hvd_sparse.version import __version__
 from hvd_sparse.watch.peers import introduce
 from hvd_sparse.watch.watchdog import PatientCollective, Watchdog
@@ -128,7 +126,8 @@ class Compressor:
             return
         self._recorder = Recorder(self.step, every, outlet, self.watchdog.lagging)
         weakref.finalize(self, self._recorder.close)  # at the program's end, too
-        self._recorder.introduce(
+        self._recorder.put(
+            "run",
             {
                 "version": 1,
                 "library": __version__,
@@ -138,7 +137,7 @@ class Compressor:
                 "telemetry_every": every,
                 "config": self.config(),
                 "shapes": {spec.key: list(spec.shape) for spec in self.step.specs},
-            }
+            },
         )
 
     # -- other ranks ------------------------------------------------------------------------------
@@ -149,8 +148,8 @@ class Compressor:
         return self.configuration.timeout_s
 
     def _place_in_world(self) -> tuple[int, int]:
-        """Rank and size as of the last handshake, because an elastic restart changes Horovod's
-        world before this state."""
+        """Return rank and size as of the last handshake.  After an elastic restart Horovod has new
+        ranks already, and this state still belongs to the old ones."""
         return self._world or (self.collective.rank, self.collective.world_size)
 
     def _size_of_world(self) -> int:
@@ -233,8 +232,8 @@ class Compressor:
         return {"name": self.name, "exchange": describe_part(self.step.exchange), **counted}
 
     def footprint(self) -> Report:
-        """Return the bytes of the state and of a step's messages, from shapes alone:
-        ``frontend.states.footprint``."""
+        """Return the bytes of the state and of a step's messages, computed from the shapes
+        (``frontend.states.footprint``)."""
         return footprint(self.configuration, self.step.specs, self._size_of_world())
 
     def config(self) -> Report:
@@ -377,7 +376,7 @@ class Compressor:
         self._commits.commit(self.state_dict())
 
     def go_back(self) -> None:
-        """Return to the last commit, after an error of Horovod's that ended everything in
+        """Return to the last commit, after an error of Horovod that ended all collectives in
         progress."""
         reached = self.state_dict()
         self._forget_world()

@@ -19,11 +19,8 @@ _NUMBERS: dict[str, dict[int, object]] = {}
 
 
 class Naming:
-    """The name of one compressor.
-
-    place : text that identifies process set and frontend
-    given : the option ``name``
-    """
+    """The name of one compressor.  ``place`` identifies process set and frontend; ``given`` is the
+    option ``name``."""
 
     def __init__(self, place: str, given: str | None) -> None:
         self.place, self._claim = place, object()
@@ -35,16 +32,17 @@ class Naming:
     def take(self, specs: Sequence[TensorSpec]) -> str:
         """Settle and return the name; InvalidOption if another live compressor has it.
 
-        A default name contains the compressor's number in order of creation, which is the same on
-        all ranks. A name becomes free only when the compressor is closed, because ranks do not
-        collect garbage at the same time.
+        A name becomes free when the compressor is closed, because ranks do not collect garbage at
+        the same time.
         """
         if not self._given:
             # Equal models differ by number, and those of several process sets by the set.
             process_set = self.place.partition(".")[2]
             of_set = "" if process_set in ("", "0") else f".set{process_set}"
             number = f".{self._number}" if self._number else ""
-            self.name = f"{_digest(specs)}{of_set}{number}"
+            text = "\n".join(f"{spec.key} {spec.shape} {spec.dtype}" for spec in specs)
+            digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+            self.name = f"{digest}{of_set}{number}"
         if _LIVE.get(self.name) not in (None, self):
             gc.collect()  # an unreferenced compressor may still be registered
         if _LIVE.get(self.name) not in (None, self):
@@ -57,12 +55,11 @@ class Naming:
         return self.name
 
     def meeting_place(self) -> str:
-        """Return the name of a new handshake: its number in this world, the same on every rank.
+        """Return the name of a new handshake, the same on every rank.
 
-        Handshakes are numbered by the order of first gradients. Names depend on the model, whose
-        differences the handshake must find; in the order of creation ranks would wait for a
-        compressor that only one rank made. A compressor's second handshake means that an elastic
-        restart made a new world, so the numbers start again.
+        Handshakes are numbered by the order of first gradients: names depend on the model, whose
+        differences the handshake must find, and one rank alone may make a compressor. A second
+        handshake means that an elastic restart made a new world, so the numbers start again.
         """
         met = _MET.setdefault(self.place, [])
         if self._claim in met:
@@ -76,11 +73,6 @@ class Naming:
             del _LIVE[self.name]
         if _NUMBERS[self.place].get(self._number) is self._claim:
             del _NUMBERS[self.place][self._number]
-
-
-def _digest(specs: Sequence[TensorSpec]) -> str:
-    text = "\n".join(f"{spec.key} {spec.shape} {spec.dtype}" for spec in specs)
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def check_keys(names: Sequence[str]) -> None:

@@ -1,7 +1,5 @@
-"""Telemetry: measures one step at every interval, and passes a record to the writers.
-
-Between those steps it only counts steps and notes the sent entries, which staleness needs.  The
-writers run in a separate thread, so that training never waits.
+"""Telemetry: measures one step at every interval, and passes a record to the writers, which run in
+a separate thread.  Between those steps it only counts steps and notes the sent entries.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from hvd_sparse.step.records import StepRun, TensorStep
 from hvd_sparse.step.stats import BYTES
 from hvd_sparse.step.step import Step
 from hvd_sparse.telemetry.contract import Function, Place, Writer, numbers_of, stamped
-from hvd_sparse.untyped import Option, Report
+from hvd_sparse.types import Option, Report
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -41,9 +39,7 @@ Span = tuple[str, str, float, float]
 
 class Recorder:
     """Makes the records of one compressor on one rank, every ``every`` steps and at the first.
-
-    find_lagging : returns the ranks behind this one; called in a separate thread
-    """
+    ``find_lagging`` returns the ranks behind this one; a separate thread calls it."""
 
     def __init__(
         self,
@@ -65,8 +61,6 @@ class Recorder:
         self._counted: dict[str, dict[str, int]] = {}
         self._bytes: dict[str, int] = {}
         step.transactions.on_begin = self.begin
-
-    # -- called by the step -----------------------------------------------------------------------
 
     def begin(self, run: StepRun) -> None:
         """Note that a step begins, so that the last step is over; called under the step's lock."""
@@ -106,16 +100,12 @@ class Recorder:
         threading.Thread(target=ask, name="hvd_sparse lag", daemon=True).start()
 
     def log(self, step: int | None, metrics: dict[str, Option]) -> None:
-        """Hand the program's own metrics to the writers."""
-        number = self.steps() if step is None else step
-        self._outlet.put(stamped("metrics", number, self._began_s, numbers_of(metrics)))
+        self.put("metrics", numbers_of(metrics), step)
 
-    def introduce(self, content: Report) -> None:
-        self._outlet.put(stamped("run", self.steps(), self._began_s, content))
-
-    def steps(self) -> int:
-        """Return the largest number of completed steps of any tensor."""
-        return self._step.transactions.most_steps()
+    def put(self, kind: str, content: Report, step: int | None = None) -> None:
+        """Give the writers a record; ``step`` is the largest number of any tensor's by default."""
+        number = self._step.transactions.most_steps() if step is None else step
+        self._outlet.put(stamped(kind, number, self._began_s, content))
 
     def close(self) -> None:
         """Write the last record, and end the writers."""
@@ -128,8 +118,6 @@ class Recorder:
             ):
                 self._finish(run)
         self._outlet.close()
-
-    # -- making a record --------------------------------------------------------------------------
 
     def _finish(self, run: StepRun) -> None:
         self._run = None
@@ -146,27 +134,34 @@ class Recorder:
             **self._values(run, steps),
         }
         self._last_count = self._count
-        self._outlet.put(stamped("step", self.steps(), self._began_s, record))
+        self.put("step", record)
 
     def _values(self, run: StepRun, steps: int) -> Report:
-        stats = self._step.stats
+        stats, exchange = self._step.stats, self._step.exchange
         seconds = _seconds_of(self._spans)
         tickets: dict[str, TensorStep] = {}
         for bucket in run.buckets.values():
             tickets |= {ticket.key: ticket for ticket in bucket.sending.values()}
-        counts: dict[str, dict[str, int]] = {}
+        bytes_before, self._bytes = self._bytes, stats.all_bytes()
+        has_frames = not (exchange.settles_later or exchange.sums_first)
+        counts, tensors = [], {}
         for key, counter in list(stats.tensors.items()):
             # Plain mappings: a Counter takes several times as long, for every tensor.
             before, now = self._counted.get(key, {}), dict(counter)
-            counts[key] = {name: now[name] - before.get(name, 0) for name in now}
+            counted = {name: now[name] - before.get(name, 0) for name in now}
             self._counted[key] = now
-        bytes_before, self._bytes = self._bytes, stats.all_bytes()
-        has_frames = not (self._step.exchange.settles_later or self._step.exchange.sums_first)
-        tensors = {}
-        for key, counted in counts.items():
-            mine = _of_tensor(counted, tickets.get(key), steps, has_frames=has_frames)
-            tensors[key] = {**mine, **{f"{kind}_s": seconds[kind].get(key) for kind in SPANS}}
-        total = _of_all(counts.values(), tickets.values())
+            counts.append(counted)
+            ticket = tickets.get(key)
+            sent = None if ticket is None else ticket.outgoing
+            values = _together([counted], [] if ticket is None or sent is None else [ticket])
+            if has_frames:
+                values["bytes_sent"] = counted.get(BYTES, 0) / steps
+                if ticket is not None and sent is not None:
+                    values["bytes_received"] = _received(ticket)
+            if sent is not None and sent.found is not None and sent.found.threshold is not None:
+                values["threshold"] = _finite(sent.found.threshold)
+            tensors[key] = {**values, **{f"{kind}_s": seconds[kind].get(key) for kind in SPANS}}
+        total = _together(counts, tickets.values())
         for way in ("sent", "received"):
             total[f"bytes_{way}"] = (self._bytes[way] - bytes_before.get(way, 0)) / steps
         for kind in SPANS:
@@ -175,48 +170,36 @@ class Recorder:
         return {"total": total, "tensors": tensors}
 
 
-def _of_tensor(
-    counted: Mapping[str, int], ticket: TensorStep | None, steps: int, *, has_frames: bool
-) -> Report:
-    """Return one tensor's values but times; ``ticket`` is None if the step was dense."""
-    sent = None if ticket is None else ticket.outgoing
-    values = _of_all([counted], [] if ticket is None or sent is None else [ticket])
-    values["bytes_sent"] = counted.get(BYTES, 0) / steps if has_frames else None
-    values["bytes_received"] = None
-    if ticket is not None and sent is not None:
-        if has_frames:
-            values["bytes_received"] = _received(ticket)
-        if sent.found is not None and sent.found.threshold is not None:
-            values["threshold"] = _finite(sent.found.threshold)
-    return values
-
-
-def _of_all(counts: Iterable[Mapping[str, int]], tickets: Iterable[TensorStep]) -> Report:
+def _together(counts: Iterable[Mapping[str, int]], tickets: Iterable[TensorStep]) -> Report:
     """Return the values that several tensors have together, without bytes and times."""
     sums = dict.fromkeys((*COUNTS, "entries_sent", "entries_total"), 0)
     for counted in counts:
         for name in sums:
             sums[name] += counted.get(name, 0)
-    observed, asked, norms = [], [], []
+    kept = there = waited = entries = 0.0
+    asked, norms = set(), []
     for ticket in tickets:
         sent = ticket.outgoing
         if sent is not None and sent.observed is not None:
-            observed.append((*sent.observed, sent.entries))
-            norms.append(_finite(sent.norm))
+            own_kept, own_there, own_waited = sent.observed
+            kept, there, waited = kept + own_kept, there + own_there, waited + own_waited
+            entries += sent.entries
+            if math.isfinite(sent.norm):
+                norms.append(sent.norm)
         if ticket.parts.density is not None:
-            asked.append(ticket.parts.density)
-    kept, there, waited, entries = (sum(values) for values in zip([0.0] * 4, *observed))
-    known = [norm for norm in norms if norm is not None]
+            asked.add(ticket.parts.density)
     total = sums["entries_total"]
     return {
         **{name: sums[name] for name in COUNTS},
         # One number only if all tensors have the same density; else see each tensor's.
-        "density_asked": asked[0] if len(set(asked)) == 1 else None,
+        "density_asked": asked.pop() if len(asked) == 1 else None,
         "density_achieved": sums["entries_sent"] / total if total else None,
         "threshold": None,
-        "residual_norm": math.hypot(*known) if known else None,
+        "residual_norm": math.hypot(*norms) if norms else None,
         "contraction": kept / there if there else None,
         "staleness": waited / entries if entries else None,
+        "bytes_sent": None,
+        "bytes_received": None,
     }
 
 
@@ -234,8 +217,7 @@ def _finite(value: float) -> float | None:
 
 
 def _seconds_of(spans: Iterable[Span]) -> dict[str, dict[str, float]]:
-    """Return the seconds of each kind of span by tensor; those of a message count for each
-    member."""
+    """Return the seconds of each kind of span by tensor; a message's count for each member."""
     found: dict[str, dict[str, float]] = {kind: defaultdict(float) for kind in SPANS}
     for kind, whose, start_s, end_s in list(spans):
         # "hvd_sparse.NAME.INDEX: KEY, KEY"
@@ -258,8 +240,6 @@ def union(spans: Iterable[Span]) -> float | None:
 
 
 class Target(NamedTuple):
-    """An open writer: its name, its functions, and the remedy when it fails."""
-
     name: str
     write: Callable[[Report], object]
     close: Callable[[], object]
@@ -267,10 +247,7 @@ class Target(NamedTuple):
 
 
 class Outlet:
-    """The open writers of one rank.
-
-    A writer that fails is closed, with one warning that names the writer and the remedy.
-    """
+    """The open writers of one rank; one that fails is closed, with a warning."""
 
     def __init__(self, writers: Sequence[Writer | Function], place: Place) -> None:
         self._targets = [
@@ -280,27 +257,21 @@ class Outlet:
         ]
         self._jobs: queue.Queue[Report | None] = queue.Queue(MOST_WAITING)
         self._is_over = self._has_dropped = False
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="hvd_sparse telemetry", daemon=True)
+        if self._targets:
+            self._thread.start()
 
     def _names(self) -> str:
         return ", ".join(target.name for target in self._targets)
 
     @property
     def is_open(self) -> bool:
-        """Return whether any writer is open."""
         return bool(self._targets) and not self._is_over
 
     def put(self, record: Report) -> None:
         """Queue a record for all writers, without waiting."""
-        with self._lock:
-            if not self.is_open:
-                return
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="hvd_sparse telemetry", daemon=True
-                )
-                self._thread.start()
+        if not self.is_open:
+            return
         try:
             self._jobs.put_nowait(record)
         except queue.Full:
@@ -341,16 +312,9 @@ class Outlet:
 
     def close(self) -> None:
         """Write pending records, close the writers, and accept no more; with a time limit."""
-        with self._lock:
-            if self._is_over:
-                return
-            self._is_over, thread = True, self._thread
-        if thread is threading.current_thread():  # garbage is collected in any thread
-            return
-        if thread is None:
-            for target in self._targets:
-                with contextlib.suppress(Exception):  # no record was written
-                    target.close()
+        was_over, self._is_over, thread = self._is_over, True, self._thread
+        # Garbage is collected in any thread.
+        if was_over or not thread.is_alive() or thread is threading.current_thread():
             return
         with contextlib.suppress(queue.Full):
             self._jobs.put(None, timeout=LAST_S)

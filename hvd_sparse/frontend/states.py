@@ -11,11 +11,10 @@ from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import RankMismatch
 from hvd_sparse.kernels import reference
 from hvd_sparse.memories._directions import DirectionState
-from hvd_sparse.memories.double_buffer import DoubleBuffer
+from hvd_sparse.memories.contract import DoubleBuffer
 from hvd_sparse.state.state_check import STATE_VERSION, differences_of
 from hvd_sparse.step.step import Step
-from hvd_sparse.types import TensorSpec
-from hvd_sparse.untyped import Report, State
+from hvd_sparse.types import Report, State, TensorSpec
 from hvd_sparse.version import __version__
 from hvd_sparse.wire.message import overhead_bytes
 
@@ -34,18 +33,17 @@ def footprint(configuration: Configuration, specs: Sequence[TensorSpec], world_s
     kept = specs if configuration.memory.finishes else sent
     gathered = None
     if configuration.schedule is not None:
-        gathered = world_size * int(sum(_message_bytes(configuration, spec) for spec in sent))
+        nbytes = 0.0
+        for spec in sent:
+            density = configuration.density(0, spec)
+            assert density is not None
+            entry_bytes = configuration.codec.entry_bytes(spec.numel, density)
+            nbytes += count_from_density(spec.numel, density) * entry_bytes + overhead_bytes(1)
+        gathered = world_size * int(nbytes)
     return {
         "state_bytes": sum(_state_bytes(configuration, spec) for spec in kept),
         "gathered_bytes": gathered,
     }
-
-
-def _message_bytes(configuration: Configuration, spec: TensorSpec) -> float:
-    density = configuration.density(0, spec)
-    assert density is not None
-    entry_bytes: float = configuration.codec.entry_bytes(spec.numel, density)
-    return count_from_density(spec.numel, density) * entry_bytes + overhead_bytes(1)
 
 
 def _state_bytes(configuration: Configuration, spec: TensorSpec) -> int:
@@ -113,10 +111,5 @@ def load_state(step: Step, place: tuple[int, int], state: State, *, strict: bool
         tensor.memory.load({name: np.asarray(array) for name, array in saved["arrays"].items()})
         if isinstance(tensor.memory, DirectionState):
             tensor.memory.recall(saved.get("numbers", {}))
-        tensor.restore(
-            saved["steps"],
-            saved["threshold"],
-            saved["memo"],
-            saved.get("exchange_memo"),
-            saved.get("selected_in"),
-        )
+        names = ("steps", "threshold", "memo", "exchange_memo", "selected_in")
+        tensor.restore(*map(saved.get, names))

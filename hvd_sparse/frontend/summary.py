@@ -4,28 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hvd_sparse.untyped import Report
+from hvd_sparse.types import Report
 
 HEADINGS = (
-    "tensor",
-    "entries",
-    "density",
-    "frame bytes",
-    "passes",
-    "one pass",
-    "fallbacks",
-    "dense",
-    "contraction",
-    "staleness",
+    *("tensor", "entries", "density", "frame bytes", "passes", "one pass", "fallbacks", "dense"),
+    *("contraction", "staleness"),
 )
 RANK_HEADINGS = (
-    "rank",
-    "steps",
-    "density",
-    "bytes sent",
-    "bytes received",
-    "passes",
-    "fallbacks",
+    *("rank", "steps", "density", "bytes sent", "bytes received", "passes", "fallbacks"),
     "non-finite",
 )
 MOST_ROWS = 40
@@ -35,7 +21,6 @@ UNKNOWN = "-"
 
 def summary_of(stats: Report, entries: dict[str, int], frame_bytes: dict[str, int]) -> str:
     """Return one rank's table, of its ``Compressor.stats`` and counts by tensor."""
-    steps = max(1, stats["steps"])
     told = sorted(stats["tensors"].items(), key=lambda item: -frame_bytes[item[0]])
     rows = [_row(key, values, entries[key], frame_bytes[key]) for key, values in told[:MOST_ROWS]]
     left = [key for key, _ in told[MOST_ROWS:]]
@@ -46,34 +31,30 @@ def summary_of(stats: Report, entries: dict[str, int], frame_bytes: dict[str, in
     # Tensors that are never compressed have no counters, so they are not included.
     together = sum(entries[key] for key, _ in told), sum(frame_bytes.values())
     rows.append(_row("total", stats, *together))
+    return table(HEADINGS, rows, left=("tensor",), title=_title(stats))
+
+
+def _title(stats: Report) -> str:
+    steps = max(1, stats["steps"])
     title = (
         f"hvd_sparse {stats['name']}: {stats['steps']} steps, {stats['bytes_sent'] / steps:,.0f} "
         f"bytes sent and {stats['bytes_received'] / steps:,.0f} received a step"
     )
-    return table(
-        HEADINGS, rows, left=("tensor",), title=title + _hiding(stats) + _along_rate(stats)
-    )
-
-
-def _hiding(stats: Report) -> str:
-    told = stats.get("hiding")
-    if told is None:
-        return ""
-    if not told["is_measured"]:
-        return f"; densities that hide are not measured yet, and {1 / told['c_max']:.3g} until then"
-    asked = [each["density_asked"] for each in stats["tensors"].values() if each["density_asked"]]
-    span = f"from {min(asked):.3g} to {max(asked):.3g}" if asked else "of no tensor"
-    return f"; densities that hide, as measured: {span}, of at least {1 / told['c_max']:.3g}"
-
-
-def _along_rate(stats: Report) -> str:
-    told = stats.get("along_rate")
-    if told is None:
-        return ""
-    return (
-        f"; density along the learning rate, {told['density']:.3g} on average over the run, as "
-        f"{told['codec']}"
-    )
+    if (hiding := stats.get("hiding")) is not None:
+        least = f"{1 / hiding['c_max']:.3g}"
+        found = [each["density_asked"] for each in stats["tensors"].values()]
+        asked = [density for density in found if density]
+        span = f"from {min(asked):.3g} to {max(asked):.3g}" if asked else "of no tensor"
+        if hiding["is_measured"]:
+            title += f"; densities that hide, as measured: {span}, of at least {least}"
+        else:
+            title += f"; densities that hide are not measured yet, and {least} until then"
+    if (along := stats.get("along_rate")) is not None:
+        title += (
+            f"; density along the learning rate, {along['density']:.3g} on average over the run, "
+            f"as {along['codec']}"
+        )
+    return title
 
 
 def summary_of_ranks(all_stats: Sequence[Report]) -> str:

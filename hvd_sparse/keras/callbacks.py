@@ -10,7 +10,7 @@ from hvd_sparse.collectives.horovod_tensorflow import hvd
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.tensorflow.variables import values_of
-from hvd_sparse.untyped import ProcessSet
+from hvd_sparse.types import ProcessSet
 
 Logs = dict[str, float]
 
@@ -55,9 +55,8 @@ class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Replace the logged metrics by their averages.  Collective."""
-        if not self._process_set.included():
+        if not logs or not self._process_set.included():
             return
-        logs = {} if logs is None else logs
         for metric in sorted(logs):  # one order on all ranks
             mine = tf.constant(float(logs[metric]), tf.float64)
             name = f"hvd_sparse.metric.{metric}"

@@ -26,17 +26,15 @@ from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.tensorflow.elastic import WithCompressor
 from hvd_sparse.tensorflow.optimizer import is_optimizer_of_keras_3
 from hvd_sparse.tensorflow.variables import values_of
-from hvd_sparse.untyped import Optimizer, Value
+from hvd_sparse.types import Optimizer, Value
 
 
 class KerasState(WithCompressor, elastic.TensorFlowKerasState):  # type: ignore[misc]
     """Elastic state of a Keras 3 model, its optimizer, and their compressor.
 
-    It commits, restores and broadcasts weights and optimizer, as numpy arrays.  States of random
-    generators stay each rank's own, and so do metrics.
-
-    The optimizer is built here if the first step has not done so, because a worker that joins needs
-    as many variables as the others.
+    It commits, restores and broadcasts weights and optimizer.  States of random generators and
+    metrics stay each rank's own.  An optimizer that is not built yet is built here, because a
+    worker that joins needs as many variables as the others.
 
     Parameters
     ----------

@@ -19,7 +19,7 @@ from hvd_sparse.tensorflow.variables import (
     value_of,
     values_of,
 )
-from hvd_sparse.untyped import Optimizer, Option, ProcessSet, Value
+from hvd_sparse.types import Optimizer, Option, ProcessSet, Value
 
 Reduce = Callable[[list[Value], list[Value]], list[Value]]
 AROUND = (
@@ -88,7 +88,7 @@ def DistributedOptimizer(
     """
     _check(optimizer, backward_passes_per_step)
     # Horovod's tape checks the options, and makes the function that reduces as they say.
-    reduce = DistributedGradientTape(tf.GradientTape(), **options)._allreduce_grads
+    reduce: Reduce = DistributedGradientTape(tf.GradientTape(), **options)._allreduce_grads
     is_scaling = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     inner = inner_of(optimizer)
     accumulates = is_scaling and bool(inner.gradient_accumulation_steps)
@@ -97,7 +97,17 @@ def DistributedOptimizer(
         if is_scaling:
             compression.scale_by(None if accumulates else optimizer)
         if compression.configuration.groups == PLANNED:
-            reduce = _as_planned(compression, options)
+            if options.get("groups") is not None:
+                raise InvalidOption(
+                    "groups is given to DistributedOptimizer, and the compression plans groups: "
+                    "leave one of the two out"
+                )
+
+            def reduce(gradients: list[Value], values: list[Value]) -> list[Value]:
+                now = {**options, "groups": compression.groups}  # as planned at tracing
+                tape = DistributedGradientTape(tf.GradientTape(), **now)
+                return tape._allreduce_grads(gradients, values)  # type: ignore[no-any-return]
+
     if accumulates:
         derive(optimizer, _Agreeing, _hvd_sparse_process_set=options.get("process_set"))
     derive(
@@ -109,31 +119,11 @@ def DistributedOptimizer(
     return optimizer
 
 
-def _as_planned(compression: TensorflowCompressor, options: dict[str, Option]) -> Reduce:
-    """Return a reduction by the groups that are planned at tracing."""
-    if options.get("groups") is not None:
-        raise InvalidOption(
-            "groups is given to DistributedOptimizer, and the compression plans groups: leave one "
-            "of the two out"
-        )
-
-    def allreduce(gradients: list[Value], values: list[Value]) -> list[Value]:
-        now = {**options, "groups": compression.groups}
-        tape = DistributedGradientTape(tf.GradientTape(), **now)
-        reduced: list[Value] = tape._allreduce_grads(gradients, values)
-        return reduced
-
-    return allreduce
-
-
 class _Distributed:
-    """Members shared by the derived classes."""
-
     _allreduce_grads: Reduce
     _hvd_sparse_groups: Option
 
     def _reduce(self, gradients: Sequence[Value], variables: Sequence[Value]) -> list[Value]:
-        """Return the reduced gradients, in the same order."""
         refuse_xla()
         values = values_of(variables)
         if isinstance(self._hvd_sparse_groups, list):
@@ -142,11 +132,8 @@ class _Distributed:
 
 
 class _Reducing(_Distributed):
-    """An optimizer that reduces gradients before it clips and applies them.
-
-    Keras calls ``_clip_gradients`` with all gradients of an update, unscaled and accumulated, and
-    only if there is an update; the counter of batches decides that, the same on all ranks.
-    """
+    """An optimizer that reduces gradients before it clips and applies them.  Keras calls
+    ``_clip_gradients`` with all gradients of an update, unscaled and accumulated."""
 
     def apply(self, grads: Sequence[Value], trainable_variables: Value = None) -> None:
         _refuse_inside_scaling(self)
@@ -159,8 +146,8 @@ class _Reducing(_Distributed):
         # Past Keras, which would track the list.
         object.__setattr__(self, "_hvd_sparse_reduced", False)
         super().apply(grads, trainable_variables)  # type: ignore[misc]
-        is_reduced = self._hvd_sparse_reduced  # type: ignore[attr-defined]
-        if not is_reduced and not self.gradient_accumulation_steps:  # type: ignore[attr-defined]
+        own: Optimizer = self
+        if not (own._hvd_sparse_reduced or own.gradient_accumulation_steps):
             raise UnsupportedInput(
                 f"Keras {keras.__version__} applied gradients that were not averaged: "
                 f"{type(self).__name__} has its own apply(). Use an optimizer that only overrides "
@@ -174,31 +161,26 @@ class _Reducing(_Distributed):
         super()._backend_apply_gradients(grads, trainable_variables)  # type: ignore[misc]
 
     def _clip_gradients(self, grads: Sequence[Value]) -> Sequence[Value]:
-        variables = self._hvd_sparse_variables  # type: ignore[attr-defined]
-        reduced = self._reduce(grads, variables)
+        reduced = self._reduce(grads, self._hvd_sparse_variables)  # type: ignore[attr-defined]
         object.__setattr__(self, "_hvd_sparse_reduced", True)
         return super()._clip_gradients(reduced)  # type: ignore[misc,no-any-return]
 
 
 class _ReducingScaled(_Distributed):
-    """A ``LossScaleOptimizer`` that reduces gradients first, so that all ranks see NaN and Inf at
-    the same batches."""
+    """A ``LossScaleOptimizer`` that reduces gradients before it looks for NaN and Inf."""
 
     def apply(self, grads: Sequence[Value], trainable_variables: Value = None) -> None:
         own: Optimizer = self
-        if trainable_variables is None:
-            trainable_variables = own._trainable_variables
-        variables = list(trainable_variables)
+        given = own._trainable_variables if trainable_variables is None else trainable_variables
+        variables = list(given)
         if not own.built:  # its scale is asked for before Keras would make it
             own.build(variables)
         super().apply(self._reduce(grads, variables), variables)  # type: ignore[misc]
 
 
 class _Agreeing(_Distributed):
-    """A ``LossScaleOptimizer`` that asks all ranks whether their gradients are finite.
-
-    The optimizer inside accumulates batches, and alone knows when there is an update: it reduces.
-    """
+    """A ``LossScaleOptimizer`` that asks all ranks whether gradients are finite.  Its inner
+    optimizer accumulates the gradients of batches, and allreduces them."""
 
     _hvd_sparse_process_set: ProcessSet
 
@@ -240,12 +222,9 @@ def _check(optimizer: Optimizer, backward_passes_per_step: int) -> None:
 
 def _refuse_inside_scaling(optimizer: Optimizer) -> None:
     """Raise UnsupportedInput where a ``LossScaleOptimizer`` calls."""
-    for frame in callers():
-        caller = frame.f_locals.get("self")
+    for caller in (frame.f_locals.get("self") for frame in callers()):
         is_scaling = isinstance(caller, keras.optimizers.LossScaleOptimizer)
-        if not is_scaling or isinstance(caller, _Agreeing):
-            continue
-        if caller.inner_optimizer is optimizer:
+        if is_scaling and not isinstance(caller, _Agreeing) and caller.inner_optimizer is optimizer:
             raise UnsupportedInput(
                 f"the {type(optimizer).__name__} is inside a LossScaleOptimizer: {AROUND}"
             )

@@ -9,17 +9,13 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 ALIGNMENT = 64
-"""Bytes of a cache line.
-
-TensorFlow copies an array that begins at any other address.
-"""
+"""Bytes of a cache line; TensorFlow copies an array that begins at any other address."""
 
 SHORT = 4096
 """Largest vector whose dot product BLAS libraries compute in one thread."""
 
 
 def aligned_empty(numel: int, dtype: DTypeLike) -> np.ndarray:
-    """Return an uninitialised vector at an address that is a multiple of 64."""
     return _aligned(np.empty, numel, np.dtype(dtype))
 
 
@@ -29,7 +25,6 @@ def aligned_zeros(numel: int, dtype: DTypeLike) -> np.ndarray:
 
 
 def empty_like(x: np.ndarray) -> np.ndarray:
-    """Return an uninitialised vector of x's size, dtype and place."""
     return np.empty_like(x) if isinstance(x, np.ndarray) else x.empty_like()
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -29,11 +29,10 @@ from hvd_sparse.types import Selection
 
 @dataclass(frozen=True)
 class Moments:
-    """Sums over a vector, computed in one pass.
+    """Sums over a vector.
 
     abs_sum : sum of magnitudes, accumulated in float64; NaN or Inf if any entry is NaN or Inf
     abs_max : largest magnitude; NaN if any entry is NaN
-    nonzeros, numel : number of entries that are not exactly zero, and of all entries
     """
 
     abs_sum: float
@@ -52,11 +51,7 @@ class Moments:
 
 @dataclass(frozen=True)
 class Tail:
-    """Statistics of the magnitudes above a threshold, as excesses over it.
-
-    count, mean, variance : of |x| - threshold
-    mean_log : mean of ln(|x| - threshold), over excesses above 0
-    """
+    """Statistics of |x| - threshold; ``mean_log`` of ln(|x| - threshold), over excesses above 0."""
 
     count: int
     mean: float
@@ -79,10 +74,7 @@ class Aim(NamedTuple):
 
 
 class Brought(NamedTuple):
-    """Statistics of the whole vector from the pass; None if the aim did not ask for them.
-
-    tail : of the magnitudes above 0
-    """
+    """Statistics of the whole vector from the pass, the tail above 0; None if not asked for."""
 
     moments: Moments | None = None
     mean_and_std: tuple[float, float] | None = None
@@ -98,7 +90,6 @@ class Taking(NamedTuple):
     abs_sum : sum of all magnitudes, to about six digits; may be Inf if it overflows the dtype
     nonfinite : number of entries of residual + gradient that are NaN or Inf
     taken : the entries that reached the aim; None if they exceed its capacity
-    brought : the requested statistics that the engine computes
     """
 
     abs_sum: float
@@ -190,11 +181,8 @@ class Kernels(Packers):
         return taken.count, taken if taken.count <= capacity else None
 
     def take_at_most(self, x: np.ndarray, threshold: float, most: int) -> tuple[int, Selection]:
-        """Return the number of non-zeros that reach the threshold, and these entries.
-
-        If there are more than ``most``, the ``most`` largest are returned, and the number may be
-        any above ``most``. Time and memory are bounded for every threshold.
-        """
+        """Return the number of non-zeros that reach the threshold, and these entries; of more than
+        ``most`` the ``most`` largest, and any number above ``most``."""
         taken = self.take_at_least(x, threshold)
         return taken.count, taken if taken.count <= most else self.take_largest(x, most)
 
@@ -221,10 +209,8 @@ class Kernels(Packers):
         return maxima, _take(accumulated, reaches & (limits > 0) & (accumulated != 0))
 
     def accumulate(self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray) -> Moments:
-        """Write out = residual + gradient, and return the moments of the sum.
-
-        Entries of ``out`` keep the residual if the sum is not finite. ``out`` may be ``residual``.
-        """
+        """Write out = residual + gradient, or the residual where the sum is not finite, and return
+        the moments of the sum; ``out`` may be ``residual``."""
         with np.errstate(invalid="ignore", over="ignore"):  # shown by the moments
             accumulated = residual + gradient
         found = self.moments(accumulated)
@@ -242,10 +228,7 @@ class Kernels(Packers):
         direction: Direction | None = None,
     ) -> Taking:
         """Do ``accumulate``, and move the finite entries that reach the aim to a list; ``out`` then
-        has +0.0. Given a direction, that is accumulated in the gradient's place.
-
-        The new vectors of a direction may be the old ones.
-        """
+        has +0.0. Given a direction, that is accumulated in the gradient's place."""
         if direction is not None:
             gradient = self.directed(gradient, direction)
         with np.errstate(invalid="ignore", over="ignore"):  # counted below
@@ -262,10 +245,10 @@ class Kernels(Packers):
         return Taking(abs_sum, nonfinite, taken if fits else None)
 
     def directed(self, gradient: np.ndarray, direction: Direction) -> np.ndarray:
-        """Update an optimizer's vectors with this gradient, and return the direction: a velocity
-        without Nesterov's form itself, else a new vector.
+        """Update an optimizer's vectors, of which the new ones may be the old, and return the
+        direction: a velocity without Nesterov's form itself, else a new vector.
 
-        Every operation is rounded to the dtype, in this order. The new vectors may be the old ones.
+        Every operation is rounded to the dtype, in this order.
         """
         if isinstance(direction, Momentum):
             velocity, pushed, momentum, is_nesterov = direction
@@ -319,9 +302,8 @@ class Kernels(Packers):
 
     def orthogonalized(self, x: np.ndarray, step: NewtonSchulz) -> np.ndarray:
         """Return the matrices in x, each divided by its norm + epsilon, after the Newton-Schulz
-        iteration, in a new vector.
+        iteration, in a new vector; of a matrix with NaN or Inf all entries are NaN.
 
-        A matrix of zeros stays zero. If a matrix has NaN or Inf, all of its entries become NaN.
         Devices compute in bfloat16 for float32 vectors.
         """
         matrices, axes = x.reshape(step.shape), (-2, -1)
@@ -335,10 +317,8 @@ class Kernels(Packers):
         return np.ascontiguousarray(result).reshape(-1)
 
     def assemble(self, out: np.ndarray, parts: Sequence[Selection], factor: float = 1.0) -> None:
-        """Write out = the sum of factor * the selections, added in their order; 0 elsewhere.
-
-        The factor is rounded to the dtype, and each product is rounded before it is added.
-        """
+        """Write out = the sum of factor * the selections, added in their order; 0 elsewhere. The
+        factor and each product are rounded to the dtype."""
         out[:] = 0
         for part in parts:
             self.scatter_add(out, part.indices, part.values * out.dtype.type(factor))
@@ -353,7 +333,6 @@ class Kernels(Packers):
 
 
 def _reaching(magnitudes: np.ndarray, threshold: float) -> np.ndarray:
-    """Return a mask of the magnitudes of at least the rounded threshold, without zeros."""
     with np.errstate(over="ignore"):  # infinite if too large for the dtype
         rounded = magnitudes.dtype.type(threshold)
     reaching: np.ndarray = magnitudes >= rounded if rounded > 0 else magnitudes > 0
@@ -361,7 +340,6 @@ def _reaching(magnitudes: np.ndarray, threshold: float) -> np.ndarray:
 
 
 def _largest(x: np.ndarray, count: int) -> np.ndarray:
-    """Return a mask of the ``count`` largest magnitudes, without zeros and NaN."""
     magnitudes = np.fmax(np.abs(x), 0)  # fmax turns NaN into 0: it is never taken
     smallest_kept = np.partition(magnitudes, x.size - count)[x.size - count]
     kept: np.ndarray = magnitudes > smallest_kept
@@ -374,13 +352,3 @@ def _largest(x: np.ndarray, count: int) -> np.ndarray:
 def _take(x: np.ndarray, kept: np.ndarray) -> Selection:
     indices = np.flatnonzero(kept)
     return Selection(indices.astype(np.uint32), x[indices], x.size)
-
-
-class Engine(Protocol):
-    """Selectable engine: a frozen dataclass, registered in ``ENGINES``."""
-
-    id: ClassVar[str]
-
-    @property
-    def kernels(self) -> Kernels:
-        """Return the functions, compiled if the engine compiles."""

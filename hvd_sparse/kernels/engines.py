@@ -11,13 +11,22 @@ from typing import cast
 from hvd_sparse.checks import check_whole
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels import reference
-from hvd_sparse.kernels.contract import Engine, Kernels
+from hvd_sparse.kernels.contract import Kernels
 from hvd_sparse.registry import ENGINES
 
 logger = logging.getLogger("hvd_sparse")
 
 FAST = "numba"
 """The default engine if it is installed."""
+
+
+def _need(engine: str, **extras: str) -> None:
+    """Raise InvalidOption unless the packages, each given with its extra, are installed."""
+    for package, extra in extras.items():
+        if importlib.util.find_spec(package) is None:
+            raise InvalidOption(
+                f"engine {engine!r} needs the package {package}: pip install 'hvd-sparse[{extra}]'"
+            )
 
 
 @ENGINES.register("numpy")
@@ -47,10 +56,7 @@ class NumbaEngine:
 
     def __post_init__(self) -> None:
         check_whole(self.threads, "threads of NumbaEngine", 1)
-        if not is_fast_installed():
-            raise InvalidOption(
-                "engine 'numba' needs the package numba: pip install 'hvd-sparse[fast]'"
-            )
+        _need("numba", numba="fast")
 
     @property
     def kernels(self) -> Kernels:
@@ -60,17 +66,11 @@ class NumbaEngine:
 @ENGINES.register("torch")
 @dataclass(frozen=True)
 class TorchEngine:
-    """Kernels of plain torch operations, on the tensors' device.
-
-    They need several passes, and wait for the device once per bucket. The default engine of the
-    host encodes the selected entries.
-    """
+    """Kernels of plain torch operations, on the tensors' device: several passes, and one wait a
+    bucket. The default engine of the host encodes the selected entries."""
 
     def __post_init__(self) -> None:
-        if importlib.util.find_spec("torch") is None:
-            raise InvalidOption(
-                "engine 'torch' needs the package torch: pip install 'hvd-sparse[torch]'"
-            )
+        _need("torch", torch="torch")
 
     @property
     def kernels(self) -> Kernels:
@@ -89,12 +89,7 @@ class TritonEngine:
     """
 
     def __post_init__(self) -> None:
-        for package, extra in (("torch", "torch"), ("triton", "gpu")):
-            if importlib.util.find_spec(package) is None:
-                raise InvalidOption(
-                    f"engine 'triton' needs the package {package}: pip install "
-                    f"'hvd-sparse[{extra}]'"
-                )
+        _need("triton", torch="torch", triton="gpu")
 
     @property
     def kernels(self) -> Kernels:
@@ -107,13 +102,12 @@ def works_on_devices(engine: object) -> bool:
 
 
 def is_fast_installed() -> bool:
-    """Return whether numba is installed."""
     return importlib.util.find_spec("numba") is not None
 
 
 @cache
 def _compiled(threads: int) -> Kernels:
-    # Import here, because numba is slow to load and the numpy engine does not need it.
+    # Imported here, as packages that only this engine needs.
     from hvd_sparse.kernels.numba import CompiledKernels
 
     return CompiledKernels(threads)
@@ -121,7 +115,6 @@ def _compiled(threads: int) -> Kernels:
 
 @cache
 def _of_torch() -> Kernels:
-    # Import here, because programs without PyTorch do not need torch.
     from hvd_sparse.kernels.torch import TorchKernels
 
     return cast(Kernels, TorchKernels(_of_host()))
@@ -129,7 +122,6 @@ def _of_torch() -> Kernels:
 
 @cache
 def _of_triton() -> Kernels:
-    # Import here, because only this engine needs triton.
     from hvd_sparse.kernels.triton import TritonKernels, has_gpu
 
     if not has_gpu():
@@ -145,12 +137,10 @@ def _of_host() -> Kernels:
 
 
 def resolve_engine_by_place(engine: object) -> Kernels:
-    """Return kernels for vectors on a device or on the host, wherever they are.
+    """Return kernels for vectors on a device and on the host.
 
-    engine : an engine with ``works_on_devices``; None for torch's on a device and the host's
-        default
+    engine : one that ``works_on_devices``; None for torch's on a device and the host's default
     """
-    # Not at the top: this loads torch.
     from hvd_sparse.kernels.torch import KernelsByPlace
 
     is_triton = isinstance(None if engine is None else ENGINES.resolve(engine), TritonEngine)
@@ -174,13 +164,13 @@ def resolve_engine(engine: object) -> Kernels:
     if engine is None and not is_fast_installed():
         _say_slow()
         engine = "numpy"
-    chosen: Engine = ENGINES.resolve(FAST if engine is None else engine)
+    chosen = ENGINES.resolve(FAST if engine is None else engine)
     if isinstance(chosen, TritonEngine):
         raise InvalidOption(
             "engine 'triton' works on vectors that lie on a GPU, and no gradient of this "
             "compressor stays there: leave engine out, or put the model on the GPU"
         )
-    return chosen.kernels
+    return cast(Kernels, chosen.kernels)
 
 
 @lru_cache(maxsize=1)  # once per process

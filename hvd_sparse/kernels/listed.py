@@ -15,10 +15,8 @@ Kernel = Callable[..., object]
 class ListedKernels:
     """An engine's kernels that answer questions about one vector from a list where possible.
 
-    The list has every entry that reaches an aim, and the vector has +0.0 there. It suffices for
-    thresholds of at least the aim's, and for the largest entries. For other questions the entries
-    are put back into the vector first (``is_whole``), and the engine answers. The answers are the
-    same bit for bit.
+    The list has every entry that reaches an aim, and the vector has +0.0 there. For questions that
+    the list cannot answer the entries are put back into the vector first (``is_whole``).
 
     brought : statistics that the pass computed
     """
@@ -59,7 +57,6 @@ class ListedKernels:
         return rounded
 
     def _look_at(self, x: np.ndarray) -> np.ndarray:
-        """Return a vector for the engine, after putting its entries back."""
         if x is self._vector:
             self.make_whole()
         return x

@@ -51,7 +51,7 @@ class AdamStep(NamedTuple):
 
 
 class Momentum(NamedTuple):
-    """The direction of SGD with momentum, and its velocity.
+    """SGD with momentum.
 
     out_velocity = momentum * velocity + gradient
     direction = out_velocity, or momentum * out_velocity + gradient with Nesterov
@@ -101,10 +101,9 @@ Direction = Union[Momentum, Adam]
 
 
 class NewtonSchulz(NamedTuple):
-    """The numbers of a Newton-Schulz iteration, by which Muon makes singular values about equal.
+    """The Newton-Schulz iteration, by which Muon makes singular values about equal.
 
     shape : of the matrix, or of a stack of matrices in the last two axes
-    steps : number of iterations
     coefficients : a, b and c of the polynomial a * x + b * x**3 + c * x**5 of a singular value x
     epsilon : added to the norm that divides the matrix first
     """
@@ -118,8 +117,6 @@ class NewtonSchulz(NamedTuple):
 def matrices_in(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape of the matrices in a tensor; of a convolution a row per output channel.
 
-    Examples
-    --------
     >>> [matrices_in(shape) for shape in ((8, 4), (8, 4, 3, 3), (2, 8, 4))]
     [(8, 4), (8, 36), (2, 8, 4)]
     """

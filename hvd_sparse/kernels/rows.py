@@ -42,64 +42,45 @@ PLAIN, SIGNS = 1, 2
 
 SENT = np.dtype(
     [
-        ("move", "i8"),
+        ("move", "i8"),  # kind of the direction
+        # Addresses of gradient, residual and the new residual, and of the direction's vectors.
         ("vectors", "u8", 7),
-        ("numbers", "f8", 11),
-        ("numel", "i8"),
-        ("aim", "f8"),
+        ("numbers", "f8", 11),  # of the direction
+        ("numel", "i8"),  # entries of each vector
+        ("aim", "f8"),  # threshold and capacity of the pass
         ("capacity", "i8"),
-        ("least", "i8"),
+        ("least", "i8"),  # entries that may be sent; of more than ``most`` the ``wanted`` largest
         ("wanted", "i8"),
         ("most", "i8"),
-        ("margin", "f8"),
-        ("start", "i8"),
-        ("nbytes", "i8"),
-        ("taken", "i8"),
-        ("sent", "i8"),
-        ("nonfinite", "i8"),
+        ("margin", "f8"),  # of the aim below the last threshold; written for the next step
+        ("start", "i8"),  # first byte of the row's frame in ``frames``
+        # Written:
+        ("nbytes", "i8"),  # bytes of the frame
+        ("taken", "i8"),  # number of taken entries; -1 if they exceed the capacity
+        ("sent", "i8"),  # number of sent entries; -1 if the row is left to the pipeline
+        ("nonfinite", "i8"),  # as in ``Taking``
         ("abs_sum", "f8"),
-        ("threshold", "f8"),
+        ("threshold", "f8"),  # of the sent entries
     ]
 )
-"""Row of a tensor to send.
-
-move : kind of the direction
-vectors : addresses of gradient, residual and the new residual, and of the direction's vectors
-numbers : of the direction
-numel : entries of each vector
-aim, capacity : threshold and capacity of the pass's ``Aim``
-least, wanted, most : least and most entries that may be sent; if there are more, the ``wanted``
-    largest are sent
-margin : of the aim below the last threshold; read, and written for the next step
-start : first byte of the row's frame in ``frames``
-nbytes : written: bytes of the frame
-taken, nonfinite, abs_sum : written: number of taken entries, -1 if they exceed the capacity; the
-    others as in ``Taking``
-sent, threshold : written: number of sent entries, -1 if the row is left to the pipeline, and their
-    threshold
-"""
+"""Row of a tensor to send."""
 
 SENT_ROW = struct.Struct("=q7Q11dqd4qd5q2d")
-"""A row of ``SENT`` as bytes; several times as fast as assigning a tuple in numpy."""
+"""A row of ``SENT`` as bytes, faster than assigning a tuple in numpy."""
 
 ARRIVED = np.dtype(
     [
-        ("out", "u8"),
+        ("out", "u8"),  # address and entries of the sum
         ("numel", "i8"),
-        ("first", "i8"),
+        ("first", "i8"),  # the first of its frames, and their number
         ("parts", "i8"),
-        ("factor", "f8"),
+        ("factor", "f8"),  # of the sum
+        # Written: a bound of the sum's magnitudes, as in ``Gathered``; NaN if the row is left to
+        # the pipeline, and nothing was written.
         ("most", "f8"),
     ]
 )
-"""Row of a tensor to receive.
-
-out, numel : address and entries of the sum
-first, parts : the first of its frames, and their number
-factor : factor of the sum
-most : written: an upper bound of the sum's magnitudes, as in ``Gathered``; NaN if the row is left
-    to the pipeline, and nothing was written
-"""
+"""Row of a tensor to receive."""
 
 FRAME = np.dtype([("at", "u8"), ("nbytes", "i8")])
 """A received frame: its address and length."""
@@ -123,10 +104,9 @@ class RowKernels(Protocol):
         Returns the number of the row that is left, or of all rows; and the indices and values that
         its pass took out of the vector.
 
-        rows : ``SENT``; read and written
-        first : row to begin at
+        rows, first : ``SENT``, read and written, and the row to begin at
         head : the first 8 bytes of every frame, as an integer
-        frames : uint8, aligned to 8 bytes; written. For a body of signs zeros
+        frames : uint8, aligned to 8 bytes; written
         lists : uint8, as long as ``frames``; written: the entries as other ranks decode them, at
             the places of a plain frame. For a plain body ``frames`` itself
         body, dtype : ``PLAIN`` or ``SIGNS``, and of the vectors
@@ -135,11 +115,8 @@ class RowKernels(Protocol):
     def sum_rows(
         self, rows: np.ndarray, frames: np.ndarray, head: int, body: int, dtype: np.dtype
     ) -> None:
-        """Check the frames of every row, and write factor * their sum, added in their order.
-
-        rows, frames : ``ARRIVED`` and ``FRAME``
-        head, body, dtype : as in ``send_rows``
-        """
+        """Check the frames, ``FRAME``, of every row, ``ARRIVED``, and write factor * their sum,
+        added in their order; the other arguments as in ``send_rows``."""
 
 
 def address(x: np.ndarray) -> int:
@@ -158,7 +135,7 @@ def rows_of(kernels: Kernels) -> RowKernels | None:
 
 def steered(margin: float, found: int, needed: int) -> float:
     """Return the next margin below a threshold, after a pass took ``found`` entries where
-    ``needed`` suffice, in plain arithmetic, which numba compiles."""
+    ``needed`` suffice; numba compiles this, too."""
     if found < needed:
         wanted = 2.0 * margin + 0.001
     elif found < min(MOST_SLACK, SLACK + SCATTER / math.sqrt(max(1, needed))) * needed:

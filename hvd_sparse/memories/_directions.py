@@ -14,40 +14,33 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels.arrays import aligned_zeros
 from hvd_sparse.kernels.contract import Aim, Kernels, Zeros
 from hvd_sparse.kernels.optimizers import Direction, Momentum
-from hvd_sparse.memories.contract import Accumulated
-from hvd_sparse.memories.double_buffer import DoubleBuffer, ResidualState, accumulate
+from hvd_sparse.memories.contract import Accumulated, DoubleBuffer, Memory, ResidualState
 from hvd_sparse.types import Selection, TensorSpec
 
 
-class DirectionMemory:
+class DirectionMemory(Memory):
     """Base class of the memories whose states accumulate an optimizer's directions."""
 
     weight_decay: float
     clip_norm: float | None
 
-    conserves: ClassVar[bool] = True
-    keeps_rounding: ClassVar[bool] = True
     adds_gradient: ClassVar[bool] = False
     finishes: ClassVar[bool] = True
-    counts_votes: ClassVar[bool] = False
 
     @property
     def needs_host(self) -> str:
-        """Return why gradients are copied to the host; empty if they are not."""
         limit = self.clip_norm
         return "" if limit is None else f"with clip_norm {limit!r} takes norms on the host"
 
     def _check(self, *fractions: str) -> None:
         """Check the shared options; ``fractions`` are names of options in [0, 1)."""
-        owner = type(self).__name__
+        owner, decay = type(self).__name__, self.weight_decay
         for name in fractions:
             value = getattr(self, name)
             if not is_number(value) or not 0 <= value < 1:
                 raise InvalidOption(f"{name} of {owner} is {value!r}: a number in [0, 1)")
-        if not is_number(self.weight_decay) or self.weight_decay < 0:
-            raise InvalidOption(
-                f"weight_decay of {owner} is {self.weight_decay!r}: a number, 0 or more"
-            )
+        if not is_number(decay) or decay < 0:
+            raise InvalidOption(f"weight_decay of {owner} is {decay!r}: a number, 0 or more")
         if self.clip_norm is not None:
             check_number(self.clip_norm, f"clip_norm of {owner}", 0)
 
@@ -57,6 +50,13 @@ Options = TypeVar("Options", bound=DirectionMemory)
 
 def directed(gradient: np.ndarray, direction: Direction | None, kernels: Kernels) -> np.ndarray:
     return gradient if direction is None else kernels.directed(gradient, direction)
+
+
+def scaled(vector: np.ndarray, factor: float) -> np.ndarray:
+    # By a scalar of the same dtype: a Python float would be one too, but only by numpy's newer
+    # rules.
+    product: np.ndarray = vector * vector.dtype.type(factor)
+    return product
 
 
 class Moments(NamedTuple):
@@ -83,8 +83,6 @@ class DirectionState(ResidualState, Generic[Options]):
     lose its sent entries, so it sends nothing, adds nothing and keeps all.
     """
 
-    density: float | None = None
-    gain = 1.0
     _vectors: ClassVar[dict[str, str]]
     """The attribute of every vector that a checkpoint has, by its name there."""
     _switches: ClassVar[dict[str, Any]] = {}
@@ -92,10 +90,7 @@ class DirectionState(ResidualState, Generic[Options]):
 
     def __init__(self, spec: TensorSpec, options: Options, rollback: bool) -> None:
         super().__init__(spec, rollback)
-        self.step = 0
-        self.is_average = True
         self.rate = 1.0
-        self.settings = ""
         self._options = options
         self._parameter: np.ndarray | None = None
         self._zeros: Zeros = aligned_zeros
@@ -140,8 +135,8 @@ class DirectionState(ResidualState, Generic[Options]):
         raise NotImplementedError
 
     def moments(self, steps: int, ranks: int) -> Moments:
-        """Return moments that an optimizer without this memory can continue from, after ``steps``
-        of the tensor; ``ranks`` as in ``Moments``."""
+        """Return moments from which an optimizer without this memory can continue, after ``steps``
+        of the tensor."""
         raise NotImplementedError
 
     def _nothing_made(self) -> DoubleBuffer:
@@ -150,10 +145,7 @@ class DirectionState(ResidualState, Generic[Options]):
 
     def _downhill(self, gradient: np.ndarray) -> np.ndarray:
         """Return the gradient, or its negative if the optimizer maximizes."""
-        if not self._is_climbing:
-            return gradient
-        negative: np.ndarray = gradient * gradient.dtype.type(-1)
-        return negative
+        return scaled(gradient, -1) if self._is_climbing else gradient
 
     def _clipped(self, gradient: np.ndarray, world_size: int) -> np.ndarray:
         """Return the gradient, no longer than one of N independent ones within ``clip_norm``.
@@ -165,24 +157,17 @@ class DirectionState(ResidualState, Generic[Options]):
             return gradient
         limit = clip_norm * root if self.is_average else clip_norm / root
         norm = math.sqrt(float(np.dot(gradient, gradient.astype(np.float64))))
-        return gradient if norm <= limit else gradient * gradient.dtype.type(limit / norm)
+        return gradient if norm <= limit else scaled(gradient, limit / norm)
 
     def _decayed(self, gradient: np.ndarray, world_size: int) -> np.ndarray:
         """Return the gradient plus the L2 penalty's, or this rank's share of it in a sum."""
-        decay = (
-            self._options.weight_decay
-            if self.is_average
-            else (self._options.weight_decay / world_size)
-        )
+        decay = self._options.weight_decay / (1 if self.is_average else world_size)
         if not decay or self._parameter is None:
             return gradient
-        # A scalar of the same dtype: a Python float would be one too, but only by numpy's newer
-        # rules.
-        decayed: np.ndarray = gradient + self._parameter * gradient.dtype.type(decay)
+        decayed: np.ndarray = gradient + scaled(self._parameter, decay)
         return decayed
 
     def _need(self, name: str) -> None:
-        """Make a vector unless it exists."""
         if not getattr(self, name).old.size:
             setattr(self, name, self._another())
 
@@ -212,7 +197,7 @@ class DirectionState(ResidualState, Generic[Options]):
         gradient = directed(gradient, direction, kernels)
         if self._is_held:
             return self._hold(gradient, kernels)
-        return accumulate(gradient, v.old, v.new, None, kernels)
+        return super().compensate(gradient, kernels)
 
     def _hold(self, direction: np.ndarray, kernels: Kernels) -> Accumulated:
         """Offer nothing to select from; the direction is only used to check that the gradient is
@@ -232,9 +217,8 @@ class DirectionState(ResidualState, Generic[Options]):
             super().update(sent, is_exact, kernels, is_taken)
 
     def take_all(self) -> np.ndarray:
-        if self._is_held:
-            return np.zeros(self.residual.new.size, self.residual.new.dtype)
-        return super().take_all()
+        new = self.residual.new
+        return np.zeros(new.size, new.dtype) if self._is_held else super().take_all()
 
     def finish(
         self, reduced: np.ndarray, parameter: np.ndarray, is_compressed: bool, kernels: Kernels
@@ -244,11 +228,10 @@ class DirectionState(ResidualState, Generic[Options]):
         return reduced if is_compressed else self._finished(reduced, parameter, kernels)
 
     def _finished(self, reduced: np.ndarray, parameter: np.ndarray, kernels: Kernels) -> np.ndarray:
-        """Return the direction of a tensor that is never compressed."""
         raise NotImplementedError
 
     def _note_written(self, *vectors: DoubleBuffer) -> None:
-        """Let ``commit`` keep the new versions of vectors beside the residual."""
+        """Let ``commit`` keep these vectors' new versions, too."""
         self._written += [each for each in vectors if each not in self._written]
 
     def commit(self) -> None:
@@ -319,7 +302,6 @@ class VelocityState(DirectionState[MomentumOptions]):
         self._begin(given)
 
     def _begin(self, velocity: np.ndarray | None) -> None:
-        """Continue from SGD's velocity, or without one."""
         raise NotImplementedError
 
     def moments(self, steps: int, ranks: int) -> Moments:
@@ -339,8 +321,7 @@ class VelocityState(DirectionState[MomentumOptions]):
         dampening = self._switched["dampening"]
         if not (dampening and self._options.momentum) or self.step == self._undamped_at:
             return gradient
-        part: np.ndarray = gradient * gradient.dtype.type(1 - dampening)
-        return part
+        return scaled(gradient, 1 - dampening)
 
     def _direct(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int

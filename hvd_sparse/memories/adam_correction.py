@@ -15,8 +15,14 @@ from hvd_sparse.errors import NonFiniteGradient
 from hvd_sparse.kernels.arrays import empty_like, write_maximum
 from hvd_sparse.kernels.contract import Kernels
 from hvd_sparse.kernels.optimizers import Adam, AdamStep, Direction
-from hvd_sparse.memories._directions import DirectionMemory, DirectionState, Moments, directed
-from hvd_sparse.memories.double_buffer import DoubleBuffer
+from hvd_sparse.memories._directions import (
+    DirectionMemory,
+    DirectionState,
+    Moments,
+    directed,
+    scaled,
+)
+from hvd_sparse.memories.contract import DoubleBuffer
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
 
@@ -64,8 +70,7 @@ class AdamCorrection(DirectionMemory):
     (docs/results/accuracy-ways.md).
 
     The optimizer must apply the result unchanged, times its learning rate, which ``optimizer=``
-    ensures.  Then betas, epsilon and weight decay are the parameter group's, and a step at learning
-    rate 0 sends nothing and keeps all.
+    ensures.
 
     Tensors that are never compressed get Adam itself on their reduced gradient, or NAdam where that
     is the optimizer: it differs by its mean, which the residual replaces.  At density 1 this is not
@@ -98,7 +103,7 @@ class AdamCorrection(DirectionMemory):
 
 
 class AdamCorrectionState(DirectionState[AdamCorrection]):
-    """m, s and v of one tensor.  Implements ``MemoryState``.
+    """m, s and v of one tensor.
 
     begun : step of the tensor at which m and s began; below 0 if they are older
     largest : the largest s; without entries unless the optimizer has amsgrad
@@ -198,7 +203,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
 
     def _push_nadam(self, gradient: np.ndarray, kernels: Kernels, decay: float) -> np.ndarray:
         """Update m and s with a reduced gradient, and return NAdam's direction."""
-        mean, square, real = self.mean, self.square, gradient.dtype.type
+        mean, square = self.mean, self.square
         step, beta1 = self._numbers(), self._options.beta1
         spare = empty_like(gradient), empty_like(gradient)
         by_gradient = kernels.directed(gradient, Adam(mean.old, square.old, *spare, step))
@@ -206,13 +211,11 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         by_mean = directed(*given, kernels)
         product, now, then = momenta_of_nadam(beta1, decay, step.step)
         share = then * (1 - beta1**step.step) / (1 - product * then)
-        direction: np.ndarray = by_gradient * real((1 - now) / (1 - product)) + by_mean * real(
-            share
-        )
+        by_gradient = scaled(by_gradient, (1 - now) / (1 - product))
+        direction: np.ndarray = by_gradient + scaled(by_mean, share)
         return direction
 
     def _check_square(self, gradient: np.ndarray, kernels: Kernels) -> None:
-        """Raise NonFiniteGradient if squares would overflow in the only buffer."""
         largest = kernels.moments(gradient).abs_max
         if largest * largest > float(np.finfo(gradient.dtype).max):
             raise NonFiniteGradient(
@@ -225,7 +228,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
     def _finished(self, reduced: np.ndarray, parameter: np.ndarray, kernels: Kernels) -> np.ndarray:
         reduced = self._downhill(reduced)
         if self._options.weight_decay:
-            reduced = reduced + parameter * reduced.dtype.type(self._options.weight_decay)
+            reduced = reduced + scaled(parameter, self._options.weight_decay)
         if not self.residual.can_roll_back:
             self._check_square(reduced, kernels)
         # It is the mean of the ranks already: no correction for their number.

@@ -1,13 +1,15 @@
-"""Contract of the memories: the state of one tensor between its steps."""
+"""Contract of the memories: the state of one tensor between its steps; and residuals in buffers."""
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from hvd_sparse.kernels.arrays import aligned_zeros
 from hvd_sparse.kernels.contract import Aim, Kernels, Moments, Taking, Zeros
-from hvd_sparse.types import Selection, TensorSpec
+from hvd_sparse.types import Selection, TensorSpec, Value
 
 
 class Accumulated(NamedTuple):
@@ -26,9 +28,10 @@ class Accumulated(NamedTuple):
     added: np.ndarray | None = None
 
 
-class MemoryState(Protocol):
-    """The state of one tensor: a step writes a new version, ``commit`` keeps it, ``roll_back``
-    drops it.
+class MemoryState:
+    """Base class of the states of one tensor; this one keeps nothing.
+
+    A step writes a new version, ``commit`` keeps it, ``roll_back`` drops it.
 
     Attributes
     ----------
@@ -41,11 +44,11 @@ class MemoryState(Protocol):
         that must agree between ranks, as text
     """
 
-    step: int
-    is_average: bool
-    density: float | None
-    gain: float
-    settings: str
+    step = 0
+    is_average = True
+    density: float | None = None
+    gain = 1.0
+    settings = ""
 
     def compensate(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
@@ -59,8 +62,9 @@ class MemoryState(Protocol):
         world_size : ranks over which the gradient will be summed
         aim : the entries to take out in the same pass; None takes none
         """
+        raise NotImplementedError
 
-    def tune(self, **settings: object) -> None:
+    def tune(self, *args: Value, **settings: Value) -> None:
         """Adopt the optimizer's current settings for this tensor; only for memories that declare
         ``finishes``."""
 
@@ -79,6 +83,7 @@ class MemoryState(Protocol):
 
     def take_all(self) -> np.ndarray:
         """Return a copy of the accumulated vector, to be sent dense, and keep nothing."""
+        raise NotImplementedError
 
     def finish(
         self, reduced: np.ndarray, parameter: np.ndarray, is_compressed: bool, kernels: Kernels
@@ -90,6 +95,7 @@ class MemoryState(Protocol):
         ------
         NonFiniteGradient : the result would overflow without a second buffer; nothing was written
         """
+        raise NotImplementedError
 
     def commit(self) -> None:
         """Keep the new version: the step succeeded."""
@@ -107,16 +113,18 @@ class MemoryState(Protocol):
     def arrays(self) -> dict[str, np.ndarray]:
         """Return views of the committed state by name, for checkpoints; the residual is called
         "residual". An array that is made when it is needed is empty before."""
+        return {}
 
     def load(self, arrays: dict[str, np.ndarray]) -> None:
         """Restore the state from the arrays of a checkpoint."""
 
 
-class Memory(Protocol):
-    """A maker of states: a frozen dataclass, registered in ``MEMORIES``.
+class Memory:
+    """Base class of memories: frozen dataclasses, registered in ``MEMORIES``, that make states.
 
     Attributes
     ----------
+    paper : key of the paper in ``papers.bib``, or None
     conserves : law 1 holds: sent and kept entries together are exactly those accumulated
     keeps_rounding : keeps accumulated - sent if the sent values differ from the accumulated ones
     adds_gradient : accumulates the residual plus this step's gradient, and nothing else
@@ -127,19 +135,125 @@ class Memory(Protocol):
     """
 
     id: ClassVar[str]
-    paper: ClassVar[str | None]
-    conserves: ClassVar[bool]
-    keeps_rounding: ClassVar[bool]
-    adds_gradient: ClassVar[bool]
-    finishes: ClassVar[bool]
-    counts_votes: ClassVar[bool]
+    paper: ClassVar[str | None] = None
+    keeps_rounding: ClassVar[bool] = True
+    adds_gradient: ClassVar[bool] = True
+    finishes: ClassVar[bool] = False
+    counts_votes: ClassVar[bool] = False
+
+    @property
+    def conserves(self) -> bool:
+        """Whether all mass is kept exactly."""
+        return True
 
     @property
     def needs_host(self) -> str:
-        """Return the reason, as above."""
+        """The reason, as above."""
+        return ""
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> MemoryState:
         """Return the state of a tensor before its first step.
 
         rollback : keep the old version of the state until a step has succeeded, in a second buffer
         """
+        raise NotImplementedError
+
+
+class DoubleBuffer:
+    """A vector with an old and a new version, until the step has succeeded.
+
+    A failed step is noticed only after this rank has written its new residual, and subtracting the
+    gradient again does not give the old bits back. So the new version is written to a second
+    buffer; without ``rollback`` there is one buffer, ``old`` and ``new``, written in place.
+    """
+
+    def __init__(self, numel: int, dtype: DTypeLike, *, rollback: bool) -> None:
+        self.old = aligned_zeros(numel, dtype)
+        self.new = aligned_zeros(numel, dtype) if rollback else self.old
+        self.can_roll_back = rollback
+
+    def move(self, zeros: Zeros) -> None:
+        """Replace the buffers by zeros in another place."""
+        size, dtype = self.old.size, self.old.dtype
+        self.old = zeros(size, dtype)
+        self.new = zeros(size, dtype) if self.can_roll_back else self.old
+
+    @property
+    def nbytes(self) -> int:
+        return self.old.nbytes + (self.new.nbytes if self.can_roll_back else 0)
+
+    def commit(self) -> None:
+        self.old, self.new = self.new, self.old
+
+
+def accumulate(
+    gradient: np.ndarray,
+    residual: np.ndarray,
+    out: np.ndarray,
+    aim: Aim | None,
+    kernels: Kernels,
+) -> Accumulated:
+    """Write residual + gradient to ``out``; with an aim, take its entries in the same pass."""
+    if aim is None:
+        return Accumulated(out, kernels.accumulate(gradient, residual, out), added=gradient)
+    taking = kernels.accumulate_and_take(gradient, residual, out, aim)
+    return Accumulated(out, None, taking, added=gradient)
+
+
+class ResidualState(MemoryState):
+    """The residual of one tensor, to which gradients are added."""
+
+    def __init__(self, spec: TensorSpec, rollback: bool) -> None:
+        self.residual = DoubleBuffer(spec.numel, spec.accumulator, rollback=rollback)
+        self._sent = self._nothing = Selection.empty(spec.numel, spec.accumulator)
+
+    def compensate(
+        self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
+    ) -> Accumulated:
+        return accumulate(gradient, self.residual.old, self.residual.new, aim, kernels)
+
+    def update(
+        self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
+    ) -> None:
+        # Set to +0.0 where the others decode the same values: no rounding, no second read.
+        if is_exact and not is_taken:
+            kernels.clear(self.residual.new, sent.indices)
+        elif not is_taken:
+            kernels.scatter_add(self.residual.new, sent.indices, -sent.values)
+        if not self.residual.can_roll_back:
+            self._sent = sent
+
+    def take_all(self) -> np.ndarray:
+        # A copy: the buffer is set to zero while the collective still reads what it was given.
+        everything = self.residual.new.copy()
+        if not self.residual.can_roll_back:
+            indices = np.arange(everything.size, dtype=np.uint32)
+            self._sent = Selection(indices, everything, everything.size)
+        self.residual.new[:] = 0
+        return everything
+
+    def commit(self) -> None:
+        self.residual.commit()
+        self._forget()
+
+    def roll_back(self) -> None:
+        """Drop the new residual; without a second buffer give the sent entries back to the only
+        one, and keep the failed step's gradient."""
+        if not self.residual.can_roll_back:
+            self.residual.old[self._sent.indices] += self._sent.values
+        self._forget()
+
+    def _forget(self) -> None:
+        self._sent = self._nothing
+
+    def add(self, returned: Selection) -> None:
+        self.residual.old[returned.indices] += returned.values
+
+    def move(self, zeros: Zeros) -> None:
+        self.residual.move(zeros)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {"residual": self.residual.old}
+
+    def load(self, arrays: dict[str, np.ndarray]) -> None:
+        self.residual.old[:] = arrays["residual"]

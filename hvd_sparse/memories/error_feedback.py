@@ -8,17 +8,25 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.checks import check_choice
+from hvd_sparse.errors import InvalidOption, NonFiniteGradient
 from hvd_sparse.kernels.contract import Aim, Kernels
-from hvd_sparse.memories._residual16 import STORED, Residual16State
-from hvd_sparse.memories.contract import Accumulated
-from hvd_sparse.memories.double_buffer import ResidualState, accumulate
+from hvd_sparse.memories.contract import Accumulated, Memory, MemoryState, ResidualState, accumulate
 from hvd_sparse.registry import MEMORIES
-from hvd_sparse.types import TensorSpec
+from hvd_sparse.types import Selection, TensorSpec
+from hvd_sparse.wire.checksum import crc32
+
+STORED: dict[str, type] = {"bfloat16": np.uint16, "float16": np.float16}
+"""The numpy dtypes of the formats; bfloat16 is stored as its bits."""
+
+LARGEST = {"bfloat16": 3.3895314e38, "float16": 65504.0}
+
+SMALLEST_NORMAL = np.float32(2.0**-14)
+"""The smallest normal float16: numbers below it are multiples of 2**-24."""
 
 
 @MEMORIES.register("error_feedback")
 @dataclass(frozen=True)
-class ErrorFeedback:
+class ErrorFeedback(Memory):
     """Keep the residual of every tensor: accumulated minus sent.
 
         accumulated = residual + gradient
@@ -31,8 +39,9 @@ class ErrorFeedback:
 
     Notes
     -----
-    A 16-bit residual is rounded at every step, up or down at random so that it is right on average
-    (``memories._residual16``); the state adds up the rounding errors (``rounding``).
+    A 16-bit residual is rounded at every step, up or down at random so that it is right on average:
+    to the nearest, every gradient that is small beside its residual would be lost. The state adds
+    up the rounding errors (``rounding``).
     Entry by entry it does not conserve: an entry is off by less than 2**-7 (bfloat16) or 2**-10
     (float16) of itself.  The accumulated vector exists in float32 only while the tensor is
     compressed.  float16 holds magnitudes up to 65504.
@@ -50,35 +59,170 @@ class ErrorFeedback:
     residual: str = "float32"
 
     paper: ClassVar[str | None] = "stich2018sparsified"
-    keeps_rounding: ClassVar[bool] = True
-    adds_gradient: ClassVar[bool] = True
-    finishes: ClassVar[bool] = False
-    counts_votes: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_choice(self.residual, "residual of ErrorFeedback", ("float32", *STORED))
 
     @property
     def conserves(self) -> bool:
-        """Return whether all mass is kept exactly, without rounding."""
         return self.residual == "float32"
 
     @property
     def needs_host(self) -> str:
-        """Return why gradients are copied to the host; empty if they are not."""
-        is_whole = self.residual == "float32"
-        return "" if is_whole else f"with residual {self.residual!r} rounds on the host"
+        return "" if self.conserves else f"with residual {self.residual!r} rounds on the host"
 
-    def create(self, spec: TensorSpec, *, rollback: bool) -> ErrorFeedbackState | Residual16State:
+    def create(self, spec: TensorSpec, *, rollback: bool) -> MemoryState:
         if self.residual != "float32":
             return Residual16State(spec, self.residual, rollback)
-        return ErrorFeedbackState(spec, rollback)
+        return ResidualState(spec, rollback)
 
 
-class ErrorFeedbackState(ResidualState):
-    """The residual of one tensor.  Implements ``MemoryState``."""
+class Residual16State(MemoryState):
+    """The residual of one tensor in bfloat16 or float16.
+
+    rounding : the sum that rounding has added to the residual so far: gradients + rounding = sent +
+        kept
+    """
+
+    def __init__(self, spec: TensorSpec, kind: str, rollback: bool) -> None:
+        if spec.accumulator != np.float32:
+            raise InvalidOption(
+                f"tensor {spec.key!r} has {spec.dtype} gradients, and residual={kind!r} would keep "
+                "a quarter of them: use residual='float32', which keeps float64 for those"
+            )
+        self._spec, self._kind = spec, kind
+        self._kept: np.ndarray = np.zeros(spec.numel, STORED[kind])
+        self._before: np.ndarray | None = np.zeros_like(self._kept) if rollback else None
+        self._wide = np.empty(0, np.float32)
+        self._sent = Selection.empty(spec.numel)
+        self._is_written = False
+        self._rounded = 0.0
+        self.rounding = 0.0
 
     def compensate(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
     ) -> Accumulated:
-        return accumulate(gradient, self.residual.old, self.residual.new, aim, kernels)
+        """Return the accumulated vector in float32, which exists only during the step."""
+        self._wide = widen(self._kept)
+        return accumulate(gradient, self._wide, self._wide, aim, kernels)
+
+    def update(
+        self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
+    ) -> None:
+        if is_exact and not is_taken:
+            kernels.clear(self._wide, sent.indices)
+        elif not is_taken:
+            self._wide[sent.indices] -= sent.values
+        self._keep(sent)
+
+    def take_all(self) -> np.ndarray:
+        everything, self._wide = self._wide, np.zeros_like(self._wide)
+        self._keep(
+            Selection(np.arange(everything.size, dtype=np.uint32), everything, everything.size)
+        )
+        return everything
+
+    def _keep(self, sent: Selection) -> None:
+        wide, self._wide = self._wide, np.empty(0, np.float32)
+        largest = float(np.abs(wide).max(initial=0.0))
+        if largest > LARGEST[self._kind]:
+            raise NonFiniteGradient(
+                f"tensor {self._spec.key!r}: its residual has an entry of magnitude {largest:g}, "
+                f"which {self._kind} cannot hold: use residual='bfloat16' or 'float32', or scale "
+                "the gradients down"
+            )
+        if self._before is not None:  # the old version stays in that buffer
+            self._kept, self._before = self._before, self._kept
+        else:
+            self._sent = sent
+        self._rounded = self._round(wide, "")
+        self._is_written = True
+
+    def _round(self, wide: np.ndarray, why: str) -> float:
+        """Round a vector into the residual, and return the sum that this added."""
+        narrow(wide, self._kept, crc32(f"{self._spec.key}|{self.step}{why}".encode()))
+        return float(np.subtract(widen(self._kept), wide, dtype=np.float64).sum())
+
+    def commit(self) -> None:
+        self.rounding += self._rounded
+        self._forget()
+
+    def roll_back(self) -> None:
+        """Return to the residual before the step; without a second buffer add the rounded sent
+        entries, and keep the failed step's gradient."""
+        if self._is_written and self._before is not None:
+            self._kept, self._before = self._before, self._kept
+        elif self._is_written:
+            self._add(self._sent, "|back")
+            self.rounding += self._rounded
+        self._forget()
+
+    def _forget(self) -> None:
+        self._is_written, self._rounded = False, 0.0
+        self._sent = Selection.empty(self._spec.numel)
+
+    def add(self, returned: Selection) -> None:
+        self._add(returned, "|returned")
+
+    def _add(self, entries: Selection, why: str) -> None:
+        wide = widen(self._kept)
+        wide[entries.indices] += entries.values
+        self.rounding += self._round(wide, why)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the residual as float32, so that checkpoints are of any format."""
+        return {
+            "residual": widen(
+                self._before if self._is_written and self._before is not None else self._kept
+            )
+        }
+
+    def load(self, arrays: dict[str, np.ndarray]) -> None:
+        narrow(np.ascontiguousarray(arrays["residual"], np.float32), self._kept, 0)
+
+
+def widen(stored: np.ndarray) -> np.ndarray:
+    """Return the stored numbers as float32 [n], exactly."""
+    if stored.dtype == np.float16:
+        return stored.astype(np.float32)
+    return (stored.astype(np.uint32) << 16).view(np.float32)
+
+
+def narrow(x: np.ndarray, out: np.ndarray, seed: int) -> None:
+    """Round float32 numbers, finite and up to ``LARGEST``, at random to the dtype of ``out``."""
+    dice = _dice(x.size, seed)
+    bits = x.view(np.uint32)
+    # A random number below one unit of the last kept place, added to the cut bits, carries with
+    # exactly the probability of rounding up.
+    if out.dtype == np.uint16:
+        np.right_shift(
+            np.minimum(bits + (dice >> 16), _limit(bits, 0x7F7F)), 16, out=out, casting="unsafe"
+        )
+        return
+    kept = 13
+    cut = np.uint32(0xFFFFE000)
+    rounded = np.minimum(bits + (dice >> (32 - kept)), _limit(bits, 0x477F, 0xE000)) & cut
+    # Below its smallest normal number float16 has fewer bits, so a multiple of 2**-24 is rounded.
+    normal = rounded.view(np.float32)
+    odds = (dice >> (32 - kept)).astype(np.float32) * np.float32(2.0**-kept)
+    tiny = np.floor(np.abs(x) * np.float32(2.0**24) + odds) * np.float32(2.0**-24)
+    out[:] = np.where(np.abs(x) < SMALLEST_NORMAL, np.copysign(tiny, x), normal)
+
+
+def _limit(bits: np.ndarray, high: int, low: int = 0xFFFF) -> np.ndarray:
+    """Limit rounding up to the largest finite number of each sign."""
+    largest = np.uint32(high << 16 | low)
+    limit: np.ndarray = largest | (bits & np.uint32(0x80000000))
+    return limit
+
+
+def _dice(count: int, seed: int) -> np.ndarray:
+    """Return uint32 [count]: a hash of index and seed, whose high bits serve as random bits."""
+    dice = np.arange(count, dtype=np.uint32)
+    dice *= np.uint32(0x9E3779B1)
+    dice ^= np.uint32(seed)
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        dice ^= dice >> np.uint32(shift)
+        dice *= np.uint32(factor)
+    dice ^= dice >> np.uint32(16)
+    return dice

@@ -10,15 +10,14 @@ import numpy as np
 from hvd_sparse.checks import is_number
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels.contract import Aim, Kernels
-from hvd_sparse.memories.contract import Accumulated
-from hvd_sparse.memories.double_buffer import ResidualState, accumulate
+from hvd_sparse.memories.contract import Accumulated, Memory, ResidualState
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import Selection, TensorSpec
 
 
 @MEMORIES.register("low_pass")
 @dataclass(frozen=True)
-class LowPass:
+class LowPass(Memory):
     """Keep a low-pass filtered residual.
 
         accumulated = residual + gradient
@@ -45,11 +44,7 @@ class LowPass:
     beta: float
 
     paper: ClassVar[str | None] = "chen2020scalecom"
-    keeps_rounding: ClassVar[bool] = True
-    adds_gradient: ClassVar[bool] = True
-    finishes: ClassVar[bool] = False
-    counts_votes: ClassVar[bool] = False
-    needs_host: ClassVar[str] = "adds up vectors on the host"
+    needs_host = "adds up vectors on the host"  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         if not is_number(self.beta) or not 0 < self.beta <= 1:
@@ -57,7 +52,6 @@ class LowPass:
 
     @property
     def conserves(self) -> bool:
-        """Return whether all mass is kept."""
         return self.beta == 1
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> LowPassState:
@@ -65,8 +59,6 @@ class LowPass:
 
 
 class LowPassState(ResidualState):
-    """The low-pass filtered residual of one tensor.  Implements ``MemoryState``."""
-
     def __init__(self, spec: TensorSpec, beta: float) -> None:
         super().__init__(spec, rollback=True)  # the filter reads the old residual
         self._beta = self.residual.old.dtype.type(beta)
@@ -75,7 +67,7 @@ class LowPassState(ResidualState):
         self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
     ) -> Accumulated:
         # The filter needs the whole accumulated vector, so no entry is taken out of it.
-        return accumulate(gradient, self.residual.old, self.residual.new, None, kernels)
+        return super().compensate(gradient, kernels, world_size)
 
     def update(
         self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False

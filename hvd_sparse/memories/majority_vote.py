@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.kernels.contract import Aim, Kernels
-from hvd_sparse.memories.contract import Accumulated
+from hvd_sparse.memories.contract import Accumulated, Memory
 from hvd_sparse.memories.none import NoMemoryState
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
@@ -16,7 +16,7 @@ from hvd_sparse.types import TensorSpec
 
 @MEMORIES.register("majority_vote")
 @dataclass(frozen=True)
-class MajorityVote:
+class MajorityVote(Memory):
     """Keep no residual, and give the optimizer the sign that most ranks have sent.
 
         applied_j = sign(sum over the ranks of sent_j)
@@ -31,25 +31,18 @@ class MajorityVote:
     """
 
     paper: ClassVar[str | None] = "bernstein2019majority"
-    conserves: ClassVar[bool] = False
     keeps_rounding: ClassVar[bool] = False
     adds_gradient: ClassVar[bool] = False
     finishes: ClassVar[bool] = True
     counts_votes: ClassVar[bool] = True
-    needs_host: ClassVar[str] = "adds up vectors on the host"
+    conserves = False  # type: ignore[assignment]
+    needs_host = "adds up vectors on the host"  # type: ignore[assignment]
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> MajorityVoteState:
         return MajorityVoteState()
 
 
 class MajorityVoteState(NoMemoryState):
-    """The last gradient, as long as its step.  Implements ``MemoryState``."""
-
-    step = 0
-    density: float | None = None
-    gain = 1.0
-    settings = ""
-    is_average = True
     _world_size = 1
 
     def compensate(
@@ -57,9 +50,6 @@ class MajorityVoteState(NoMemoryState):
     ) -> Accumulated:
         self._world_size = world_size
         return super().compensate(gradient, kernels, world_size, aim)
-
-    def tune(self, **settings: object) -> None:
-        """Do nothing: votes do not depend on the optimizer."""
 
     def finish(
         self, reduced: np.ndarray, parameter: np.ndarray, is_compressed: bool, kernels: Kernels

@@ -11,7 +11,7 @@ import numpy as np
 from hvd_sparse.checks import check_truth
 from hvd_sparse.kernels.contract import Kernels
 from hvd_sparse.kernels.optimizers import Momentum
-from hvd_sparse.memories._directions import MomentumMemory, VelocityState
+from hvd_sparse.memories._directions import MomentumMemory, VelocityState, scaled
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import Selection, TensorSpec
 
@@ -43,9 +43,7 @@ class MomentumCorrection(MomentumMemory):
     already.
 
     ``dgc`` has this memory.  For a handed-over optimizer (``optimizer=``), every other method uses
-    ``MomentumFeedback``, and this one only by name.  Then momentum, Nesterov and weight decay come
-    from the tensor's parameter group at every step, not from these options, and a step at learning
-    rate 0 sends nothing and keeps all.
+    ``MomentumFeedback``, and this one only by name.
 
     A dense step sends all of v and keeps u, so a run of dense steps is momentum SGD. Tensors that
     are never compressed get the same momentum, applied to their reduced gradient.
@@ -75,7 +73,7 @@ class MomentumCorrection(MomentumMemory):
 
 
 class MomentumCorrectionState(VelocityState[MomentumCorrection]):
-    """u and v of one tensor.  Implements ``MemoryState``."""
+    """u and v of one tensor."""
 
     _vectors: ClassVar[dict[str, str]] = {
         "momentum": "velocity",
@@ -119,7 +117,7 @@ class MomentumCorrectionState(VelocityState[MomentumCorrection]):
         result: np.ndarray = super().finish(reduced, parameter, is_compressed, kernels)
         if not options.weight_decay:
             return result
-        pull = parameter * parameter.dtype.type(options.weight_decay)
+        pull = scaled(parameter, options.weight_decay)
         if not options.momentum:
             result = result + pull
             return result
@@ -128,7 +126,7 @@ class MomentumCorrectionState(VelocityState[MomentumCorrection]):
         kernels.directed(pull, Momentum(self.decay.old, self.decay.new, options.momentum))
         self._note_written(self.decay)
         if options.nesterov:
-            result = result + pull + self.decay.new * pull.dtype.type(options.momentum)
+            result = result + pull + scaled(self.decay.new, options.momentum)
         else:
             result = result + self.decay.new
         return result

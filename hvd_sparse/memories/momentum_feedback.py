@@ -11,8 +11,7 @@ import numpy as np
 from hvd_sparse.kernels.contract import Aim, Kernels
 from hvd_sparse.kernels.optimizers import Direction
 from hvd_sparse.memories._directions import MomentumMemory, VelocityState
-from hvd_sparse.memories.contract import Accumulated
-from hvd_sparse.memories.double_buffer import DoubleBuffer
+from hvd_sparse.memories.contract import Accumulated, DoubleBuffer
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
 
@@ -73,9 +72,7 @@ class MomentumFeedback(MomentumMemory):
     long-waiting entries at once. A run of dense steps only is SGD with momentum. A late entry moves
     the parameter by the rate and the momentum of the step it arrives in.
 
-    With a handed-over optimizer (``optimizer=``), momentum, Nesterov and weight decay come from the
-    tensor's parameter group at every step, not from these options, and a step at learning rate 0
-    sends nothing and keeps all. Used by name, the optimizer must apply no momentum of its own.
+    Used by name instead of with ``optimizer=``, the optimizer must apply no momentum of its own.
 
     State: v, float32 (float64 for float64 gradients), and u unless m is 0; twice with rollback.
     Cost: as error feedback, and another pass to clip and for weight decay; unless m is 0 as
@@ -96,7 +93,7 @@ class MomentumFeedback(MomentumMemory):
 
 
 class MomentumFeedbackState(VelocityState[MomentumFeedback]):
-    """v of one tensor, and u if m is above 0.  Implements ``MemoryState``."""
+    """v of one tensor, and u if m is above 0."""
 
     _vectors: ClassVar[dict[str, str]] = {"momentum": "velocity", "residual": "residual"}
 
@@ -108,7 +105,8 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
 
     @property
     def gain(self) -> float:  # type: ignore[override]
-        """Return (1 - m) / (1 - momentum)."""
+        """The factor of the ranks' sum: with momentum m instead of ``momentum``, the sum keeps the
+        scale of SGD with momentum."""
         return (1 - self._momentum) / (1 - self._options.momentum)
 
     @property
@@ -135,13 +133,12 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
         was = now if old is None else momentum_left(self._options.momentum, old)
         u, v = self.velocity, self.residual
         self._before, self._at = (v, u, old), density
-        if now != was:
-            self.residual = self._another()
-            self.velocity = self._another() if now else self._nothing_made()
-        elif now:
-            self._need("velocity")
         if now == was:
+            if now:
+                self._need("velocity")
             return
+        self.residual = self._another()
+        self.velocity = self._another() if now else self._nothing_made()
         if not now:
             self.residual.old[:] = v.old * (1 - was)
             if u.old.size:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hvd_sparse.checks import check_truth, check_whole, is_number
+from hvd_sparse.checks import check_number, check_truth, check_whole, is_number
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels.contract import Kernels
 from hvd_sparse.kernels.optimizers import (
@@ -18,7 +18,7 @@ from hvd_sparse.kernels.optimizers import (
     NewtonSchulz,
     matrices_in,
 )
-from hvd_sparse.memories._directions import Moments
+from hvd_sparse.memories._directions import Moments, scaled
 from hvd_sparse.memories.adam_correction import AdamCorrection, AdamCorrectionState
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
@@ -84,20 +84,16 @@ class MuonCorrection(AdamCorrection):
         check_truth(self.nesterov, "nesterov of MuonCorrection")
         check_whole(self.ns_steps, "ns_steps of MuonCorrection", 1)
         given = self.ns_coefficients
-        if (
-            not isinstance(given, (list, tuple))
-            or len(given) != 3
-            or not all(map(is_number, given))
-        ):
+        is_list = isinstance(given, (list, tuple))
+        if not is_list or len(given) != 3 or not all(map(is_number, given)):
             raise InvalidOption(
                 f"ns_coefficients of MuonCorrection is {given!r}: the three numbers of x, x**3 "
                 "and x**5"
             )
         object.__setattr__(self, "ns_coefficients", tuple(map(float, given)))
-        for name in ("ns_epsilon", "scale"):
-            value = getattr(self, name)
-            if value is not None and (not is_number(value) or value <= 0):
-                raise InvalidOption(f"{name} of MuonCorrection is {value!r}: a number above 0")
+        check_number(self.ns_epsilon, "ns_epsilon of MuonCorrection", 0)
+        if self.scale is not None:
+            check_number(self.scale, "scale of MuonCorrection", 0)
         if self.weight_decay:
             raise InvalidOption(
                 f"weight_decay of MuonCorrection is {self.weight_decay!r}: Muon shrinks the "
@@ -109,7 +105,7 @@ class MuonCorrection(AdamCorrection):
 
 
 class MuonCorrectionState(AdamCorrectionState):
-    """m and v of one tensor, and Adam's square unless it is a matrix.  Implements ``MemoryState``.
+    """m and v of one tensor, and Adam's square unless it is a matrix.
 
     ``mean`` is m: Adam's mean of a matrix is Muon's momentum.
     """
@@ -157,16 +153,14 @@ class MuonCorrectionState(AdamCorrectionState):
 
     def _orthogonalized(self, gradient: np.ndarray, kernels: Kernels, share: float) -> np.ndarray:
         """Update a matrix's momentum, and return ``share`` times the direction, a new vector."""
-        options, m, real = self._options, self.mean, gradient.dtype.type
-        fresh = gradient * real(1 - options.momentum)
+        options, m = self._options, self.mean
         momentum = Momentum(m.old, m.new, options.momentum, options.nesterov)
-        u = kernels.directed(fresh, momentum)
+        u = kernels.directed(scaled(gradient, 1 - options.momentum), momentum)
         self._note_written(m)
         shape = matrices_in(self._shape)
         step = NewtonSchulz(shape, options.ns_steps, options.ns_coefficients, options.ns_epsilon)
         scale = 0.2 * math.sqrt(max(shape[-2:])) if options.scale is None else options.scale
-        direction: np.ndarray = kernels.orthogonalized(u, step) * real(scale * share)
-        return direction
+        return scaled(kernels.orthogonalized(u, step), scale * share)
 
     def _finished(self, reduced: np.ndarray, parameter: np.ndarray, kernels: Kernels) -> np.ndarray:
         if self._is_matrix:

@@ -15,7 +15,7 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.optimizer_memory import Handover, Rates
 from hvd_sparse.registry import EXCHANGES, SELECTORS
 from hvd_sparse.schedules.learning_rate import LearningRate
-from hvd_sparse.untyped import Optimizer
+from hvd_sparse.types import Optimizer
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -47,10 +47,8 @@ CODEC_OF_RUNS = "sign_mean"
 
 
 def of_paper(key: str) -> Callable[[Function], Function]:
-    """Return a decorator that adds the citation key of its paper to a named method.
-
-    It also lets methods with a density accept ``steps`` in its place.
-    """
+    """Return a decorator that adds the citation key of its paper to a named method, and lets
+    methods with a density accept ``steps`` in its place."""
 
     def mark(method: Function) -> Function:
         marked = method
@@ -82,15 +80,7 @@ def density_for(steps: int) -> float:
 
 
 def too_few(density: float, steps: int) -> str:
-    """Return why the mean density of a run is low, and the one that would do; "" if it is not.
-
-    Examples
-    --------
-    >>> too_few(0.001, 1_000)[:62]
-    'density 0.001 sends an entry about 1 times in a run of 1000 st'
-    >>> too_few(0.001, 5_000)
-    ''
-    """
+    """Return why the mean density of a run is low, and the one that would do; "" if it is not."""
     wanted = min(MOST_DENSITY, TIMES_SENT / steps)
     if density >= wanted * (1 - 1e-6):  # but for rounding
         return ""
@@ -107,8 +97,7 @@ def _mean_density(configuration: Configuration, steps: int) -> float | None:
     if configuration.rule is not None:
         return None
     at = range(0, steps, max(1, steps // MOST_LOOKS))
-    densities = [configuration.density(step) for step in at]
-    known = [density for density in densities if density is not None]
+    known = [density for density in map(configuration.density, at) if density is not None]
     return sum(known) / len(known) if known else None
 
 
@@ -148,8 +137,10 @@ class Builder(Generic[Compressor]):
         "one_bit", stc "sign_mean", strom "sign_index" and terngrad "two_bit", as in their papers
     optimizer : the torch or Keras SGD, Adam, AdamW, NAdam or Muon that is then given to Horovod. A
         memory does its work before the selection, on every rank, because it goes wrong on rare
-        entries; the optimizer applies the result. Not for ``terngrad`` and ``signsgd``, which have
-        no residual. None by default
+        entries; the optimizer applies the result. The memory then takes momentum, betas, weight
+        decay and the like from the tensor's parameter group at every step, and sends nothing and
+        keeps all in a step at learning rate 0. Not for ``terngrad`` and ``signsgd``, which have no
+        residual. None by default
     steps : number of steps in the run, with ``optimizer``. It replaces ``density`` by max(0.002, 5
         / steps), at most 0.01, as the mean of a density that follows the learning rate (schedule
         "learning_rate"), and the codec by "sign_mean", unless they are given
@@ -289,8 +280,6 @@ class Builder(Generic[Compressor]):
         steps: Any,
         scheduler: object,
     ) -> Compressor:
-        """Return the compressor that ``create`` makes, after it took over the optimizer; see
-        ``build``."""
         handover = None if optimizer is None else cls._read_optimizer(optimizer)
         if handover is not None:
             options["memory"] = handover.join(options.get("memory"))

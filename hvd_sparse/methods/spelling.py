@@ -15,7 +15,7 @@ from hvd_sparse.checks import check_density
 from hvd_sparse.density_rule import HIDING, read_hiding
 from hvd_sparse.errors import InvalidOption, UnknownName
 from hvd_sparse.methods import METHODS, Methods
-from hvd_sparse.untyped import Value
+from hvd_sparse.types import Value
 
 BETWEEN_OPTIONS = re.compile(r",(?![^()\[\]{}]*[)\]}])")
 """A comma outside brackets."""
@@ -40,21 +40,14 @@ class SpelledMethod:
         return "density" in inspect.signature(getattr(Methods, self.name)).parameters
 
     def create(self, compression: type[Methods], params: object, **options: object) -> Value:
-        """Create the compressor with this method of a frontend's ``Compression``.
-
-        params : the tensors to compress
-        options : further options; those on the command line take precedence
-        """
+        """Create the compressor of a frontend's ``Compression``; the command line's options take
+        precedence over these."""
         return getattr(compression, self.name)(params, **{**options, **self.options})
 
 
 def read_method(text: str) -> SpelledMethod:
-    """Read a method and its options from a text, for example ``ldte_bs,variant=paper``.
-
-    Parameters
-    ----------
-    text : a method's name, followed by ``,option=value`` for each option; values that are not
-        Python literals are strings
+    """Read a method's name, and ``,option=value`` for each option, from a text; values that are not
+    Python literals are strings.
 
     Raises
     ------
@@ -71,7 +64,7 @@ def read_method(text: str) -> SpelledMethod:
         close = difflib.get_close_matches(name, METHODS, n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
         raise UnknownName(f"no method is called {name!r}{hint}; there are: {', '.join(METHODS)}")
-    options = {}
+    options: dict[str, object] = {}
     for each in rest:
         option, equals, value = each.partition("=")
         if not (option.isidentifier() and equals and value):
@@ -79,27 +72,17 @@ def read_method(text: str) -> SpelledMethod:
                 f"{each!r} of method {text!r} is no option: write OPTION=VALUE after the comma, "
                 "as in ldte_bs,variant=paper"
             )
-        options[option] = _value(value)
+        try:
+            options[option] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            options[option] = value
     return SpelledMethod(name, options)
 
 
-def _value(text: str) -> object:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
-
-
 def read_density(text: str) -> Spelled:
-    """Read the option ``density`` from a text.
+    """Read the option ``density`` from a text: a number; NAME=DENSITY for names and globs of
+    tensors, separated by commas; or "hiding", or for example "hiding:300".
 
-    Parameters
-    ----------
-    text : a number; or NAME=DENSITY for names and globs of tensors, separated by commas; or
-        "hiding", optionally with the largest compression ratio, for example "hiding:300"
-
-    Raises
-    ------
     InvalidOption : the text has another form, or a density is not in (0, 1]
 
     Examples
@@ -145,17 +128,6 @@ def density_argument(text: str) -> Spelled:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def known_density(text: str) -> Union[float, dict[str, float]]:
-    """Read a density other than "hiding"; a ``type`` for commands without training."""
-    density = density_argument(text)
-    if isinstance(density, str):
-        raise argparse.ArgumentTypeError(
-            f"density {text!r} is measured in a training run, and there is none here: give a "
-            "number, or a number for each name"
-        )
-    return density
-
-
 def spell_density(density: Union[float, Mapping[str, float], str]) -> str:
     """Return the text for a density; the inverse of ``read_density``.
 
@@ -169,8 +141,3 @@ def spell_density(density: Union[float, Mapping[str, float], str]) -> str:
     if isinstance(density, Mapping):
         return ",".join(f"{name}={value:g}" for name, value in density.items())
     return f"{density:g}"
-
-
-def plain_density(density: Spelled) -> Union[float, str]:
-    """Return a density for files and tables of results: a number, or its text."""
-    return density if isinstance(density, float) else spell_density(density)

@@ -13,16 +13,14 @@ from typing import Any
 import numpy as np
 
 from hvd_sparse.checks import count_from_density
-from hvd_sparse.collectives.contract import Collective, Pending
-from hvd_sparse.collectives.topology import Placement
+from hvd_sparse.collectives.contract import Collective, Pending, Placement
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.exchanges.contract import Exchange
+from hvd_sparse.exchanges.contract import DENSE_BYTES, Exchange
 from hvd_sparse.plan.measurements import Told
 from hvd_sparse.schedules.contract import LONG_RUN, UNKNOWN_DENSITY
 from hvd_sparse.step.buckets import one_per_tensor
 from hvd_sparse.step.group_selection import name_of
-from hvd_sparse.types import TensorSpec
-from hvd_sparse.untyped import Report
+from hvd_sparse.types import Report, TensorSpec
 from hvd_sparse.wire.message import overhead_bytes
 
 LOCAL = "local"
@@ -36,17 +34,15 @@ LEAST_SPREAD = 8
 ITEM = 8
 """Bytes by which the lengths of repetitions differ, a multiple of the itemsize of sums."""
 
+OUTLIER = 5.0
+"""Samples are dropped if they differ from their size's median by more than this many median
+deviations."""
+
 Buckets = list[tuple[int, ...]]
 Samples = dict[str, list[tuple[float, list[float]]]]
 """By kind of collective, for every length: the bytes that a rank receives, and the seconds of each
 repetition."""
-
-Numbers = Any
-"""A float or an array of floats: a formula returns a float for a float and an array for an array,
-which numpy's type hints do not distinguish."""
-OUTLIER = 5.0
-"""Samples are dropped if they differ from their size's median by more than this many median
-deviations."""
+Numbers = Any  # a float or an array of floats
 
 
 @dataclass(frozen=True)
@@ -69,36 +65,30 @@ class Route:
     placement: Placement
 
     @property
+    def others(self) -> int:
+        return max(1, self.placement.world_size - 1)
+
+    @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of the collectives in order: "allgather", "allreduce", "alltoall", "local"."""
         phases = self.exchange.phases(self.configuration.selector, self.placement.world_size)
         return (LOCAL, *phases[1:]) if self.exchange.sums_first else tuple(phases)
 
-    @property
-    def header_bytes(self) -> float:
-        """The bytes of headers that a rank receives per message."""
-        return overhead_bytes(0) * self._others
-
     def received(self, numel: int, brought: float) -> tuple[float, float]:
-        """Return the bytes that a rank receives for a tensor, in the first collective and later.
-
-        ``brought`` are the measured bytes that a rank sends of it, or 0 if unknown.
-        """
+        """Return the bytes that a rank receives for a tensor, in the first collective and later, if
+        a rank sends ``brought`` bytes of it (0 if unknown)."""
         if self.exchange.is_one_allgather:
             each = brought or expected_bytes(self.configuration, numel)
-            return (each + overhead_bytes(1) - overhead_bytes(0)) * self._others, 0.0
+            return (each + overhead_bytes(1) - overhead_bytes(0)) * self.others, 0.0
         density = self.configuration.density(LONG_RUN) or UNKNOWN_DENSITY
         real = count_from_density(numel, density) / numel
         entry_bytes = self.configuration.codec.entry_bytes(numel, density)
         inbound = float(self.exchange.inbound(real, entry_bytes, self.placement)) * numel
         if self.exchange.sums_first:
-            return numel * self.exchange.inside(self.placement), inbound
+            mates = 1 - self.placement.node_count / self.placement.world_size
+            return numel * DENSE_BYTES * mates, inbound
         first = inbound / len(self.kinds)  # divided evenly among the collectives
         return first, inbound - first
-
-    @property
-    def _others(self) -> int:
-        return max(1, self.placement.world_size - 1)
 
 
 def expected_bytes(
@@ -122,10 +112,8 @@ def sizes_of(told: Sequence[Report]) -> list[int]:
 def time_messages(
     collective: Collective, name: str, route: Route, sizes: Sequence[int], timeout_s: float | None
 ) -> Samples:
-    """Time the route's collectives with messages of the given lengths in bytes.  Collective.
-
-    Lengths of repetitions differ slightly, as in a run, because Horovod negotiates new lengths.
-    """
+    """Time the route's collectives with messages of the given lengths in bytes, which differ a
+    little between repetitions, because Horovod negotiates new lengths.  Collective."""
     found: Samples = {}
     mates = route.placement.mates(route.placement.rank)
     for kind in dict.fromkeys(route.kinds):
@@ -145,8 +133,6 @@ def time_messages(
 def _prepared(
     collective: Collective, kind: str, nbytes: int, mates: list[int]
 ) -> tuple[Callable[[str], Pending], float]:
-    """Return a function that starts a collective under a name, and the bytes that a rank
-    receives."""
     ranks = collective.world_size
     others = max(1, ranks - 1)  # a single rank counts as two
     if kind == "allgather":
@@ -166,13 +152,8 @@ def _prepared(
 class Costs:
     """Measured costs on the slowest rank, because all ranks wait for it.
 
-    Attributes
-    ----------
-    wire, late : times of a message's first collective and of those after it, as lines in the bytes
-        that a rank receives
-    work : time to select from one vector and encode it, as a line in its entries
-    encode_s : additional time per tensor, in seconds
-    decode : time of decoding, as a line in the entries of a tensor
+    wire, late, work, decode : as in ``GroupPlan``
+    encode_s : time per tensor besides ``work``, in seconds
     ready_s : by tensor, seconds from a step's first gradient to the tensor's
     nbytes : by tensor, bytes that a rank sends
     """
@@ -186,9 +167,8 @@ class Costs:
         buckets: Buckets,
     ) -> None:
         self.route, self.specs, self.buckets, self._told = route, specs, buckets, told
-        lines = {
-            kind: _wire([each[kind] for each in samples], route.header_bytes) for kind in samples[0]
-        }
+        header_bytes = overhead_bytes(0) * route.others
+        lines = {kind: _wire([each[kind] for each in samples], header_bytes) for kind in samples[0]}
         self.wire = lines[route.kinds[0]]
         self.late = one_after_another([lines[kind] for kind in route.kinds[1:]])
         self._numel = {spec.key: spec.numel for spec in specs}
@@ -258,22 +238,16 @@ def _wire(of_ranks: Sequence[Sequence[tuple[float, list[float]]]], header_bytes:
 
 def _line(seconds: Mapping[str, float], numel: Mapping[str, int]) -> Line:
     samples = [(float(numel[key]), value) for key, value in seconds.items()]
-    if not samples:
-        return Line(0.0, 0.0)
-    if len({size for size, _ in samples}) == 1:
-        return Line(
-            0.0, float(np.median([value for _, value in samples])) / max(1.0, samples[0][0])
-        )
-    return fit_line(samples)
+    sizes = {size for size, _ in samples}
+    if len(sizes) > 1:
+        return fit_line(samples)
+    return Line(0.0, statistics.median(seconds.values()) / max(1.0, *sizes) if sizes else 0.0)
 
 
 def one_after_another(lines: Sequence[Line]) -> Line:
     """Return the cost of sequential collectives of equal sizes as a line in their total bytes."""
-    if not lines:
-        return Line(0.0, 0.0)
-    return Line(
-        sum(line.start_s for line in lines), sum(line.byte_s for line in lines) / len(lines)
-    )
+    byte_s = sum(line.byte_s for line in lines) / max(1, len(lines))
+    return Line(sum(line.start_s for line in lines), byte_s)
 
 
 def fit_line(samples: Iterable[tuple[float, float]]) -> Line:
@@ -287,7 +261,7 @@ def fit_line(samples: Iterable[tuple[float, float]]) -> Line:
     for nbytes, seconds in samples:
         by_size.setdefault(float(nbytes), []).append(float(seconds))
     sizes = np.array(sorted(by_size))
-    times = np.array([_typical(by_size[size]) for size in sizes.tolist()])
+    times = np.array([_typical(np.array(by_size[size])) for size in sizes.tolist()])
     first, second = np.triu_indices(sizes.size, 1)
     distance = sizes[second] - sizes[first]
     byte_s = max(0.0, _weighted_median((times[second] - times[first]) / distance, distance))
@@ -295,13 +269,10 @@ def fit_line(samples: Iterable[tuple[float, float]]) -> Line:
     return Line(start_s, byte_s)
 
 
-def _typical(times: list[float]) -> float:
+def _typical(times: np.ndarray) -> float:
     """Return the mean of the times near the median, which is steadier than a median of a few."""
-    values = np.array(times)
-    median = float(np.median(values))
-    away = np.abs(values - median)
-    near = away <= OUTLIER * float(np.median(away))
-    return float(np.mean(values[near]))
+    away = np.abs(times - np.median(times))
+    return float(np.mean(times[away <= OUTLIER * np.median(away)]))
 
 
 def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:

@@ -26,7 +26,7 @@ to 1 and 2 to 4."""
 
 @dataclass(frozen=True)
 class GroupPlan:
-    """The planned groups and the measured costs; the same on all ranks.
+    """The planned groups (``compressor.plan``) and the measured costs; the same on all ranks.
 
     Attributes
     ----------
@@ -55,10 +55,8 @@ class GroupPlan:
 
     @classmethod
     def make(cls, costs: Costs) -> GroupPlan:
-        """Return the groups with the shortest predicted step, or the default if none is shorter.
-
-        Tensors of different steps, for example of different optimizers, are never in one group.
-        """
+        """Return the groups with the shortest predicted step, or the default if none is shorter;
+        tensors of different steps (of different optimizers) are never in one group."""
         specs, configuration = costs.specs, costs.route.configuration
         predicted_s = dict.fromkeys(WAYS, 0.0)
         chosen: Buckets = []
@@ -120,7 +118,8 @@ def _plan_family(keys: Sequence[str], costs: Costs) -> tuple[Buckets, dict[str, 
         late_nbytes=np.array([behind for _, behind in received]),
     )
     places = {position: place for place, position in enumerate(layers)}
-    planned = [tuple(sorted(layers[i:j])) for i, j in groups(best_plan(instance))]
+    plan = best_plan(instance)
+    planned = [tuple(sorted(layers[i:j])) for i, j in zip((0, *plan), plan)]
     buckets: dict[str, Buckets] = {
         "default": restricted(costs.buckets, places),
         "planned": _apart_where_needed(planned, specs, route.configuration),
@@ -154,7 +153,7 @@ def _layers_of(
             f"gradients of {', '.join(unknown)} were timed, and these tensors are not registered: "
             "register all tensors before the first step"
         )
-    # Sort equal times by descending position, because backward passes run in reverse order.
+    # Equal times are sorted by descending position, because backward passes run in reverse order.
     seen = sorted((ready_s[spec.key], -i) for i, spec in enumerate(specs) if spec.key in wanted)
     layers, ends_s = [], [0.0]
     for at_s, place in seen:
@@ -190,11 +189,9 @@ class Instance:
     Attributes
     ----------
     backward_s : float64 [layers], seconds of the backward pass from the last gradient to each
-    numel : float64 [layers], entries
     nbytes, late_nbytes : float64 [layers], bytes that a node receives in the exchange's first
         collective, and in those after it, which start after the backward pass
-    wire, late : seconds of these collectives, as lines over ``nbytes`` and ``late_nbytes``
-    select : seconds of one selection, as a line over its entries
+    wire, late, select : seconds of these collectives, and of one selection
     per_tensor : whether tensors are selected one by one; if False, a group is one vector
     """
 
@@ -234,10 +231,6 @@ class Instance:
         return prefix[stop] - prefix[start]
 
 
-def groups(plan: Plan) -> list[tuple[int, int]]:
-    return list(zip((0, *plan[:-1]), plan))
-
-
 def end_s(instance: Instance, plan: Sequence[int]) -> float:
     """Return the seconds until the last message of a plan ends, by the model of shi2020mgs."""
     stops = np.array(plan)
@@ -266,34 +259,28 @@ def simplified(instance: Instance, plan: Sequence[int]) -> Plan:
 
 
 def partition_end_s(instance: Instance, parts: Sequence[Sequence[int]]) -> float:
-    """Return the seconds until the last message of any partition into groups ends.
-
-    All messages that are ready when the wire is free are sent as one, like Horovod's fusion. Late
-    collectives start when all messages are ready.
-    """
+    """Return the seconds until the last message of any partition into groups ends.  Messages that
+    are ready when the wire is free are sent as one, like Horovod's fusion."""
     complete = {max(part): list(part) for part in parts}
+    selects = instance.select
     compute_s, messages = 0.0, []
     for layer in range(instance.size):
+        compute_s += float(instance.backward_s[layer])
         if instance.per_tensor:
-            compute_s += float(instance.compute_s(layer, layer + 1))
-        else:
-            compute_s += float(instance.backward_s[layer])
+            compute_s += float(selects(instance.numel[layer]))
         part = complete.get(layer)
-        if part is None:
-            continue
-        if not instance.per_tensor:
-            compute_s += float(instance.select(np.sum(instance.numel[part])))
-        messages.append((compute_s, float(np.sum(instance.nbytes[part]))))
+        if part is not None:
+            if not instance.per_tensor:
+                compute_s += float(selects(np.sum(instance.numel[part])))
+            messages.append((compute_s, float(np.sum(instance.nbytes[part]))))
     wire_s, waiting = 0.0, 0
     while waiting < len(messages):
         start_s, first = max(wire_s, messages[waiting][0]), waiting
         while waiting < len(messages) and messages[waiting][0] <= start_s:
             waiting += 1
-        wire_s = start_s + float(
-            instance.wire(sum(nbytes for _, nbytes in messages[first:waiting]))
-        )
-    late_s = float(instance.late(np.sum(instance.late_nbytes)))
-    return max(wire_s, compute_s) + late_s
+        nbytes = sum(nbytes for _, nbytes in messages[first:waiting])
+        wire_s = start_s + float(instance.wire(nbytes))
+    return max(wire_s, compute_s) + float(instance.late(np.sum(instance.late_nbytes)))
 
 
 def best_plan(instance: Instance) -> Plan:

@@ -126,7 +126,6 @@ def _encoded_s(keys: Sequence[str], costs: Costs) -> dict[str, float]:
 
 
 def _received(costs: Costs, bucket: Sequence[int], grid: np.ndarray) -> np.ndarray:
-    """Return the bytes that a rank receives for a bucket at each density, float64 [densities]."""
     codec = costs.route.configuration.codec
     total = np.zeros(len(grid))
     for numel in (costs.specs[position].numel for position in bucket):

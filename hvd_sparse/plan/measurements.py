@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from hvd_sparse.untyped import Report
+from hvd_sparse.types import Report
 
 WARMUP = 2
 """First steps that are not measured, because first calls compile, allocate and handshake."""
@@ -29,9 +29,8 @@ Told = Mapping[str, Any]
 
 
 class StepStarts:
-    """Detection of the first gradient of a step: the first after a result was requested
-    (``is_between``), or a second gradient of the same tensor.
-    """
+    """Detection of a step's first gradient: the first after a result was requested
+    (``is_between``), or a second gradient of the same tensor."""
 
     def __init__(self) -> None:
         self._in_step: set[int] = set()
@@ -128,7 +127,9 @@ class Measurements:
         self._step: dict[str, dict[str, float]] = defaultdict(dict)
         self._whole_s: dict[int, float] = {}
         self._number = self._good = 0
-        self._began_s = self._own_s = self._ended_s = self._told_s = 0.0
+        self._began_s = self._own_s = self._ended_s = 0.0
+        self.told_s = 0.0
+        """Seconds of selecting and encoding, until they are spent."""
 
     def begin(self, now_s: float, *, was_good: bool) -> None:
         if was_good:
@@ -159,22 +160,18 @@ class Measurements:
     def spend(self, seconds: float) -> None:
         """Record time spent in this package, during which the backward pass did not run."""
         self._own_s += seconds
-
-    def take_told(self) -> float:
-        """Return the seconds of selecting and encoding recorded since the last call."""
-        told_s, self._told_s = self._told_s, 0.0
-        return told_s
+        self.told_s = 0.0
 
     def send(self, key: str, nbytes: float) -> None:
         self._step["nbytes"][key] = nbytes
 
     def listen(self, what: str, whose: str, start_s: float, end_s: float) -> None:
-        """Record a span; a ``tracing.spans.Listener``."""
+        """Record a span; a ``tracing.Listener``."""
         kind = {"select": "work", "encode": "work", "decode": "decode"}.get(what)
         if kind is not None:
             self._step[kind][whose] = self._step[kind].get(whose, 0.0) + end_s - start_s
         if kind == "work":
-            self._told_s += end_s - start_s
+            self.told_s += end_s - start_s
         if what == "encode":
             self._step["encode"][whose] = end_s - start_s
 
@@ -190,9 +187,4 @@ class Measurements:
             for kind in ("ready", "work", "encode", "decode", "nbytes")
         }
         whole = {str(number): seconds for number, seconds in self._whole_s.items()}
-        return {
-            **medians,
-            "whole": whole,
-            "steps": self._good,
-            "seen": {key: list(steps) for key, steps in self._seen.items()},
-        }
+        return {**medians, "whole": whole, "steps": self._good, "seen": dict(self._seen)}

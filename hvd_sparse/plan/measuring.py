@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Union, cast
 
 from hvd_sparse.checks import count_from_density
-from hvd_sparse.collectives.contract import Collective
-from hvd_sparse.collectives.topology import in_nodes_of
+from hvd_sparse.collectives.contract import Collective, in_nodes_of
 from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.errors import PeerFailure, RankMismatch
 from hvd_sparse.plan.costs import Costs, Route, Samples, expected_bytes, sizes_of, time_messages
@@ -35,7 +34,7 @@ from hvd_sparse.schedules.contract import LONG_RUN
 from hvd_sparse.state.checkpoint_file import Gatherer
 from hvd_sparse.step.records import StepRun, TensorStep, Ticket
 from hvd_sparse.step.step import Step
-from hvd_sparse.untyped import Report, Value
+from hvd_sparse.types import Report, Value
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -44,20 +43,13 @@ ENOUGH = STEPS // 2 + 1
 
 
 Decision = Union[GroupPlan, HiddenDensities]
-"""A decision that all ranks adopt.
-
-``label`` is part of the collectives' names, errors name the decision's ``purpose`` and ``option``,
-and ``str`` describes it for the log.
-"""
+"""A decision that all ranks adopt: ``label`` is part of the collectives' names, and errors name its
+``purpose`` and ``option``."""
 
 
 class MeasuringPolicy(Policy):
-    """Policy that measures the first steps, and adopts one decision on all ranks.
-
-    If the time of later steps departs from that of the first steps after the decision, the policy
-    measures and decides again. Measuring ``is_over`` after the decision, or if there is none to
-    make.
-    """
+    """Policy that measures the first steps, and adopts one decision on all ranks; then, or if there
+    is none to make, measuring ``is_over``."""
 
     kind: ClassVar[type[Decision]]
     departed: ClassVar[str]
@@ -90,7 +82,6 @@ class MeasuringPolicy(Policy):
 
     def _adopt(self, owner: Owner, decision: Value) -> None:
         """Apply the decision, at the beginning of a step on all ranks."""
-        raise NotImplementedError
 
     def begin(self, owner: Owner, position: int | None) -> str:
         if self.is_over:
@@ -121,10 +112,8 @@ class MeasuringPolicy(Policy):
         return measured > 0 and measured % STEPS == 0
 
     def next(self, collective: Collective, timeout_s: float | None, *, was_good: bool) -> Value:
-        """Begin a step; return the decision if this step adopts it, else None.
-
-        All ranks call it at every step, with the success of the last one. Collective if ``is_due``.
-        """
+        """Begin a step, with the success of the last one, and return the decision if this step
+        adopts it, else None.  Collective if ``is_due``."""
         is_counted = was_good and self._steps > WARMUP
         if self.is_due:
             # Close the last measured step, to include its numbers.
@@ -145,13 +134,11 @@ class MeasuringPolicy(Policy):
         step = self._step
         placement = step.placement or in_nodes_of(1, collective.rank, collective.world_size)
         route = Route(step.configuration, step.exchange, placement)
-        samples = gatherer.tell_all(
-            time_messages(collective, f"{self._name}.size", route, sizes_of(told), timeout_s)
-        )
+        timed = time_messages(collective, f"{self._name}.size", route, sizes_of(told), timeout_s)
+        samples = gatherer.tell_all(timed)
         # Rank 0 decides for all, because rounding differs between machines.
-        decided = gatherer.tell_all(
-            self._decide(route, told, samples) if collective.rank == 0 else None
-        )[0]
+        mine = self._decide(route, told, samples) if collective.rank == 0 else None
+        decided = gatherer.tell_all(mine)[0]
         if "failure" in decided:
             raise PeerFailure(
                 f"rank 0 could not {self.kind.purpose}: {decided['failure']}; leave out "
@@ -166,16 +153,13 @@ class MeasuringPolicy(Policy):
         """Return the decision's dict, or {"failure": text}, because the other ranks wait."""
         try:
             costs = Costs(route, self._step.specs, told, samples, self._step.buckets)
-            found: Report = self.kind.make(costs).to_dict()
+            return self.kind.make(costs).to_dict()
         except Exception as error:
             return {"failure": f"{type(error).__name__}: {error}"}
-        return found
 
     def _watch_step(self, owner: Owner, position: int | None) -> None:
         """Begin a step after the decision, and measure again if step times have departed.
-
-        Collective if a window of steps has ended; no exchange of this compressor is running then.
-        """
+        Collective if a window of steps has ended, when no exchange is running."""
         self._starts.begins(position)
         departure = self._departure
         departure.begin(self._clock.begin())
@@ -184,13 +168,9 @@ class MeasuringPolicy(Policy):
         slowest_s = max(self._tell_all(owner, "review", departure.median_s))
         if departure.judge(slowest_s):
             if owner.collective.rank == 0:
-                logger.warning(
-                    "compressor %s: steps take %.1f ms, and %.1f ms when %s",
-                    owner.name,
-                    1e3 * slowest_s,
-                    1e3 * (departure.first_s or 0.0),
-                    self.departed,
-                )
+                text = "compressor %s: steps take %.1f ms, and %.1f ms when %s"
+                first_ms = 1e3 * (departure.first_s or 0.0)
+                logger.warning(text, owner.name, 1e3 * slowest_s, first_ms, self.departed)
             self._measure_anew()
         self._clock.resume()
 
@@ -198,7 +178,7 @@ class MeasuringPolicy(Policy):
         return tell_all(owner, self._timing, f"{self._name}.{what}", mine)
 
     def sent(self, owner: Owner, position: int, ticket: Ticket) -> None:
-        """Record the bytes that a tensor sends, scaled to the density after warm-up."""
+        """Record the bytes that a tensor sends, at the density after warm-up."""
         if self.is_over:
             return
         self._run = ticket.run
@@ -213,10 +193,10 @@ class MeasuringPolicy(Policy):
                     numel = spec.numel
                     nbytes *= count_from_density(numel, later) / count_from_density(numel, now)
             self.measurements.send(spec.key, nbytes)
-        own_s, told_s = time.perf_counter() - self._came_s, self.measurements.take_told()
         # If groups are selected at once, the other time per tensor does not depend on the groups,
         # and counts as part of the backward pass.
-        self.measurements.spend(told_s if self._is_merged else own_s)
+        own_s = time.perf_counter() - self._came_s
+        self.measurements.spend(self.measurements.told_s if self._is_merged else own_s)
 
     def end(self, owner: Owner) -> None:
         self._starts.end()
@@ -232,14 +212,12 @@ class MeasuringPolicy(Policy):
 
     def forget_world(self, owner: Owner) -> None:
         self._measure_anew()
-        self._starts = StepStarts()
+        self._starts.end()
 
 
 class PlannedGroups(MeasuringPolicy):
-    """Policy of ``groups="planned"``: the groups with the shortest predicted step.
-
-    Until the decision small adjacent tensors share a message, as by default.
-    """
+    """Policy of ``groups="planned"``: the default groups, and then those with the shortest
+    predicted step."""
 
     kind = GroupPlan
     departed = "their groups were planned: the groups are planned anew"
@@ -310,19 +288,14 @@ class GraphPlannedGroups(PlannedGroups):
         assert owner is not None  # the caller holds it
         return cast(Owner, owner)
 
-    def _adopt(self, owner: Owner, decision: GroupPlan) -> None:
-        pass  # the program traces its graphs again, with ``groups``
-
-    def forget_world(self, owner: Owner) -> None:
-        MeasuringPolicy.forget_world(self, owner)
+    # The program traces its graphs again, with ``groups``.
+    _adopt = MeasuringPolicy._adopt
+    forget_world = MeasuringPolicy.forget_world
 
 
 class HidingPolicy(MeasuringPolicy):
-    """Policy of ``density="hiding"``: the largest densities at which messages hide behind the
-    backward pass.
-
-    Until they are found, every tensor has the lowest density, 1 / c_max.
-    """
+    """Policy of ``density="hiding"``: the lowest densities, and then the largest at which messages
+    hide behind the backward pass."""
 
     kind = HiddenDensities
     departed = "their densities were measured: they are measured anew"

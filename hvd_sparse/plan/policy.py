@@ -1,33 +1,63 @@
-"""Base class of policies, which decide at every step how gradients are sent."""
+"""Policies, which decide at every step how gradients are sent; and that of ``Compression.auto``.
+
+``auto`` sends dense gradients if a trial finds that faster. Each way (sparse, dense, fp16) in turn
+has warm-up steps, one step that shows whether it can win at all, and measured steps, from the first
+gradient to the last result. The slowest rank's medians decide, so that all ranks decide alike at
+the same step.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
+import numpy as np
+
+from hvd_sparse.checks import check_choice, check_whole
 from hvd_sparse.collectives.contract import Collective
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.errors import ExchangeTimeout
+from hvd_sparse.errors import ExchangeTimeout, InvalidOption
 from hvd_sparse.plan.group_plan import GroupPlan
 from hvd_sparse.plan.hiding import HiddenDensities
+from hvd_sparse.plan.measurements import StepClock, StepStarts
 from hvd_sparse.state.checkpoint_file import Gatherer
-from hvd_sparse.step.records import Ticket
+from hvd_sparse.step.records import StepRun, Ticket
 from hvd_sparse.step.step import Step
+from hvd_sparse.types import Value
 from hvd_sparse.watch.watchdog import Watchdog
+
+logger = logging.getLogger("hvd_sparse")
 
 SPARSE, FP16 = "sparse", "fp16"
 WAYS = (SPARSE, "dense", FP16)
 EVERYTHING = "everything"
 """The way of a dense step that also sends the residuals, before a change to a dense way."""
 
+TRIAL = "the trial of Compression.auto"
+WARMUP = 2
+HOPELESS = 2.0
+"""A way is dropped if its first step takes longer than this factor times the best median so far."""
+MARGIN = 1.1
+"""Factor by which sparse must be faster than the best other way, because medians of a few steps are
+uncertain, and dense is the safer choice."""
+WORSE = 1.05
+"""A new trial begins if the chosen way takes longer than this factor times another way's time in
+the last trial."""
+RECENT = 50
+"""Number of last steps whose median a review compares."""
+
+Agree = Callable[[np.ndarray], np.ndarray]
+"""Collective that gathers float64 [n] of every rank into float64 [ranks, n]."""
+
 
 @dataclass(frozen=True)
 class Verdict:
     """Result of a trial: the chosen way ("sparse", "dense" or "fp16"), and the slowest rank's
-    median seconds of a step by way.
-    """
+    median seconds of a step by way."""
 
     way: str
     seconds: dict[str, float]
@@ -65,10 +95,8 @@ class Owner(Protocol):
 
 
 class Policy:
-    """Base class of policies; this one sends all gradients sparse.
-
-    All ranks make the same calls at the same steps, so calls may be collective.
-    """
+    """Base class of policies; this one sends all gradients sparse.  All ranks make the same calls
+    at the same steps, so calls may be collective."""
 
     @property
     def verdict(self) -> Verdict | None:
@@ -86,10 +114,8 @@ class Policy:
         return None
 
     def begin(self, owner: Owner, position: int | None) -> str:
-        """Return the way of a gradient's step: one of ``WAYS``, or "everything".
-
-        ``position`` is None for a tensor that is not registered.
-        """
+        """Return the way of a gradient's step, one of ``WAYS`` or "everything"; ``position`` is
+        None for a tensor that is not registered."""
         return SPARSE
 
     def sent(self, owner: Owner, position: int, ticket: Ticket) -> None:
@@ -123,16 +149,177 @@ def waiting(owner: Owner, what: str) -> Iterator[None]:
     """Return a context for collectives of a policy; the watchdog reports them as ``what``."""
     ledger = owner.watchdog.ledger
     ledger.begin(what)
+    ledger.begin_wait()
     try:
-        with ledger.waiting():
-            yield
+        yield
     except ExchangeTimeout as error:
         raise owner.explain(error) from error
     finally:
-        ledger.end(what)
+        ledger.end_wait(what)
 
 
-def tell_all(owner: Owner, what: str, name: str, mine: object) -> list[Any]:
+def tell_all(owner: Owner, what: str, name: str, mine: object) -> list[Value]:
     """Return the JSON-serializable values of all ranks, in rank order. Collective."""
     with waiting(owner, what):
         return Gatherer(owner.collective, name, owner.limit_s).tell_all(mine)
+
+
+class Trial:
+    """Choice of the fastest of ``ways``, by ``steps`` measured steps of each, in this order; it is
+    reviewed after every ``review_every`` steps (0 for never)."""
+
+    def __init__(self, ways: Sequence[str], steps: int, review_every: int) -> None:
+        if isinstance(ways, str) or not ways or len(set(ways)) != len(ways):
+            raise InvalidOption(f"ways is {ways!r}: give some of {', '.join(WAYS)}, each once")
+        for way in ways:
+            check_choice(way, "one of ways", WAYS)
+        check_whole(steps, "trial_steps", 1)
+        check_whole(review_every, "review_every", 0)
+        self.ways = tuple(ways)
+        self.steps, self.review_every = steps, review_every
+        self.restart()
+
+    def restart(self) -> None:
+        self.verdict: Verdict | None = None
+        self._medians: dict[str, float] = {}
+        # Keep only as many durations as a turn or a review needs.
+        self._durations: deque[float] = deque(maxlen=max(RECENT, WARMUP + self.steps))
+        self._turn = 0
+        self._done = 0
+        """Number of steps in this turn, or since the verdict."""
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the time of the current step is needed."""
+        every = self.review_every
+        return self.verdict is None or (every > 0 and every - self._done % every <= RECENT)
+
+    def next(self, last_s: float | None, agree: Agree) -> str:
+        """Return the way of the step that begins; the last took ``last_s`` seconds, None if it
+        failed."""
+        if last_s is not None:
+            self._durations.append(last_s)
+            self._done += 1
+        if self.verdict is None:
+            self._try(agree)
+        elif self.review_every and self._done and self._done % self.review_every == 0:
+            self._review(agree)
+        return self.ways[self._turn] if self.verdict is None else self.verdict.way
+
+    def _try(self, agree: Agree) -> None:
+        """End the turn of a way once it is measured, or too slow to win."""
+        measured = self._done - WARMUP
+        is_probed = measured == 1 and self._medians
+        if not is_probed and measured < self.steps:
+            return
+        median = self._slowest(agree, list(self._durations)[WARMUP:])
+        if measured < self.steps and median < HOPELESS * min(self._medians.values()):
+            return
+        self._medians[self.ways[self._turn]] = median
+        self._durations.clear()
+        self._done = 0
+        self._turn += 1
+        if self._turn == len(self.ways):  # every way has had its turn
+            medians, self._turn = dict(self._medians), 0
+            handicap = {SPARSE: MARGIN}
+            fastest = min(medians, key=lambda way: medians[way] * handicap.get(way, 1.0))
+            self.verdict = Verdict(fastest, medians)
+
+    def _review(self, agree: Agree) -> None:
+        """Begin a new trial if the chosen way has become slower than another one was."""
+        assert self.verdict is not None
+        now = self._slowest(agree, list(self._durations)[-RECENT:])
+        chosen = self.verdict.way
+        others = [seconds for way, seconds in self.verdict.seconds.items() if way != chosen]
+        if others and now > WORSE * min(others):
+            self.restart()
+
+    def _slowest(self, agree: Agree, durations: list[float]) -> float:
+        return float(agree(np.array([np.median(durations)])).max())
+
+
+class Fallback(Policy):
+    """Policy that follows the verdict of a trial.
+
+    On a dense way Horovod reduces the gradients as without a compressor. Before that, one step of
+    every tensor sends its residual; with ``sends_all`` every dense step sends all state.
+    """
+
+    def __init__(self, trial: Trial, *, sends_all: bool = False) -> None:
+        self.trial = trial
+        self.sends_all = sends_all
+        self.clock = StepClock()
+        self.owed: dict[int, StepRun | None] = {}
+        """The tensors whose residuals must be sent before dense gradients, by position, and the
+        step that sends each, whose success is unknown."""
+        self._starts = StepStarts()
+        self._way = SPARSE
+
+    @property
+    def verdict(self) -> Verdict | None:
+        return self.trial.verdict
+
+    def begin(self, owner: Owner, position: int | None) -> str:
+        if position is None:
+            return SPARSE
+        if self._starts.begins(position):
+            self._way = self.next_way(owner)
+        if self._way == SPARSE:
+            return SPARSE
+        # All ranks find the same, because all have the results of the last step.
+        if self.is_paid(position):
+            del self.owed[position]
+        return EVERYTHING if self.sends_all or position in self.owed else self._way
+
+    def next_way(self, owner: Owner) -> str:
+        """Return the way of the step that begins.  Collective at some steps."""
+        before = self.verdict
+        # Read the clock first, so that the collective does not count as part of the last step.
+        way = self.trial.next(self.clock.begin(), lambda mine: self.agree(owner, mine))
+        if self.verdict is not None and self.verdict is not before and owner.collective.rank == 0:
+            logger.warning("compressor %s: %s", owner.name, self.verdict)
+        self.clock.resume()
+        return way
+
+    def agree(self, owner: Owner, mine: np.ndarray) -> np.ndarray:
+        """Gather every rank's float64 [n] into float64 [ranks, n].  Collective."""
+        told = tell_all(owner, TRIAL, f"hvd_sparse.trial.{owner.name}", mine.tolist())
+        return np.array(told, np.float64)
+
+    def is_paid(self, position: int) -> bool:
+        """Return whether a step that succeeded on all ranks has sent a tensor's residual."""
+        run = self.owed.get(position)
+        return (
+            run is not None and run.is_finite and run.failure is None and position in run.completed
+        )
+
+    def sent(self, owner: Owner, position: int, ticket: Ticket) -> None:
+        if ticket.bucket is not None:
+            self.owed[position] = None if self._way == SPARSE else ticket.run
+
+    def end(self, owner: Owner) -> None:
+        self._starts.end()
+
+    def arrived(self, owner: Owner) -> None:
+        self.clock.end()
+
+    def fail(self) -> None:
+        self.clock.fail()
+
+    def describe(self) -> dict[str, object]:
+        trial = self.trial
+        told = {"trial_steps": trial.steps, "review_every": trial.review_every}
+        return {"trial": {"ways": list(trial.ways), **told}}
+
+    def loaded(self, owner: Owner, tensors: Mapping[str, object]) -> None:
+        """Record the loaded residuals, so that a dense way sends them first."""
+        self.owed.clear()
+        for position, spec in enumerate(owner.step.specs):
+            if spec.key in tensors and owner.configuration.is_sparse(spec.shape, spec.numel):
+                self.owed[position] = None
+
+    def forget_world(self, owner: Owner) -> None:
+        self.clock.restart()
+        self.trial.restart()
+        self.owed.update(dict.fromkeys(self.owed))  # the running steps are lost
+        self._starts.end()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol, TypeVar
+from typing import ClassVar, TypeVar
 
 from hvd_sparse.density_rule import Density, check_rule, number_of
 
 Self = TypeVar("Self", bound="Schedule")
-ValuedSelf = TypeVar("ValuedSelf", bound="ValuedSchedule")
 
 LONG_RUN = 10**9
 """Number of a step after any warm-up."""
@@ -17,24 +16,24 @@ UNKNOWN_DENSITY = 0.01
 """Assumed density of methods without a density."""
 
 
-class Schedule(Protocol):
-    """The density of a tensor as a pure function of its completed steps.
-
-    Schedules are frozen dataclasses, registered in ``SCHEDULES``.
-    """
+class Schedule:
+    """Base class of schedules, frozen dataclasses registered in ``SCHEDULES``: the density of a
+    tensor as a pure function of its completed steps."""
 
     id: ClassVar[str]
-    paper: ClassVar[str | None]
+    paper: ClassVar[str | None] = None
 
     def density(self, step: int) -> float:
         """Return the density, in (0, 1], of a tensor's step, the first of which is 0."""
+        raise NotImplementedError
 
     def at_density(self: Self, density: float) -> Self:
         """Return this schedule with another final density, in (0, 1]."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class ValuedSchedule:
+class ValuedSchedule(Schedule):
     """Base of the schedules that have a final or a mean density.
 
     Parameters
@@ -45,8 +44,6 @@ class ValuedSchedule:
 
     value: Density
 
-    paper: ClassVar[str | None] = None
-
     def __post_init__(self) -> None:
         object.__setattr__(self, "value", check_rule(self.value, f"value of {type(self).__name__}"))
 
@@ -55,5 +52,5 @@ class ValuedSchedule:
         """The density as a number; InvalidOption if it is a rule."""
         return number_of(self.value, type(self).__name__)
 
-    def at_density(self: ValuedSelf, density: float) -> ValuedSelf:
-        return replace(self, value=density)
+    def at_density(self: Self, density: float) -> Self:
+        return replace(self, value=density)  # type: ignore[type-var, misc]

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import bisect
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from hvd_sparse.checks import check_density, check_whole
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.registry import SCHEDULES
+from hvd_sparse.schedules.contract import Schedule
 
 
 @SCHEDULES.register("piecewise")
 @dataclass(frozen=True)
-class Piecewise:
+class Piecewise(Schedule):
     """Use a constant density between given steps.
 
     Parameters
@@ -26,8 +26,6 @@ class Piecewise:
     boundaries: tuple[int, ...]
     densities: tuple[float, ...]
 
-    paper: ClassVar[str | None] = None
-
     def __post_init__(self) -> None:
         for option in ("boundaries", "densities"):
             given = getattr(self, option)
@@ -35,12 +33,9 @@ class Piecewise:
                 raise InvalidOption(f"{option} of Piecewise is {given!r}: give a list of numbers")
         for boundary in self.boundaries:
             check_whole(boundary, "a boundary of Piecewise", 1)
+        densities = tuple(check_density(d, "a density of Piecewise") for d in self.densities)
         object.__setattr__(self, "boundaries", tuple(self.boundaries))
-        object.__setattr__(
-            self,
-            "densities",
-            tuple(check_density(d, "a density of Piecewise") for d in self.densities),
-        )
+        object.__setattr__(self, "densities", densities)
         rising = all(a < b for a, b in zip((0, *self.boundaries), self.boundaries))
         if not rising or len(self.densities) != len(self.boundaries) + 1:
             raise InvalidOption(

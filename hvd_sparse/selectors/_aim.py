@@ -1,10 +1,8 @@
 """Aims: taking candidates in the pass that adds the gradient, so that selectors need no other.
 
-Under error feedback many accumulated entries lie just below the last threshold. An aim slightly
-below the last threshold is reached by all entries that will be selected and by a few more. Cutting
-these is work on a short list; the others go back to the residual. The margin below the threshold
-adapts to the number of candidates, because too few cost another pass, and too many only a longer
-list.
+An aim slightly below the last threshold is reached by all entries that will be selected and by a
+few more, which go back to the residual. The margin below the threshold adapts to the number of
+candidates, because too few cost another pass, and too many only a longer list.
 """
 
 from __future__ import annotations
@@ -16,11 +14,8 @@ from hvd_sparse.kernels.rows import LEAST, MOST, steered
 from hvd_sparse.types import Memo
 
 AIM = 0.97
-"""Factor of the last threshold at which a search starts, because entries pile up just below it.
-
-A low start costs a few times k candidates, among which the search continues; a high start costs a
-pass over the vector.
-"""
+"""Factor of the last threshold at which a search starts, because under error feedback entries pile
+up just below it, and a start too high costs a pass."""
 
 START = 0.03
 """Initial margin below the last threshold."""
@@ -39,10 +34,7 @@ FEW = 4096
 class Cut:
     """The decision about the candidates: the largest ``count`` of them are selected.
 
-    count : how many candidates are selected
-    memo : state for the tensor's next step
-    is_fallback : exact top-k selected among the candidates, because the selector's own rule took
-        too many
+    memo, is_fallback : as in ``Found``
     threshold : for the next step's warm start; None stands for the aim's if all are selected,
         otherwise for the smallest selected magnitude
     """
@@ -57,10 +49,8 @@ class Cut:
 class Miss:
     """An aim whose candidates could not be used.
 
-    aim : the aim of the pass
     count : how many entries reach it; None if they exceed its capacity
-    is_sure : False if a tensor of a group had no room for its entries, so that the group's count is
-        not known to exceed the capacity
+    is_sure : False if only a tensor of a group had no room, so that the group's count may fit
     """
 
     aim: Aim
@@ -69,7 +59,7 @@ class Miss:
 
     @property
     def retry(self) -> float:
-        """The threshold to start a search from, lower or higher than the aim."""
+        """The threshold to start a search from."""
         return self.aim.threshold * (1.05 if self.count is None else 0.95)
 
     @property
@@ -81,8 +71,8 @@ class Miss:
 def aim_below(
     warm: float | None, margin: Memo, count: int, numel: int, brings: tuple[str, ...] = ()
 ) -> Aim | None:
-    """Return an aim a margin below the last threshold; None without a threshold, or for a subnormal
-    threshold, because some threads flush it to zero."""
+    """Return an aim a margin below the last threshold; None without one, or for a subnormal one,
+    because some threads flush it to zero."""
     if warm is None or warm < SMALLEST or not count:
         return None
     return Aim(
@@ -96,14 +86,11 @@ def aim_at(warm: float | None, capacity: int) -> Aim | None:
 
 
 def steer(margin: Memo, found: int | None, needed: int) -> float:
-    """Return the next margin, from the number of candidates.
-
-    A miss widens the margin at once, and later steps narrow it slowly. So noisy gradients get a
-    wide margin, steady gradients a narrow one, and misses are about equally rare.
+    """Return the next margin; a miss widens it at once, and later steps narrow it slowly.
 
     margin : the last margin, or None at the first step
-    found : number of candidates; None if they exceed the aim's capacity
-    needed : number of candidates that the selector needs
+    found, needed : number of candidates, None if they exceed the aim's capacity, and of those that
+        the selector needs
     """
     if found is None:
         return float(min(MOST, max(LEAST, 0.5 * margin_of(margin))))

@@ -1,8 +1,7 @@
 """Search for a threshold by counting the entries that reach it.
 
-The count is a non-increasing step function of the threshold. A bracket [low, high] with count(low)
-> wanted > count(high) shrinks until a count lies in the band, or no threshold lies between its
-ends.
+A bracket [low, high] with count(low) > wanted > count(high) shrinks until a count lies in the band,
+or no threshold lies between its ends.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from functools import lru_cache
 import numpy as np
 
 from hvd_sparse.checks import is_number
-from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels.contract import Kernels, Moments
 from hvd_sparse.types import Selection
 
@@ -63,16 +61,12 @@ class Bracket:
 
 
 def bisection(bracket: Bracket, wanted: int) -> float:
-    """Return the middle of the bracket."""
     return 0.5 * (bracket.low + bracket.high)
 
 
 def log_count(bracket: Bracket, wanted: int) -> float:
-    """Return the threshold with the wanted count by linear interpolation of log(count).
-
-    Tails of gradients fall about exponentially, so log(count) is nearly linear. The result stays
-    away from both ends, so that the bracket always shrinks.
-    """
+    """Return the threshold with the wanted count by linear interpolation of log(count), which in
+    tails of gradients is nearly linear; away from both ends, so that the bracket shrinks."""
     # Use half an entry for a count of 0, to take its logarithm.
     most, least = math.log(bracket.low_count), math.log(max(bracket.high_count, 0.5))
     fraction = (most - math.log(wanted)) / (most - least) if most > least else 0.5
@@ -83,29 +77,10 @@ CANDIDATES = 16
 """Largest number of candidates, as a multiple of k."""
 
 STANDSTILLS = 2
-"""The search ends after this many counts of the whole vector that repeat an end of the bracket.
-
-Then many magnitudes between the ends are equal, or a spike has moved one end far away, and further
-passes do not help.
-"""
+"""The search ends after this many counts of the whole vector that repeat an end of the bracket:
+with many equal magnitudes, or a spike that has moved an end far away, passes do not help."""
 
 STEPS: dict[str, Callable[[Bracket, int], float]] = {"bisection": bisection, "log_count": log_count}
-
-
-def check_search(owner: str, search: object, tolerance: object, max_passes: object) -> None:
-    if not isinstance(search, str) or search not in STEPS:
-        raise InvalidOption(
-            f"search of {owner} is {search!r}: give one of {', '.join(sorted(STEPS))}"
-        )
-    if not is_tolerance(tolerance):
-        raise InvalidOption(
-            f"tolerance of {owner} is {tolerance!r}: give two numbers (low, high) with 0 < low <= "
-            "1 <= high"
-        )
-    if isinstance(max_passes, bool) or not isinstance(max_passes, int) or max_passes < 1:
-        raise InvalidOption(
-            f"max_passes of {owner} is {max_passes!r}: give a whole number, 1 or more"
-        )
 
 
 def is_tolerance(tolerance: object) -> bool:
@@ -116,14 +91,10 @@ def is_tolerance(tolerance: object) -> bool:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """A threshold, the entries that reach it, and the cost of the search.
+    """A threshold, the entries that reach it, and the number of counts over the whole vector.
 
-    threshold : its count lies in the band if ``converged``; otherwise the smallest selected
-        magnitude
-    converged : whether a threshold was found whose count lies in the band
-    passes : number of counts over the whole vector
-    selection : the entries that reach the threshold; if not ``converged``, the wanted number of
-        largest
+    converged : the threshold's count lies in the band; otherwise the wanted number of largest
+        entries is selected, and the threshold is their smallest magnitude
     """
 
     threshold: float
@@ -133,11 +104,8 @@ class SearchResult:
 
 
 class _Counter:
-    """Counter of the entries that reach a threshold, in the whole vector or among candidates.
-
-    If slightly too many entries reach a threshold, they are taken as candidates. All entries above
-    higher thresholds are among them, so the search continues in this short list.
-    """
+    """Counter of the entries that reach a threshold. If slightly too many do, they are kept as
+    candidates, and the search continues in this short list."""
 
     def __init__(self, x: np.ndarray, wanted: int, kernels: Kernels) -> None:
         self._x, self._kernels = x, kernels
@@ -148,7 +116,6 @@ class _Counter:
         self.passes = 0
 
     def count(self, threshold: float, most: int) -> int:
-        """Return how many entries reach a threshold; keep them if they exceed ``most``."""
         if self._candidates is not None:
             return self._kernels.count_at_least(self._candidates.values, threshold)
         # Count and take in one pass, because the last count usually ends the search.
@@ -199,9 +166,7 @@ def search_threshold(
     repeated counts. Then the wanted number of largest entries is selected exactly.
 
     first : the threshold to count first
-    band : the counts that end the search
     search : "bisection" or "log_count"
-    max_passes : largest number of counts
     known : a threshold that has been counted, and its count
     """
     round_to = x.dtype.type

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -42,11 +41,11 @@ class AdaComp(Selector):
 
     bin_length: int | None = None
 
-    paper: ClassVar[str | None] = "chen2018adacomp"
-    needs_gradient: ClassVar[bool] = True
-    is_by_magnitude: ClassVar[bool] = False
-    ignores: ClassVar[frozenset[str]] = frozenset({"scale", "signs"})
-    needs_host: ClassVar[str] = "needs the gradient apart from the residual"
+    paper = "chen2018adacomp"
+    needs_gradient = True
+    is_by_magnitude = False
+    ignores = frozenset({"scale", "signs"})
+    needs_host = "needs the gradient apart from the residual"
     changes_values = True
     pass_limit = 1
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -24,10 +23,10 @@ class ChunkMax(DensitySelector):
     Paper: chen2020scalecom.  Departs: one entry per chunk, while the paper also allows several.
     """
 
-    paper: ClassVar[str | None] = "chen2020scalecom"
-    is_by_magnitude: ClassVar[bool] = False
-    ignores: ClassVar[frozenset[str]] = frozenset({"scale", "signs"})
-    needs_host: ClassVar[str] = "works on an array on the host"
+    paper = "chen2020scalecom"
+    is_by_magnitude = False
+    ignores = frozenset({"scale", "signs"})
+    needs_host = "works on an array on the host"
     pass_limit = 1
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -35,11 +34,11 @@ class Chunked(DensitySelector):
 
     chunk_length: int = 512
 
-    paper: ClassVar[str | None] = "sun2019csc"
-    is_by_magnitude: ClassVar[bool] = False
-    ignores: ClassVar[frozenset[str]] = frozenset({"scale", "signs"})
-    sums_statistics: ClassVar[bool] = True
-    needs_host: ClassVar[str] = ""
+    paper = "sun2019csc"
+    is_by_magnitude = False
+    ignores = frozenset({"scale", "signs"})
+    sums_statistics = True
+    needs_host = ""
     pass_limit = 1
 
     def __post_init__(self) -> None:

@@ -26,9 +26,7 @@ DensitySelf = TypeVar("DensitySelf", bound="DensitySelector")
 class Found(NamedTuple):
     """A selection, and how it was found.
 
-    selection : the entries
-    threshold : the magnitude that selected them, for the next step's warm start; None if there is
-        none
+    threshold : the magnitude that selected them, for the next step's warm start
     passes : number of passes over the whole vector, without those for moments, mean and standard
         deviation and the one that copies the entries
     is_fallback : the search did not converge, and exact top-k selected among its candidates
@@ -49,13 +47,10 @@ class Found(NamedTuple):
 class Context(NamedTuple):
     """The inputs of a selector besides the vector.
 
-    kernels : the engine's kernels
     moments : of the vector, if already computed
-    warm : the last threshold of this tensor
-    memo : further state from this tensor's last step
+    warm, memo : the last threshold of this tensor, and further state from its last step
     rng : a generator for (seed, tensor, step), or a function that makes one
     gradient : this step's part of the accumulated vector, for selectors with ``needs_gradient``
-    spec : the tensor's name, shape and dtype
     miss : the aim of this step, if its candidates could not be used
     reached : number of entries that reached that aim, if the kernels answer from their list
     kept : for ``Selector.cut``, the vector without the entries that reached the aim; None if they
@@ -78,36 +73,27 @@ class Context(NamedTuple):
 
     @property
     def age(self) -> int:
-        """The number of steps that the memo counts; 0 if it is empty."""
         return int(self.memo) if isinstance(self.memo, (int, float)) else 0
 
     def margin_for(self, needed: int) -> Memo:
-        """Return the next memo of selectors whose memo is the margin of their aim.
-
-        needed : number of entries that should reach the aim
-        """
+        """Return the next memo of selectors whose memo is the margin of an aim that ``needed``
+        entries should reach."""
         if self.miss is not None:
             return steer(self.memo, self.miss.count, needed)
         return self.memo if self.reached is None else steer(self.memo, self.reached, needed)
 
     def reused(self, accumulated: np.ndarray, steps: int, most: int) -> tuple[Found | None, int]:
-        """Return the entries that reach the last threshold, and the number of passes so far.
-
-        The entries are None if the threshold is ``steps`` steps old, or if no entry or more than
-        ``most`` reach it.
-        """
+        """Return the entries that reach the last threshold, None if it is ``steps`` steps old, or
+        if none or more than ``most`` reach it; and the number of passes so far."""
         if not self.warm or self.age >= steps:
             return None, 0
-        if (
-            self.miss is not None and self.miss.is_sure
-        ):  # counted by the pass that added the gradient
-            return None, 1
+        if self.miss is not None and self.miss.is_sure:
+            return None, 1  # counted by the pass that added the gradient
         threshold = min(self.warm, float(np.finfo(accumulated.dtype).max))
         count, selection = self.kernels.take_at_most(accumulated, threshold, most)
         return Found(selection, threshold) if 0 < count <= most else None, 1
 
     def random(self) -> np.random.Generator:
-        """Return the generator; raise InvalidOption if there is none."""
         if self.rng is None:
             raise InvalidOption(
                 "this selector draws at random: give it rng=numpy.random.default_rng(seed)"
@@ -160,17 +146,14 @@ class Selector:
 
     @property
     def changes_values(self) -> bool:
-        """Whether other values are sent than the accumulated ones."""
         return False
 
     @property
     def has_shared_indices(self) -> bool:
-        """Whether all ranks select the same indices."""
         return False
 
     @property
     def pass_limit(self) -> int:
-        """The largest number of passes of a selection."""
         return 0
 
     def select(
@@ -207,18 +190,12 @@ class Selector:
         return self.find(accumulated, Context(kernels=kernels, rng=rng)).selection
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
-        """Return the entries to send, and how they were found.
-
-        accumulated : float32 or float64 [numel], read-only
-        context : the kernels, and the state from the tensor's last step
-        """
+        """Return the entries to send of a vector, read-only, and how they were found."""
         raise NotImplementedError
 
     def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
-        """Return the aim of the pass that adds the gradient, or None for a pass that takes nothing.
-
-        warm, memo : the last threshold, or None; and further state from the last step
-        """
+        """Return the aim of the pass that adds the gradient, or None for a pass that takes nothing;
+        ``warm`` and ``memo`` are as in ``Context``."""
         return None
 
     def band(self, numel: int) -> Band | None:
@@ -303,7 +280,6 @@ class ExactSelector(DensitySelector):
 
 
 def largest_of(candidates: Selection, count: int, kernels: Kernels) -> Selection:
-    """Return the ``count`` largest entries of a selection."""
     return kernels.trim(candidates, count, None)[0] if 0 < count < candidates.count else candidates
 
 
@@ -320,11 +296,8 @@ def take_bounded(
     context: Context,
     passes: int,
 ) -> Found:
-    """Take the entries above an estimated threshold, at least one and at most ``most``.
-
-    An estimate can select nothing, or nearly everything. If more than ``most`` entries reach the
-    threshold, the largest are taken.
-    """
+    """Take the entries above an estimated threshold, at least one and at most the ``most`` largest
+    ones."""
     if not moments.nonzeros:
         return Found(Selection.empty(accumulated.size, accumulated.dtype), threshold, passes)
     threshold = max(0.0, min(threshold, moments.abs_max))

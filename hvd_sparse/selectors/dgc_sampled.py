@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -54,10 +53,10 @@ class DgcSampled(DensitySelector):
     max_rounds: int = 10
     seed: int = 0
 
-    paper: ClassVar[str | None] = "lin2018dgc"
-    needs_rng: ClassVar[bool] = True
-    ignores: ClassVar[frozenset[str]] = frozenset({"scale", "signs"})
-    needs_host: ClassVar[str] = ""
+    paper = "lin2018dgc"
+    needs_rng = True
+    ignores = frozenset({"scale", "signs"})
+    needs_host = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -114,8 +113,7 @@ class DgcSampled(DensitySelector):
             threshold *= low
             count, selection = context.kernels.take_at_most(accumulated, threshold, most)
             passes += 1
-        miss = context.miss
-        memo = context.memo if miss is None else steer(context.memo, miss.count, most + 1)
+        memo = context.margin_for(most + 1)
         if count > most:
             few = largest_of(selection, wanted, context.kernels)
             return Found(few, threshold, passes, is_fallback=True, memo=memo)

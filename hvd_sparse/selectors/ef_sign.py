@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors.contract import Context, Found, Selector
+from hvd_sparse.selectors.contract import (
+    Context,
+    Found,
+    Selector,
+)
 from hvd_sparse.types import Selection
 
 
@@ -26,10 +29,8 @@ class EfSign(Selector):
     the ranks divides by their number, which a published implementation omits.
     """
 
-    paper: ClassVar[str | None] = "karimireddy2019error"
-    needs_host: ClassVar[str] = (
-        "sends a value for every entry, so that the whole tensor is copied anyway"
-    )
+    paper = "karimireddy2019error"
+    needs_host = "sends a value for every entry, so that the whole tensor is copied anyway"
     changes_values = True
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:

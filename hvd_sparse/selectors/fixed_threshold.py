@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -48,9 +47,9 @@ class FixedThreshold(Selector):
     max_density: float = 0.1
     signs_only: bool = False
 
-    paper: ClassVar[str | None] = "sahu2021rethinking"
-    ignores: ClassVar[frozenset[str]] = frozenset({"order", "signs"})
-    needs_host: ClassVar[str] = ""
+    paper = "sahu2021rethinking"
+    ignores = frozenset({"order", "signs"})
+    needs_host = ""
 
     def __post_init__(self) -> None:
         check_number(self.threshold, "threshold of FixedThreshold", 0)

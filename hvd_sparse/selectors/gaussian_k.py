@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import ClassVar
 
 import numpy as np
 
@@ -53,10 +52,10 @@ class GaussianK(DensitySelector):
     variant: str = "ours"
     cap: float = 8.0
 
-    paper: ClassVar[str | None] = "shi2019understanding"
-    ignores: ClassVar[frozenset[str]] = frozenset({"order", "scale"})
-    asks_kernels: ClassVar[bool] = True
-    needs_host: ClassVar[str] = ""
+    paper = "shi2019understanding"
+    ignores = frozenset({"order", "scale"})
+    asks_kernels = True
+    needs_host = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.checks import check_cap
+from hvd_sparse.checks import (
+    check_cap,
+)
 from hvd_sparse.kernels.contract import Aim, Moments
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors._aim import aim_below
@@ -55,9 +56,9 @@ class Ldte(DensitySelector):
 
     cap: float = 8.0
 
-    paper: ClassVar[str | None] = "chen2021ldte"
-    asks_kernels: ClassVar[bool] = True
-    needs_host: ClassVar[str] = ""
+    paper = "chen2021ldte"
+    asks_kernels = True
+    needs_host = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()

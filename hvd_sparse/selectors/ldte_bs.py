@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.checks import count_from_density
+from hvd_sparse.checks import (
+    check_choice,
+    check_truth,
+    check_whole,
+    count_from_density,
+)
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.kernels.contract import Aim, Moments
+from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors._aim import AIM, aim_below, steer
-from hvd_sparse.selectors._search import Band, band_around, check_search, search_threshold
+from hvd_sparse.selectors._aim import AIM, aim_below
+from hvd_sparse.selectors._search import STEPS, Band, band_around, is_tolerance, search_threshold
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found
 from hvd_sparse.selectors.ldte import laplace_threshold
 from hvd_sparse.types import Memo
@@ -63,15 +67,20 @@ class LdteBs(DensitySelector):
     max_passes: int = 16
     warm_start: bool = True
 
-    paper: ClassVar[str | None] = "chen2021ldte"
-    needs_host: ClassVar[str] = ""
+    paper = "chen2021ldte"
+    needs_host = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_search("LdteBs", self.search, self.tolerance, self.max_passes)
+        check_choice(self.search, "search of LdteBs", STEPS)
+        check_whole(self.max_passes, "max_passes of LdteBs", 1)
+        check_truth(self.warm_start, "warm_start of LdteBs")
+        if not is_tolerance(self.tolerance):
+            raise InvalidOption(
+                f"tolerance of LdteBs is {self.tolerance!r}: give two numbers (low, high) with "
+                "0 < low <= 1 <= high"
+            )
         object.__setattr__(self, "tolerance", tuple(self.tolerance))
-        if not isinstance(self.warm_start, bool):
-            raise InvalidOption(f"warm_start of LdteBs is {self.warm_start!r}: True or False")
 
     @property
     def pass_limit(self) -> int:
@@ -93,17 +102,13 @@ class LdteBs(DensitySelector):
         if moments.nonzeros <= band.most:
             # All non-zeros are selected, so no search is needed.
             return Found(kernels.take_at_least(accumulated, 0.0), context.warm, memo=context.memo)
-        # A missed aim gives the side of the threshold at no cost.
-        if miss:
+        known, warm = None, context.warm if self.warm_start else None
+        if miss:  # gives the side of the threshold at no cost
             first, known = miss.retry, miss.known
         else:
-            first, known = self._first(context.warm, moments, count), None
+            first = AIM * warm if warm else laplace_threshold(moments, count)
         result = search_threshold(
             accumulated, first, band, moments, kernels, self.search, self.max_passes, known
         )
-        memo = steer(context.memo, miss.count, band.least) if miss else context.memo
-        is_fallback = not result.converged
+        memo, is_fallback = context.margin_for(band.least), not result.converged
         return Found(result.selection, result.threshold, result.passes, is_fallback, memo)
-
-    def _first(self, warm: float | None, moments: Moments, count: int) -> float:
-        return AIM * warm if warm and self.warm_start else laplace_threshold(moments, count)

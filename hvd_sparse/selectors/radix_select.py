@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -33,8 +32,8 @@ class RadixSelect(ExactSelector):
     so no copy of its size is written.
     """
 
-    paper: ClassVar[str | None] = "alabi2012fast"
-    needs_host: ClassVar[str] = ""
+    paper = "alabi2012fast"
+    needs_host = ""
     pass_limit = 64 // DIGIT_BITS
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:

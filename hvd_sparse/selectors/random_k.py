@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -35,11 +34,11 @@ class RandomK(DensitySelector):
     shared_seed: bool = False
     seed: int = 0
 
-    paper: ClassVar[str | None] = "stich2018sparsified"
-    needs_rng: ClassVar[bool] = True
-    is_by_magnitude: ClassVar[bool] = False
-    ignores: ClassVar[frozenset[str]] = frozenset({"scale", "signs"})
-    needs_host: ClassVar[str] = ""
+    paper = "stich2018sparsified"
+    needs_rng = True
+    is_by_magnitude = False
+    ignores = frozenset({"scale", "signs"})
+    needs_host = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -43,9 +42,9 @@ class RedsyncSearch(DensitySelector):
     reuse_steps: int = 5
     max_passes: int = 16
 
-    paper: ClassVar[str | None] = "fang2019redsync"
-    tolerance: ClassVar[tuple[float, float]] = (1.0, 2.0)
-    needs_host: ClassVar[str] = ""
+    paper = "fang2019redsync"
+    tolerance = (1.0, 2.0)
+    needs_host = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()

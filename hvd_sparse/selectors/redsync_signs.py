@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -40,10 +39,10 @@ class RedsyncSigns(DensitySelector):
 
     search: bool = False
 
-    paper: ClassVar[str | None] = "fang2019redsync"
-    is_by_magnitude: ClassVar[bool] = False
-    ignores: ClassVar[frozenset[str]] = frozenset({"order", "scale"})
-    needs_host: ClassVar[str] = "works on an array on the host"
+    paper = "fang2019redsync"
+    is_by_magnitude = False
+    ignores = frozenset({"order", "scale"})
+    needs_host = "works on an array on the host"
     changes_values = True
 
     def __post_init__(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -40,8 +39,8 @@ class RedsyncTrimmed(ExactSelector):
 
     step: float = 0.2
 
-    paper: ClassVar[str | None] = "fang2019redsync"
-    needs_host: ClassVar[str] = ""
+    paper = "fang2019redsync"
+    needs_host = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -45,8 +44,8 @@ class ReusedThreshold(DensitySelector):
     drift: float = 1.012
     cap: float = 2.0
 
-    paper: ClassVar[str | None] = "li2022oktopk"
-    needs_host: ClassVar[str] = ""
+    paper = "li2022oktopk"
+    needs_host = ""
     pass_limit = 1
 
     def __post_init__(self) -> None:

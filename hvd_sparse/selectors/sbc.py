@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors.contract import Context, DensitySelector, Found
+from hvd_sparse.selectors.contract import (
+    Context,
+    DensitySelector,
+    Found,
+)
 from hvd_sparse.types import Selection
 
 
@@ -30,10 +33,10 @@ class Sbc(DensitySelector):
     sent, while the paper's comparison with a threshold sends all of them.
     """
 
-    paper: ClassVar[str | None] = "sattler2019sbc"
-    is_by_magnitude: ClassVar[bool] = False
-    ignores: ClassVar[frozenset[str]] = frozenset({"order", "scale"})
-    needs_host: ClassVar[str] = "works on an array on the host"
+    paper = "sattler2019sbc"
+    is_by_magnitude = False
+    ignores = frozenset({"order", "scale"})
+    needs_host = "works on an array on the host"
     changes_values = True
     pass_limit = 1  # for the sign that is not sent
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -136,9 +135,9 @@ class Sidco(DensitySelector):
     adapt_every: int = 5
     cap: float = 8.0
 
-    paper: ClassVar[str | None] = "abdelmoniem2021sidco"
-    asks_kernels: ClassVar[bool] = True
-    needs_host: ClassVar[str] = ""
+    paper = "abdelmoniem2021sidco"
+    asks_kernels = True
+    needs_host = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -196,8 +195,7 @@ class Sidco(DensitySelector):
 class History:
     """The adaptation of a tensor's number of stages.
 
-    change : the last change, 1 or -1
-    steps : number of steps since the last change
+    change, steps : the last change, 1 or -1, and the number of steps since
     total : sum of count / k over these steps
     last_error : distance of the mean of count / k from 1 before the last change
     """

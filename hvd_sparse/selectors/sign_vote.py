@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors.contract import Context, Found, Selector
+from hvd_sparse.selectors.contract import (
+    Context,
+    Found,
+    Selector,
+)
 from hvd_sparse.types import Selection
 
 
@@ -22,11 +25,9 @@ class SignVote(Selector):
     Paper: bernstein2019majority.
     """
 
-    paper: ClassVar[str | None] = "bernstein2019majority"
-    sends_votes: ClassVar[bool] = True
-    needs_host: ClassVar[str] = (
-        "sends a value for every entry, so that the whole tensor is copied anyway"
-    )
+    paper = "bernstein2019majority"
+    sends_votes = True
+    needs_host = "sends a value for every entry, so that the whole tensor is copied anyway"
     changes_values = True
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:

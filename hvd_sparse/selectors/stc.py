@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors.contract import Context, ExactSelector, Found, least_of
+from hvd_sparse.selectors.contract import (
+    Context,
+    ExactSelector,
+    Found,
+    least_of,
+)
 from hvd_sparse.types import Selection
 
 
@@ -26,8 +30,8 @@ class Stc(ExactSelector):
     Paper: sattler2019stc.
     """
 
-    paper: ClassVar[str | None] = "sattler2019stc"
-    needs_host: ClassVar[str] = ""
+    paper = "sattler2019stc"
+    needs_host = ""
     changes_values = True
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:

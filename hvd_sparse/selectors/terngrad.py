@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from hvd_sparse.checks import check_number, check_whole
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors.contract import Context, Found, Selector
+from hvd_sparse.selectors.contract import (
+    Context,
+    Found,
+    Selector,
+)
 from hvd_sparse.types import Selection
 
 
@@ -38,14 +41,12 @@ class TernGrad(Selector):
     clip: float | None = 2.5
     seed: int = 0
 
-    paper: ClassVar[str | None] = "wen2017terngrad"
-    needs_rng: ClassVar[bool] = True
-    is_unbiased: ClassVar[bool] = True
-    is_by_magnitude: ClassVar[bool] = False
-    ignores: ClassVar[frozenset[str]] = frozenset({"scale"})
-    needs_host: ClassVar[str] = (
-        "sends a value for every entry, so that the whole tensor is copied anyway"
-    )
+    paper = "wen2017terngrad"
+    needs_rng = True
+    is_unbiased = True
+    is_by_magnitude = False
+    ignores = frozenset({"scale"})
+    needs_host = "sends a value for every entry, so that the whole tensor is copied anyway"
     changes_values = True
 
     def __post_init__(self) -> None:

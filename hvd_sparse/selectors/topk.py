@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -36,8 +35,8 @@ class TopK(ExactSelector):
     Paper: aji2017sparse.  Departs: k entries of each tensor instead of one threshold for all.
     """
 
-    paper: ClassVar[str | None] = "aji2017sparse"
-    needs_host: ClassVar[str] = ""
+    paper = "aji2017sparse"
+    needs_host = ""
     pass_limit = MAX_PASSES
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
@@ -46,12 +45,11 @@ class TopK(ExactSelector):
         if moments.nonzeros <= count:
             return Found(kernels.take_at_least(accumulated, 0.0), context.warm, memo=context.memo)
         miss = context.miss
+        known, warm = None, context.warm
         if miss:
             first, known = miss.retry, miss.known
         else:  # in groups, whose passes collect no entries, there may be a last threshold
-            warm = context.warm
             first = AIM * warm if warm else laplace_threshold(moments, count)
-            known = None
         band = Band(count, 2 * count, 3 * count)
         result = search_threshold(
             accumulated, first, band, moments, kernels, "log_count", MAX_PASSES, known

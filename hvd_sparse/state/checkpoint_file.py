@@ -29,7 +29,7 @@ import numpy as np
 
 from hvd_sparse.collectives.contract import Collective
 from hvd_sparse.errors import CorruptCheckpoint, PeerFailure
-from hvd_sparse.untyped import Report, State
+from hvd_sparse.types import Report, State
 
 MAGIC = b"HVDSPRS\x01"
 DIGEST_BYTES = 32
@@ -37,6 +37,8 @@ LENGTH_BYTES = 8
 SHORTEST = len(MAGIC) + LENGTH_BYTES + DIGEST_BYTES
 CHUNK_BYTES = 1 << 22
 DTYPES = ("float32", "float64")
+MALFORMED = (TypeError, ValueError, LookupError, AttributeError, OverflowError, RecursionError)
+"""Errors of Python's for content of another form."""
 PARTIAL, RANDOM_LETTERS = ".partial", 8
 """Suffix of a temporary file, and the number of random letters that ``tempfile`` adds before it."""
 
@@ -58,10 +60,11 @@ class Writer:
         self._digest.update(data)
         self._place += len(data)
 
-    def add(self, array: np.ndarray) -> dict[str, str | int]:
+    def add(self, array: np.ndarray) -> dict[str, object]:
         """Write an array, and return its JSON-serializable description for use in a state."""
+        array = np.ascontiguousarray(array)
         told = {"dtype": array.dtype.name, "length": array.size, "place": self._place}
-        self._write(np.ascontiguousarray(array).view(np.uint8).data if array.size else b"")
+        self._write(array.view(np.uint8).data if array.size else b"")
         return told
 
     def finish(self, states: Sequence[State]) -> None:
@@ -130,23 +133,12 @@ def _is_partial(name: str, target: str) -> bool:
     return name == f".{target}.{middle}{PARTIAL}" and len(middle) == RANDOM_LETTERS
 
 
-def write(path: str | os.PathLike[str], states: Sequence[State]) -> None:
-    """Write the states of some or all ranks to one file; raise OSError if that fails."""
-    with atomic(path) as stream:
-        _write_states(stream, states)
-
-
-def to_bytes(state: State) -> bytes:
+def to_bytes(*states: State) -> bytes:
+    """Return the content of a file with the states of some or all ranks."""
     stream = io.BytesIO()
-    _write_states(stream, [state])
-    return stream.getvalue()
-
-
-def _write_states(stream: IO[bytes], states: Sequence[State]) -> None:
     writer = Writer(stream)
-    writer.finish(
-        [with_arrays(state, lambda array: writer.add(np.asarray(array))) for state in states]
-    )
+    writer.finish([with_arrays(state, writer.add) for state in states])
+    return stream.getvalue()
 
 
 def with_arrays(state: State, change: Callable[..., object]) -> Report:
@@ -161,25 +153,22 @@ def with_arrays(state: State, change: Callable[..., object]) -> Report:
 def read(path: str | os.PathLike[str]) -> list[Report]:
     """Read the states in a file, with read-only views as arrays; raise CorruptCheckpoint or
     OSError."""
-    size = os.path.getsize(path)
-    if size < SHORTEST:
-        raise CorruptCheckpoint(
-            f"{os.fspath(path)!r} has {size} bytes: it is truncated, or not a checkpoint of "
-            "hvd_sparse; use another file"
-        )
-    return _parse(np.memmap(path, np.uint8, mode="r"), os.fspath(path))
+    is_empty = not os.path.getsize(path)  # which cannot be mapped
+    content = np.empty(0, np.uint8) if is_empty else np.memmap(path, np.uint8, mode="r")
+    return _parse(content, os.fspath(path))
 
 
 def from_bytes(data: bytes) -> Report:
     """Return the state written by ``to_bytes``; raise CorruptCheckpoint like ``read``."""
-    if len(data) < SHORTEST:
-        raise CorruptCheckpoint(
-            f"a saved state has {len(data)} bytes: it is truncated, or not a state of hvd_sparse"
-        )
     return _parse(np.frombuffer(data, np.uint8), "a saved state")[0]
 
 
 def _parse(content: np.ndarray, name: str) -> list[Report]:
+    if content.size < SHORTEST:
+        raise CorruptCheckpoint(
+            f"{name!r} has {content.size} bytes: it is truncated, or not a checkpoint of "
+            "hvd_sparse; use another file"
+        )
     if content[: len(MAGIC)].tobytes() != MAGIC:
         raise CorruptCheckpoint(
             f"{name!r} is not a checkpoint of hvd_sparse, or has another version of its format; "
@@ -202,14 +191,7 @@ def _parse(content: np.ndarray, name: str) -> list[Report]:
             with_arrays(state, lambda told: _take(arrays, told))
             for state in json.loads(text)["states"]
         ]
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        OverflowError,
-        RecursionError,
-    ) as error:
+    except MALFORMED as error:
         raise CorruptCheckpoint(f"{name!r} holds no states of hvd_sparse: {error}") from error
 
 
@@ -242,10 +224,8 @@ class Gatherer:
         return [json.loads(line) for line in gathered.splitlines()]
 
     def parts(self, mine: State, told: Sequence[State]) -> Parts:
-        """Gather every array, by tensor and name.  Collective, even for arrays that a rank lacks.
-
-        ``told`` are the states of all ranks, with every array replaced by [dtype, length].
-        """
+        """Gather every array, by tensor and name, even if a rank lacks it.  Collective.  ``told``
+        are the states of all ranks, with [dtype, length] for every array."""
         for key in mine["model"]:
             sizes = {
                 rank: state["tensors"][key]["arrays"]
@@ -272,10 +252,8 @@ def gather_into_file(
     name: str,
     timeout_s: float | None,
 ) -> None:
-    """Write the states of all ranks to one file, on rank 0, array by array.  Collective.
-
-    If the file cannot be written, PeerFailure is raised on all ranks, with rank 0's error.
-    """
+    """Write the states of all ranks to one file, on rank 0, array by array; if that fails, raise
+    PeerFailure with rank 0's error on all ranks.  Collective."""
     gatherer = Gatherer(collective, name, timeout_s)
     mine = with_arrays(state, np.asarray)
     told = gatherer.tell_all(with_arrays(mine, lambda array: [array.dtype.name, array.size]))
@@ -284,15 +262,19 @@ def gather_into_file(
     failure = ""
     if collective.rank == 0:
         try:
-            _write(path, told, parts)
+            with atomic(path) as stream:
+                writer = Writer(stream)
+                for key, array_name, arrays in parts:
+                    for rank, array in arrays.items():
+                        told[rank]["tensors"][key]["arrays"][array_name] = writer.add(array)
+                writer.finish(told)
         # Any exception, because invalid paths do not only raise OSError, and the other ranks wait
         # for the reason.
         except Exception as error:
             if lost:
                 raise
-            failure = f"{path!r}: {type(error).__name__}: {error}"
-            if isinstance(error, OSError):
-                failure = str(error)
+            is_plain = isinstance(error, OSError)
+            failure = str(error) if is_plain else f"{path!r}: {type(error).__name__}: {error}"
     for _ in parts:  # take part in the other ranks' allgathers, even after an error
         pass
     failures = [words for words in gatherer.tell_all(failure) if words]
@@ -310,12 +292,3 @@ def _noting(parts: Parts, lost: list[Exception]) -> Parts:
     except Exception as error:
         lost.append(error)
         raise
-
-
-def _write(path: str | os.PathLike[str], told: Sequence[State], parts: Parts) -> None:
-    with atomic(path) as stream:
-        writer = Writer(stream)
-        for key, name, arrays in parts:
-            for rank, array in arrays.items():
-                told[rank]["tensors"][key]["arrays"][name] = writer.add(array)
-        writer.finish(told)

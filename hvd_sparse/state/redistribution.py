@@ -27,7 +27,7 @@ from hvd_sparse.configuration import LOCAL
 from hvd_sparse.errors import RankMismatch
 from hvd_sparse.state.checkpoint_file import Gatherer, with_arrays
 from hvd_sparse.state.state_check import check_form
-from hvd_sparse.untyped import Report, State
+from hvd_sparse.types import Report, State
 
 REPLICATED = frozenset({"decay", "mean", "square", "largest"})
 """Names of memories' arrays that are the same on every rank, or each rank's own estimate of the
@@ -35,21 +35,16 @@ same."""
 SHARED_FIELDS = ("version", "config", "model", "world_size", "reduction")
 """Fields of a state that are equal on all ranks of a world."""
 
+FORGOTTEN = dict.fromkeys(("threshold", "memo", "exchange_memo"))
+"""A tensor's fields that are reset when the number of ranks changes."""
+
 Point = list[Any]
 """[generation, steps by tensor]: a list, because points are exchanged as JSON."""
 
 
 def redistribute(states: Sequence[State], world_size: int) -> list[Report]:
-    """Redistribute the states of one world to a world of another size, without loss.
-
-    Parameters
-    ----------
-    states : ``Compressor.state_dict()`` of every rank, in any order
-    world_size : number of ranks of the new world
-
-    Returns
-    -------
-    A state for each rank of the new world, in rank order; unchanged if the size is the same
+    """Redistribute ``Compressor.state_dict()`` of every rank, in any order, to a world of another
+    size, without loss; return a state for each new rank, in rank order.
 
     Raises
     ------
@@ -128,18 +123,15 @@ def _weight_of(
 
 def _merge_tensor(key: str, first: State, states: Sequence[State], size: int) -> Report:
     given = [state["tensors"][key] for state in states if key in state["tensors"]]
-    arrays = {}
+    arrays, count = {}, len(states)
     for name, example in given[0]["arrays"].items():
-        count = len(states)
         weight = _weight_of(name, given[0], first["reduction"], count, count, size)
-        dtype = np.asarray(example).dtype
         total = np.zeros(len(example), np.float64)
         for tensor in given:
             total += np.asarray(tensor["arrays"][name])
-        arrays[name] = (total * weight).astype(dtype)
+        arrays[name] = (total * weight).astype(np.asarray(example).dtype)
     # Measured densities depend on the number of ranks.
-    forgotten = dict.fromkeys(("threshold", "memo", "exchange_memo", "density"))
-    return {**given[0], **forgotten, "arrays": arrays}
+    return {**given[0], **FORGOTTEN, "density": None, "arrays": arrays}
 
 
 def sum_tensors(
@@ -167,8 +159,7 @@ def sum_tensors(
                 part[:] = np.asarray(mine["tensors"][key]["arrays"][array_name])
                 part *= _weight_of(array_name, example, chosen["reduction"], *sizes)
             arrays[array_name] = collective.allreduce(part, name).wait(timeout_s).astype(dtype)
-        forgotten = dict.fromkeys(("threshold", "memo", "exchange_memo"))
-        tensors[key] = {**example, **forgotten, "arrays": arrays}
+        tensors[key] = {**example, **FORGOTTEN, "arrays": arrays}
     return tensors
 
 
@@ -208,10 +199,7 @@ class Commits:
         new = Held(self._generation, state)
         older = [held for held in self._commits if held.point != new.point]
         self._commits = [new, *older[:1]]
-        if (
-            all(held.generation == self._generation for held in self._commits)
-            and len(self._commits) > 1
-        ):
+        if older and older[0].generation == self._generation:
             # Ranks are at most one commit apart, so every rank has committed in this world, and
             # none resumes from an earlier one.
             self._base = self._loose = None
@@ -228,11 +216,10 @@ class Commits:
     def rejoin(
         self, state: State, collective: Collective, name: str, timeout_s: float | None
     ) -> Report:
-        """Return this rank's state in the new world.  Collective.
+        """Return this rank's state in the new world, from its present ``state``, which has no
+        tensors if the rank is new.  Collective.
 
-        ``state`` is this rank's present state, without tensors if the rank is new. Raises
-        RankMismatch on all ranks if one of them lacks the state from which the others resume, and
-        ExchangeTimeout if a rank does not take part in time.
+        RankMismatch, on all ranks : one of them lacks the state from which the others resume
         """
         self._is_rejoining = True
         live = Held(self._generation, with_arrays(state, np.asarray))
@@ -251,22 +238,16 @@ class Commits:
         point, chosen = told[leader]["held"][0], told[leader]["live"]
         is_holder = collective.rank in holders
         mine = next(each for each in held if each.point == point) if is_holder else None
-        if len(holders) == collective.world_size == chosen["world_size"]:  # no rank changed
+        rank, size = collective.rank, collective.world_size
+        if len(holders) == size == chosen["world_size"]:  # no rank changed
             assert mine is not None
             tensors = with_arrays(mine.state, np.asarray)["tensors"]
         else:
-            tensors = sum_tensors(
-                mine.state if mine else None, chosen, len(holders), collective, name, timeout_s
-            )
-        place = {
-            "rank": collective.rank,
-            "world_size": collective.world_size,
-            "reduction": chosen["reduction"],
-        }
-        joined = Held(
-            1 + max(each[0] for rank in told for each in rank["held"]),
-            {**live.state, **place, "tensors": tensors},
-        )
+            own = mine.state if mine else None
+            tensors = sum_tensors(own, chosen, len(holders), collective, name, timeout_s)
+        place = {"rank": rank, "world_size": size, "reduction": chosen["reduction"]}
+        generation = 1 + max(point[0] for each in told for point in each["held"])
+        joined = Held(generation, {**live.state, **place, "tensors": tensors})
         self._base, self._loose = mine, joined
         # A barrier: a rank that commits after it knows that all ranks hold the joined state.
         gatherer.tell_all("joined")

@@ -12,8 +12,8 @@ import numpy as np
 from hvd_sparse.configuration import LOCAL, Configuration
 from hvd_sparse.errors import CorruptCheckpoint, SparseError
 from hvd_sparse.memories.contract import Memory
-from hvd_sparse.types import TensorSpec
-from hvd_sparse.untyped import State
+from hvd_sparse.state.checkpoint_file import MALFORMED
+from hvd_sparse.types import State, TensorSpec
 
 FIELDS = ("config", "model", "rank", "world_size", "reduction", "tensors")
 TENSOR_FIELDS = ("steps", "threshold", "memo", "is_sparse", "arrays")
@@ -21,8 +21,6 @@ REDUCTIONS = ("sum", "average")
 STATE_VERSION = 2
 CHUNK = 1 << 20
 """Entries per chunk of a check, to bound its memory."""
-MALFORMED = (TypeError, ValueError, LookupError, AttributeError, RecursionError)
-"""Errors of Python's for options that are not a configuration."""
 ADDED = "largest"
 """An array that states of older versions lack, as they had nothing to put there."""
 
@@ -81,10 +79,11 @@ def differences_of(
     *,
     strict: bool = True,
 ) -> list[str]:
-    """Return the reasons why a state cannot be loaded; raise CorruptCheckpoint for NaN or Inf.
+    """Return the reasons why a state cannot be loaded at a ``place``, rank and world size; raise
+    CorruptCheckpoint for NaN or Inf.
 
-    ``place`` are the rank and world size, ``kept`` the entries of every tensor whose residual this
-    rank keeps; with ``strict`` the state must have the same tensors as the compressor.
+    kept : entries of every tensor whose residual this rank keeps
+    strict : the state must have the same tensors as the compressor
     """
     if not isinstance(state, Mapping) or state.get("version") != STATE_VERSION:
         version = state.get("version") if isinstance(state, Mapping) else None
@@ -145,25 +144,20 @@ def _of_lengths(
     specs: Sequence[TensorSpec],
     kept: Mapping[str, int],
 ) -> list[str]:
-    """Return a reason for each array that is missing, unknown or of another length."""
     found = []
     for spec in specs:
         if spec.key not in tensors:
             continue
         arrays = tensors[spec.key]["arrays"]
         known = lengths_of(configuration.memory, spec, kept[spec.key])
-        missing = [name for name in known if name not in arrays and name != ADDED]
-        found += [f"its {name} of {spec.key!r} is missing" for name in missing]
-        found += [
-            f"its {name} of {spec.key!r} is unknown to this memory"
-            for name in arrays
-            if name not in known
-        ]
-        found += [
-            f"its {name} of {spec.key!r} has {len(arrays[name])} entries, the tensor {numbers[0]}"
-            for name, numbers in known.items()
-            if name in arrays and len(arrays[name]) not in numbers
-        ]
+        for name in dict.fromkeys((*known, *arrays)):
+            its, length = f"its {name} of {spec.key!r}", len(arrays.get(name, ()))
+            if name not in known:
+                found.append(f"{its} is unknown to this memory")
+            elif name not in arrays:
+                found += [f"{its} is missing"] * (name != ADDED)
+            elif length not in known[name]:
+                found.append(f"{its} has {length} entries, the tensor {known[name][0]}")
     return found
 
 
@@ -175,7 +169,6 @@ def lengths_of(memory: Memory, spec: TensorSpec, kept: int) -> dict[str, tuple[i
 
 
 def _check_numbers(tensors: State, specs: Sequence[TensorSpec]) -> None:
-    """Raise CorruptCheckpoint for NaN or Inf, because every later step would fail."""
     for spec in specs:
         for name, array in tensors.get(spec.key, {"arrays": {}})["arrays"].items():
             values = np.asarray(array)

@@ -1,8 +1,9 @@
 """Runs a step's collectives, for frontends that can wait for them: numpy and PyTorch.
 
 ``compress`` starts a bucket's exchange as soon as the bucket is full.  The first ``decompress``
-of a step runs all exchanges of the step, phase by phase, in registration order: Horovod asks for
-results in hook order, which differs between ranks, and ranks would wait for each other.
+of a step runs all exchanges of the step, phase by phase, in registration order.  Horovod asks for
+results in the order of its hooks, which differs between ranks; in that order, ranks would wait for
+each other.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 
 from hvd_sparse.collectives.contract import Collective, Pending, Request
 from hvd_sparse.errors import ExchangeTimeout, PeerFailure, SparseError
-from hvd_sparse.exchanges.members import Arrival
+from hvd_sparse.exchanges.context import Arrival
 from hvd_sparse.step.records import BucketRun, Late, StepRun, TensorStep, Ticket, distinct
 from hvd_sparse.step.step import Step
 from hvd_sparse.wire.padding import Padding
@@ -96,7 +97,7 @@ class Driver:
         late: Late | None = None,
         stays: bool = False,
     ) -> tuple[np.ndarray, TensorStep]:
-        """Do ``Step.compress``, and start the bucket's exchange if the bucket is full."""
+        """Call ``Step.compress``, and start the bucket's exchange if the bucket is now full."""
         if self._rank < 0:
             self._look_around()
         wire, ticket = self.step.compress(
@@ -132,7 +133,7 @@ class Driver:
     def poison(
         self, error: Exception, key: str, dtype: np.dtype | type
     ) -> tuple[np.ndarray, Ticket]:
-        """Do ``Step.poison``."""
+        """Call ``Step.poison``, and begin a step if the ticket belongs to a new one."""
         if self._rank < 0:
             self._look_around()
         wire, ticket = self.step.poison(error, key, dtype, self._rank, self._world_size)
@@ -148,11 +149,12 @@ class Driver:
         *,
         is_dropped: bool = False,
     ) -> np.ndarray:
-        """Return the reduced gradient, flat; of a sparse step in ``TensorStep.out``.
+        """Return the reduced gradient, flat; on a sparse step in the array ``TensorStep.out``, if
+        the frontend has set one.
 
         On any error the whole step is rolled back before the error is raised.
 
-        is_dropped : no rank uses the result: the tensor's step has no effect, and the returned
+        is_dropped : no rank uses the result, so the tensor's step has no effect, and the returned
             array is empty
         """
         if ticket.run.failure is not None:
@@ -176,7 +178,7 @@ class Driver:
             raise
 
     def has_arrived(self) -> bool:
-        """Return whether no started phase has to be waited for."""
+        """Return whether the results of all started phases have arrived."""
         under_way = self._under_way.values()
         return all(each.pending.is_done() for each in under_way if each.pending is not None)
 
@@ -221,7 +223,8 @@ class Driver:
         raise error
 
     def _discard_old(self, run: StepRun) -> None:
-        """Begin a step: finish the exchanges of a failed step, whose names are needed again."""
+        """Begin a step; first finish the exchanges of a failed step, whose names are needed
+        again."""
         self._current = run
         for bucket, its_run in self._coming.copy():
             if its_run is not run:

@@ -15,7 +15,7 @@ import numpy as np
 
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.exchanges._entries import join, region_of
-from hvd_sparse.exchanges.members import Waiting
+from hvd_sparse.exchanges.context import Waiting
 from hvd_sparse.kernels.arrays import aligned_empty
 from hvd_sparse.kernels.contract import Aim, Moments
 from hvd_sparse.selectors._aim import Miss

@@ -10,12 +10,10 @@ from collections.abc import Generator, Sequence
 
 import numpy as np
 
-from hvd_sparse.collectives.contract import AllGather
-from hvd_sparse.collectives.topology import Placement
+from hvd_sparse.collectives.contract import AllGather, Placement
 from hvd_sparse.configuration import LOCAL, Configuration
 from hvd_sparse.errors import RankMismatch
-from hvd_sparse.types import TensorSpec
-from hvd_sparse.untyped import Report
+from hvd_sparse.types import Report, TensorSpec
 from hvd_sparse.version import __version__
 
 DIGEST_BYTES = 32

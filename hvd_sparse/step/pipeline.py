@@ -21,8 +21,8 @@ import numpy as np
 
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import NonFiniteGradient
+from hvd_sparse.exchanges.context import Begun, Observed, Outgoing, Waiting
 from hvd_sparse.exchanges.contract import Exchange
-from hvd_sparse.exchanges.members import Begun, Observed, Outgoing, Waiting
 from hvd_sparse.kernels.arrays import as_array
 from hvd_sparse.kernels.contract import Aim, Kernels
 from hvd_sparse.kernels.listed import ListedKernels
@@ -31,7 +31,7 @@ from hvd_sparse.selectors._aim import Cut, Miss
 from hvd_sparse.selectors.contract import Context, Found, Selector
 from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.step_parts import StepParts
-from hvd_sparse.tracing.spans import Spans
+from hvd_sparse.tracing import Spans
 from hvd_sparse.types import Memo, Selection, TensorSpec
 
 GROUP_SHARE = 8
@@ -141,8 +141,8 @@ class Pipeline:
     def _send_whole(
         self, state: TensorState, gradient: np.ndarray, world_size: int, *, dense: bool
     ) -> Outgoing:
-        """Return the whole gradient, for exchanges that sum first; on a dense step plus the
-        residual of this rank's part."""
+        """Return the whole gradient, for exchanges that sum first; on a dense step with the
+        residual added to this rank's part."""
         if not self.kernels.moments(gradient).is_finite:
             raise _not_finite(gradient, state.spec)
         # A copy, because the program may write to the gradient while Horovod sums.

@@ -11,7 +11,7 @@ import numpy as np
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import CorruptPayload, NonFiniteGradient, PeerFailure, RankMismatch
-from hvd_sparse.exchanges.members import Arrival, Part
+from hvd_sparse.exchanges.context import Arrival, Part
 from hvd_sparse.kernels.arrays import aligned_empty, is_finite
 from hvd_sparse.kernels.contract import Kernels, Moments, Surplus
 from hvd_sparse.kernels.rows import ARRIVED, FRAME, address, rows_of
@@ -104,7 +104,8 @@ class Receiver:
         else:
             most = self._sum(ticket, report.factor)
             is_summed = most is not None
-            result = self._place(ticket) if ticket.out is None else ticket.out
+            # Ticket and bucket refer to each other, and would keep the array until a collection.
+            result, ticket.out = self._place(ticket), None
         run, kept, transactions = ticket.run, state.part, self.transactions
         # Under the lock, because another tensor's thread may roll the step back.
         with transactions.lock:

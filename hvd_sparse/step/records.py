@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol, Union
 
 import numpy as np
 
-from hvd_sparse.exchanges.members import Arrival, Begun, Outgoing, Waiting
+from hvd_sparse.exchanges.context import Arrival, Begun, Outgoing, Waiting
 from hvd_sparse.kernels.contract import Moments, Taking, Zeros
 from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.step_parts import StepParts
@@ -91,7 +91,7 @@ class StepRun:
     """One step of all tensors.
 
     entered, completed : positions of the tensors that were compressed, and decompressed
-    errors : of gradients of unregistered tensors
+    errors : errors about gradients of unregistered tensors
     counted : the completed tensors
     received : numbers of the tickets whose phases are over (TensorFlow)
     is_raising : a thread is about to raise the failure (TensorFlow)
@@ -120,8 +120,9 @@ class StepRun:
 class Ticket:
     """One gradient in one step: the output of ``compress`` and input of ``decompress``.
 
-    This class itself is for gradients of unregistered tensors, which have no ``position``, and for
-    those that Horovod reduces.  ``extra`` belongs to the frontend.
+    This base class itself is used for gradients of unregistered tensors, which have no
+    ``position``, and for gradients that Horovod reduces as they are.  ``extra`` belongs to the
+    frontend.
     """
 
     position: int | None = None
@@ -144,7 +145,7 @@ class TensorStep(Ticket):
     outgoing : this rank's contribution; None after a failure, and until it is made
     late, begun, waiting : its gradient, pass or vector until the selection is made from it
     is_finite : this rank's gradient has no NaN or Inf
-    out : the result, flat
+    out : the array for the result, flat, until the result is returned
     """
 
     position: int
@@ -184,7 +185,7 @@ class TensorStep(Ticket):
 
 
 def joined(tickets: Sequence[Ticket]) -> BucketRun:
-    """Merge the tensors' own buckets to one, which their tickets then have.
+    """Merge the buckets of several tensors into one, and assign it to their tickets.
 
     Unregistered tensors contribute only their errors.
     """

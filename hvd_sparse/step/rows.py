@@ -11,7 +11,7 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from hvd_sparse.codecs.contract import Codec
-from hvd_sparse.exchanges.members import Begun, Outgoing
+from hvd_sparse.exchanges.context import Begun, Outgoing
 from hvd_sparse.kernels.contract import Aim, Kernels, Taking
 from hvd_sparse.kernels.optimizers import Direction
 from hvd_sparse.kernels.rows import PLAIN, SENT, SENT_ROW, address, rows_of

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 
 from hvd_sparse.step.records import Counted
-from hvd_sparse.untyped import Report
+from hvd_sparse.types import Report
 
 COUNTED = (
     "sparse_steps",

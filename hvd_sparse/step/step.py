@@ -18,12 +18,11 @@ from functools import partial
 
 import numpy as np
 
-from hvd_sparse.collectives.topology import Placement
+from hvd_sparse.collectives.contract import Placement
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption, NonFiniteGradient, SparseError
-from hvd_sparse.exchanges.context import ExchangeContext
+from hvd_sparse.exchanges.context import Arrival, ExchangeContext, Member, Outgoing
 from hvd_sparse.exchanges.contract import Conversation, Exchange
-from hvd_sparse.exchanges.members import Arrival, Member, Outgoing
 from hvd_sparse.kernels.contract import Kernels
 from hvd_sparse.step.buckets import check_merged
 from hvd_sparse.step.group_selection import send_merged
@@ -44,9 +43,8 @@ from hvd_sparse.step.rows import OutgoingRows
 from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.step.transactions import Transactions
 from hvd_sparse.step_parts import StepParts
-from hvd_sparse.tracing.spans import Spans
-from hvd_sparse.types import Pace, TensorSpec
-from hvd_sparse.untyped import Settings
+from hvd_sparse.tracing import Spans
+from hvd_sparse.types import Pace, Settings, TensorSpec
 from hvd_sparse.wire.carrier import CHECKSUM_MASK, carrier_layout
 from hvd_sparse.wire.checksum import crc32
 
@@ -265,7 +263,10 @@ class Step(Receiver):
         memory.step, memory.is_average = state.steps, self.reduction == "average"
         memory.density = density
         if self.settings_of is not None and self.finishes:
-            memory.tune(**self.settings_of(position))
+            settings = self.settings_of(position)
+            if settings is not state.settings:
+                memory.tune(**settings)
+                state.settings = settings
 
     def _goes_dense(self, state: TensorState, world_size: int) -> bool:
         if len(self._is_dense) >= MOST_ANSWERS:  # another density at every step

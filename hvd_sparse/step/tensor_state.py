@@ -9,14 +9,8 @@ import numpy as np
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.kernels.contract import Zeros
 from hvd_sparse.memories.contract import MemoryState
-from hvd_sparse.types import Memo, Pace, Selection, TensorSpec
+from hvd_sparse.types import Memo, Pace, Selection, Settings, TensorSpec
 
-ROOM = 8
-"""Upper bound on buffered entries, as a fraction: one entry per this many of the tensor."""
-STEP = 32
-"""Fixed cost of a buffered step, counted in entries."""
-MOST_STEPS = 256
-"""Upper bound on the number of buffered steps with few entries."""
 MANY = 512
 """Number of entries per step from which staleness is estimated from a part of the tensor."""
 BLOCK, EVERY = 64, 8
@@ -34,6 +28,7 @@ class TensorState:
     selected_in : the vector of that selection: the tensor's key, or the name of a group
     exchange_memo : of the last exchange, the same on all ranks
     pace : learning rate of the step, where densities follow it; else None
+    settings : the optimizer's, to which the memory is tuned
     departures : the last step in which each entry was sent; None until telemetry asks
     """
 
@@ -58,6 +53,7 @@ class TensorState:
         self.exchange_memo: Memo = None
         self.steps = 0
         self.pace: Pace | None = None
+        self.settings: Settings | None = None
         self._new: tuple[float | None, Memo, str] = (None, None, spec.key)
         self._new_exchange_memo: Memo = None
         self._returned: Selection | None = None
@@ -75,7 +71,8 @@ class TensorState:
 
     @property
     def start(self) -> tuple[float | None, Memo]:
-        """Threshold and memo to start from: a cold start if it was last selected in a group."""
+        """The threshold and memo to start from; both None if the tensor was last selected in a
+        group."""
         return (self.threshold, self.memo) if self.selected_in == self.spec.key else (None, None)
 
     def note(self, threshold: float | None, memo: Memo, selected_in: str) -> None:
@@ -83,7 +80,7 @@ class TensorState:
         self._new = (threshold, memo, selected_in)
 
     def note_dense(self) -> None:
-        """Record that nothing was selected: the next step starts without a threshold."""
+        """Record a dense step, after which the next selection starts without a threshold."""
         self._new = (None, self.memo, self.selected_in)
 
     def note_exchange(self, returned: Selection | None, memo: Memo) -> None:
@@ -131,8 +128,7 @@ class TensorState:
 class Departures:
     """The last step in which each entry was sent, for telemetry's staleness.
 
-    Steps are buffered, and processed when staleness is asked for or the buffer is full.  Of many
-    entries one block in ``EVERY`` is watched, because lookups at uncached places cost most.
+    Of many entries one block in ``EVERY`` is watched, because lookups at uncached places cost most.
 
     step : in which all entries count as sent at the start
     leaving : expected number of entries sent per step
@@ -142,49 +138,36 @@ class Departures:
         self._is_sampled = leaving >= MANY and numel >= BLOCK * EVERY * EVERY
         watched = (numel // (BLOCK * EVERY) + 1) * BLOCK if self._is_sampled else numel
         self._left_at = np.full(watched, step, np.int32)
-        self._buffer: list[tuple[int, np.ndarray]] = []
-        self._most = self._room = numel // ROOM + MOST_STEPS * STEP
+        self._last: tuple[int, np.ndarray, np.ndarray] | None = None
         self._mean = 1.0
 
     def note(self, step: int, indices: np.ndarray) -> None:
         """Record the entries sent at a step, later than all before; ``drop`` undoes this."""
-        if self._room < 0:
-            self._enter()
-        self._room -= indices.size + STEP
-        # Few entries are copied, because they may be a view of a whole bucket's buffer.
-        self._buffer.append((step, indices if self._is_sampled else indices.copy()))
+        places = self._places(indices)
+        self._last = step, places, self._left_at[places]
+        self._left_at[places] = step
 
     def drop(self, step: int) -> None:
         """Forget a step that is rolled back, if it is the last recorded one."""
-        if self._buffer and self._buffer[-1][0] == step:
-            self._room += self._buffer.pop()[1].size + STEP
+        if self._last is not None and self._last[0] == step:
+            _, places, before = self._last
+            self._left_at[places] = before
+            self._last = None
 
     def waited(self, indices: np.ndarray, step: int) -> int:
         """Return the sum of the staleness of entries sent at this step.
 
         If only a part is watched, its mean is used for all, or the last mean if it is empty.
         """
-        if self._buffer:
-            self._enter()
-        places = self._places(indices[self._is_watched(indices)])
+        places = self._places(indices)
         if places.size:
             left_at = int(self._left_at[places].sum(dtype=np.int64))
             self._mean = step - left_at / places.size
         return round(self._mean * indices.size)
 
-    def _enter(self) -> None:
-        numbers, lists = zip(*self._buffer)
-        indices = np.concatenate(lists)
-        steps = np.repeat(np.array(numbers, np.int32), [each.size for each in lists])
-        watched = self._is_watched(indices)
-        # An entry may be in several steps, and a plain assignment would not guarantee the latest.
-        np.maximum.at(self._left_at, self._places(indices[watched]), steps[watched])
-        self._buffer, self._room = [], self._most
-
-    def _is_watched(self, indices: np.ndarray) -> np.ndarray | slice:
-        return indices & (BLOCK * (EVERY - 1)) == 0 if self._is_sampled else slice(None)
-
-    def _places(self, watched: np.ndarray) -> np.ndarray:
+    def _places(self, indices: np.ndarray) -> np.ndarray:
+        """Return where the watched ones of these entries are recorded."""
         if self._is_sampled:
-            watched = watched // (BLOCK * EVERY) * BLOCK + watched % BLOCK
-        return watched.astype(np.intp)
+            watched = indices[indices & (BLOCK * (EVERY - 1)) == 0]
+            indices = watched // (BLOCK * EVERY) * BLOCK + watched % BLOCK
+        return indices.astype(np.intp)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
-from hvd_sparse.collectives.topology import Placement
+from hvd_sparse.collectives.contract import Placement
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.step.records import Devices, StepRun
@@ -71,9 +71,10 @@ class Transactions:
         return run, state
 
     def close(self, *, is_over: bool) -> None:
-        """Close the step; unless it ``is_over``, InvalidOption if some tensors are not completed.
+        """Close the step.  InvalidOption if some of its tensors are not completed, unless
+        ``is_over``.
 
-        is_over : no result of it is awaited, even if some are missing
+        is_over : no caller waits for a result of this step any more
         """
         with self.lock:
             waiting = self._run.entered - self._run.completed
@@ -107,9 +108,10 @@ class Transactions:
             self._uncount(run)
 
     def give_up(self, position: int) -> bool:
-        """Roll back a tensor's last step, when its next one begins, and its counters.
+        """Mark a tensor's last step, to be rolled back when its next step begins, and undo its
+        counters.
 
-        Return False if it has none, or if that is settled.
+        Return False if the tensor has no completed step that is still open.
         """
         with self.lock:
             run = self._staged_by.get(position)

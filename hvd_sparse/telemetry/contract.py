@@ -23,7 +23,7 @@ from typing import ClassVar, Union
 from hvd_sparse.checks import check_truth
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.registry import WRITERS
-from hvd_sparse.untyped import Option, Report
+from hvd_sparse.types import Option, Report
 
 Function = Callable[[Report], object]
 """A user's own writer: a function of a record."""

@@ -11,7 +11,7 @@ from typing import ClassVar
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.registry import WRITERS
 from hvd_sparse.telemetry.contract import Place, Sink, Writer
-from hvd_sparse.untyped import Report
+from hvd_sparse.types import Report
 
 
 @WRITERS.register("jsonl")

@@ -9,7 +9,7 @@ from typing import ClassVar
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.registry import WRITERS
 from hvd_sparse.telemetry.contract import Place, Sink, Writer, flat
-from hvd_sparse.untyped import Report
+from hvd_sparse.types import Report
 
 MOST_AT_ONCE = 1000
 """Metrics that MLflow takes in one call."""

@@ -11,7 +11,7 @@ from typing import ClassVar
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.registry import WRITERS
 from hvd_sparse.telemetry.contract import Place, Sink, Writer, flat
-from hvd_sparse.untyped import Report, Value
+from hvd_sparse.types import Report, Value
 
 
 @WRITERS.register("tensorboard")
@@ -34,24 +34,20 @@ class TensorBoard(Writer):
     def open(self, place: Place = Place()) -> Sink:  # noqa: B008 - frozen
         folder = str(place.path(self.path))
         # Of the two that can be there, the one that this process has loaded costs nothing more.
-        order = sorted(("torch", "tensorflow"), key=lambda name: name not in sys.modules)
-        for name in order:
-            if name == "torch" and all(map(_is_there, ("torch", "tensorboard"))):
-                return torch_board(folder)
-            if name == "tensorflow" and _is_there("tensorflow"):
-                return tensorflow_board(folder)
+        boards = {
+            ("torch", "tensorboard"): torch_board,
+            ("tensorflow",): tensorflow_board,
+        }
+        for packages in sorted(boards, key=lambda names: names[0] not in sys.modules):
+            if all(map(importlib.util.find_spec, packages)):
+                return boards[packages](folder)
         raise InvalidOption(
             "telemetry writer 'tensorboard' needs torch with tensorboard, or TensorFlow: "
             "pip install tensorboard"
         )
 
 
-def _is_there(package: str) -> bool:
-    return importlib.util.find_spec(package) is not None
-
-
 def torch_board(folder: str) -> Sink:
-    """Return a folder of events, written by torch."""
     from torch.utils.tensorboard import SummaryWriter
 
     writer: Value = SummaryWriter(folder)
@@ -68,7 +64,6 @@ def torch_board(folder: str) -> Sink:
 
 
 def tensorflow_board(folder: str) -> Sink:
-    """Return a folder of events, written by TensorFlow."""
     import tensorflow as tf
 
     writer: Value = tf.summary.create_file_writer(folder)

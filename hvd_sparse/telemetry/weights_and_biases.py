@@ -8,7 +8,7 @@ from typing import ClassVar
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.registry import WRITERS
 from hvd_sparse.telemetry.contract import Place, Sink, Writer, flat
-from hvd_sparse.untyped import Report, Value
+from hvd_sparse.types import Report, Value
 
 STEP = "hvd_sparse/step"
 

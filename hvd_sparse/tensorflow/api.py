@@ -6,12 +6,12 @@ import tensorflow as tf
 
 from hvd_sparse.frontend.compression import AutoMethod, SendNothing
 from hvd_sparse.methods import Methods
-from hvd_sparse.plan.fallback import Trial
+from hvd_sparse.plan.policy import Trial
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.tensorflow.graph import GraphFallback
 from hvd_sparse.tensorflow.optimizer import foresee, read_optimizer
 from hvd_sparse.tensorflow.variables import refuse_graphs
-from hvd_sparse.untyped import Context
+from hvd_sparse.types import Context
 
 
 class TensorflowSendNothing(SendNothing):

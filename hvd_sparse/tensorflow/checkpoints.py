@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from hvd_sparse.state.checkpoint_file import from_bytes, to_bytes
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
-from hvd_sparse.untyped import Value
+from hvd_sparse.types import Value
 
 
 class CompressorState(tf.train.experimental.PythonState):  # type: ignore[misc]
@@ -36,13 +36,8 @@ class CompressorState(tf.train.experimental.PythonState):  # type: ignore[misc]
         return to_bytes(self._compressor.state_dict())
 
     def deserialize(self, string_value: bytes) -> None:
-        """Load the compressor's state from a checkpoint's bytes.
-
-        Raises
-        ------
-        CorruptCheckpoint : it is incomplete
-        RankMismatch : it belongs to another model, configuration or rank
-        """
+        """Load a checkpoint's bytes; CorruptCheckpoint if they are incomplete, and RankMismatch if
+        they belong to another model, configuration or rank."""
         self._compressor.load_state_dict(from_bytes(string_value))
 
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
+from hvd_sparse.collectives.contract import is_elastic, rank_in
 from hvd_sparse.collectives.horovod_tensorflow import HorovodTensorflowCollective, check_name, hvd
-from hvd_sparse.collectives.topology import is_elastic, rank_in
 from hvd_sparse.compatibility import PLANNED, refuse_hiding
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.errors import InvalidOption
+from hvd_sparse.errors import InvalidOption, UnsupportedInput
 from hvd_sparse.frontend.compressor import Compressor, check_process_set
 from hvd_sparse.kernels.engines import resolve_engine
-from hvd_sparse.optimizer_memory import Rates, warn_of_rare_entries
+from hvd_sparse.optimizer_memory import Rates, judge
 from hvd_sparse.plan.measuring import GraphPlannedGroups
 from hvd_sparse.state.state_check import IncompatibleKeys
 from hvd_sparse.step.buckets import one_per_tensor
@@ -24,12 +23,11 @@ from hvd_sparse.tensorflow.follower import Follower
 from hvd_sparse.tensorflow.graph import GraphBucket, GraphFallback
 from hvd_sparse.tensorflow.graph_functions import GraphFunctions, Witness, call_numpy
 from hvd_sparse.tensorflow.optimizer import (
+    WAY_OUT,
     calling_optimizer,
-    habits_of,
     inner_of,
+    is_optimizer_of_keras_3,
     refuse_clipping,
-    refuse_horovods_wrapper,
-    refuse_momentum,
 )
 from hvd_sparse.tensorflow.variables import (
     CallSite,
@@ -40,24 +38,23 @@ from hvd_sparse.tensorflow.variables import (
     runtime_token,
     spec_of_unknown,
 )
-from hvd_sparse.types import TensorSpec
-from hvd_sparse.untyped import GradScaler, Optimizer, Params, ProcessSet, Report, State, Value
+from hvd_sparse.types import (
+    GradScaler,
+    Optimizer,
+    Params,
+    ProcessSet,
+    Report,
+    State,
+    TensorSpec,
+    Value,
+)
 
 
 class TensorflowCompressor(Compressor):
-    """A stateful compressor with Horovod's ``compress`` and ``decompress``.  Made by
-    ``Compression``.
+    """A stateful compressor with Horovod's ``compress`` and ``decompress``.
 
     ``compress`` runs when a graph is traced; the operations it builds run at every step.  All state
     is numpy, outside the graphs, so retracing, branches and ``tf.function`` do not affect it.
-
-    Parameters
-    ----------
-    params : a model, a list of variables, or a callable that returns one
-    configuration : parts and options
-    process_set : Horovod's ranks of the reduction; None for all
-    grad_scaler : the loss scaler: a Keras ``LossScaleOptimizer``, or a callable
-    policy : chooses each step's way; None to compress at every step
     """
 
     functions: GraphFunctions
@@ -81,7 +78,12 @@ class TensorflowCompressor(Compressor):
             configuration.rule, "only hvd_sparse.torch and hvd_sparse.ddp measure it in a run"
         )
         check_name(configuration.name)
-        self._loss_scale, self._is_scaled = scale_of(grad_scaler), grad_scaler is not None
+        self._scaler, self._is_scaled = grad_scaler, grad_scaler is not None
+        if self._is_scaled and not (is_scaler(grad_scaler) or callable(grad_scaler)):
+            raise InvalidOption(
+                f"grad_scaler is {grad_scaler!r}: give the Keras LossScaleOptimizer that scales "
+                "the loss, or a callable that returns the scale"
+            )
         self._source = VariableSource(params)
         self._kernels = resolve_engine(configuration.engine)
         self.process_set = hvd.global_process_set if process_set is None else process_set
@@ -94,9 +96,10 @@ class TensorflowCompressor(Compressor):
         self._has_shaken_hands = False
 
     def __hash__(self) -> int:
-        """Refuse Horovod's wrapper of a Keras 3 optimizer: it would average nothing, and it only
-        ever hashes a compressor."""
-        refuse_horovods_wrapper(calling_optimizer())
+        """Refuse Horovod's wrapper of a Keras 3 optimizer, which only ever hashes a compressor."""
+        caller = calling_optimizer()
+        if is_optimizer_of_keras_3(caller) and type(caller).__module__ == "horovod._keras":
+            raise UnsupportedInput(f"{type(caller).__name__} is an optimizer of Keras 3. {WAY_OUT}")
         return object.__hash__(self)
 
     # -- the variables ----------------------------------------------------------------------------
@@ -186,8 +189,8 @@ class TensorflowCompressor(Compressor):
     def load_state_dict(self, state: State, strict: bool = True) -> IncompatibleKeys:
         self.resolve()
         found = super().load_state_dict(state, strict)
-        if self._follower is not None and self._follower.slots is not None:
-            self._follower.slots.forget()
+        if self._follower is not None:
+            self._follower.forget()
         return found
 
     def rejoin(self) -> None:
@@ -221,10 +224,12 @@ class TensorflowCompressor(Compressor):
         if self.configuration.memory.finishes:
             parameter = tf.reshape(tf.cast(tf.convert_to_tensor(variable), wire_dtype), [-1])
         if not self._is_sparse(spec):
-            self.functions.note_dense(spec)
+            self.functions.dense_bytes[spec.key] = spec.numel * spec.accumulator.itemsize
+            is_raising = self.configuration.on_nonfinite == "raise"
+            needs_python = self.configuration.memory.finishes or self._is_scaled or is_raising
 
             def finish_dense(reduced: tf.Tensor) -> tf.Tensor:
-                if self._finishes_dense():
+                if needs_python:
                     function = self.functions.finish_dense
                     inputs = [token, scale, tf.reshape(reduced, [-1]), parameter]
                     flat = call_numpy(function, inputs, reduced.dtype, name="hvd_sparse_finish")
@@ -232,7 +237,7 @@ class TensorflowCompressor(Compressor):
                 return tf.cast(reduced, tensor.dtype)
 
             return wide, finish_dense
-        self.functions.note_sparse(spec)
+        self.functions.traced.add(spec.key)
         bucket = self._bucket_of(site, wire_dtype)
         wire, number = bucket.send(spec, flat, token, scale)
 
@@ -253,23 +258,29 @@ class TensorflowCompressor(Compressor):
             self._follower.met.add(position)
         return self.step.specs[position], variable
 
+    def _loss_scale(self) -> tf.Tensor:
+        """Build a step's loss scale: the graph reads the variable of a Keras ``LossScaleOptimizer``
+        (in Keras 3 from the first step on), and calls a callable at every step."""
+        scaler = self._scaler
+        if scaler is None:
+            return tf.constant(1.0, tf.float32)
+        if is_scaler(scaler):
+            name = "loss_scale"
+            if not hasattr(scaler, name):  # of Keras 3
+                name = "dynamic_scale" if scaler.built else "initial_scale"
+            return tf.cast(tf.convert_to_tensor(getattr(scaler, name)), tf.float32)
+        scale = call_numpy(lambda: np.float32(scaler()), [], tf.float32, name="hvd_sparse_scale")
+        scale.set_shape([])
+        return scale
+
     def _bucket_of(self, site: CallSite, dtype: tf.DType) -> GraphBucket:
         """Return the bucket of Horovod's group, or a new one."""
-        together, bucket = self._filling
-        branches = None
-        if isinstance(self._policy, GraphFallback):
-            branches = self._policy.branches(self, site)
-        if bucket is None or site.together is None or site.together is not together:
-            is_group = site.together is not None
-            bucket = GraphBucket(self, dtype, branches, is_group=is_group)
-            self._filling = (site.together, bucket) if is_group else (None, None)
+        policy, (together, bucket) = self._policy, self._filling
+        branches = policy.branches(self, site) if isinstance(policy, GraphFallback) else None
+        if bucket is None or site.together is not together:
+            bucket = GraphBucket(self, dtype, branches, is_group=site.together is not None)
+        self._filling = (None, None) if site.together is None else (site.together, bucket)
         return bucket
-
-    def _finishes_dense(self) -> bool:
-        """Return whether dense tensors need a call of Python at every step."""
-        configuration = self.configuration
-        is_raising = configuration.on_nonfinite == "raise"
-        return configuration.memory.finishes or self._is_scaled or is_raising
 
     @tf.autograph.experimental.do_not_convert
     def decompress(self, tensor: tf.Tensor, ctx: Value) -> tf.Tensor:
@@ -279,11 +290,8 @@ class TensorflowCompressor(Compressor):
     # -- the optimizer ----------------------------------------------------------------------------
 
     def take_over(self, optimizer: Optimizer) -> None:
-        """Do an optimizer's work from now on; the optimizer applies the result.  ``Compression``
-        calls it once.
-
-        In a world of one rank Horovod calls no compressor, so the optimizer stays unchanged.
-        """
+        """Do an optimizer's work from now on, where Horovod calls the compressor; the optimizer
+        applies the result."""
         if self._is_called():
             self._follower = Follower(optimizer, self.configuration.memory)
 
@@ -293,19 +301,16 @@ class TensorflowCompressor(Compressor):
             self._follower.rates = rates
 
     def _averaged(self, position: int) -> int:
-        """Return over how many ranks the optimizer's gradients of a tensor are averaged; the
-        memory's are this rank's own."""
+        """Return the number of ranks over which the optimizer's gradients are averaged."""
         return self._size_of_world() if self._is_sparse(self.step.specs[position]) else 1
 
     def scale_by(self, optimizer: Optimizer) -> None:
         """Take the loss scale from a Keras 3 ``LossScaleOptimizer``, unless a scaler was given.
-
-        None : gradients are unscaled before they come, whatever scaler was given
-        """
+        None: gradients come unscaled."""
         if optimizer is None:
-            self._loss_scale = scale_of(None)
+            self._scaler = None
         elif not self._is_scaled:
-            self._loss_scale, self._is_scaled = scale_of(optimizer), True
+            self._scaler, self._is_scaled = optimizer, True
 
     def _is_called(self) -> bool:
         """Return whether Horovod will run the compressor's operations; it traces them anyway."""
@@ -317,13 +322,13 @@ class TensorflowCompressor(Compressor):
             return
         if self._follower is not None:
             self._follower.meet(caller)
-        elif self.configuration.memory.counts_votes:
-            return  # votes know no size, so that momentum behind them is the optimizer's own affair
-        elif self.configuration.memory.finishes:
-            refuse_momentum(caller)
-            refuse_clipping(inner_of(caller), self.configuration.memory)
-        elif not self.is_forewarned and (what := habits_of(caller)) is not None:
-            warn_of_rare_entries(self.configuration, what)
+            return
+        optimizer, memory = inner_of(caller), self.configuration.memory
+        with tf.init_scope():  # the settings hold values, which do not exist inside a graph
+            settings = optimizer.get_config()
+        judge(self.configuration, [settings], is_forewarned=self.is_forewarned)
+        if memory.finishes and not memory.counts_votes:
+            refuse_clipping(optimizer, memory)
 
     def _shake_hands(self, site: CallSite) -> None:
         caller = calling_optimizer()
@@ -342,36 +347,6 @@ class TensorflowCompressor(Compressor):
         self._has_shaken_hands = True
 
 
-def scale_of(grad_scaler: GradScaler) -> Callable[[], tf.Tensor]:
-    """Return a function that builds a step's loss scale while a graph is traced; None gives 1.
-
-    The scale of a Keras ``LossScaleOptimizer`` is a variable, which the graph reads (in Keras 3
-    from the first step on); a callable is called at every step.
-    """
-
-    def of_variable() -> tf.Tensor:
-        if hasattr(grad_scaler, "loss_scale"):
-            scale = grad_scaler.loss_scale
-        else:  # of Keras 3
-            is_built = grad_scaler.built
-            scale = grad_scaler.dynamic_scale if is_built else grad_scaler.initial_scale
-        return tf.cast(tf.convert_to_tensor(scale), tf.float32)
-
-    def of_call() -> tf.Tensor:
-        def call() -> np.float32:
-            return np.float32(grad_scaler())
-
-        scale = call_numpy(call, [], tf.float32, name="hvd_sparse_scale")
-        scale.set_shape([])
-        return scale
-
-    if grad_scaler is None:
-        return lambda: tf.constant(1.0, tf.float32)
-    if hasattr(grad_scaler, "loss_scale") or hasattr(grad_scaler, "dynamic_growth_steps"):
-        return of_variable
-    if callable(grad_scaler):
-        return of_call
-    raise InvalidOption(
-        f"grad_scaler is {grad_scaler!r}: give the Keras LossScaleOptimizer that scales the loss, "
-        "or a callable that returns the scale"
-    )
+def is_scaler(thing: GradScaler) -> bool:
+    """Return whether it is a Keras ``LossScaleOptimizer``."""
+    return hasattr(thing, "loss_scale") or hasattr(thing, "dynamic_growth_steps")

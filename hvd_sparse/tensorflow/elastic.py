@@ -18,7 +18,7 @@ from horovod.tensorflow import elastic
 from hvd_sparse.errors import UnsupportedInput
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.tensorflow.optimizer import is_optimizer_of_keras_3
-from hvd_sparse.untyped import Optimizer, Value
+from hvd_sparse.types import Optimizer, Value
 
 
 class WithCompressor:
@@ -29,30 +29,24 @@ class WithCompressor:
         super().__init__(*arguments, **options)
 
     def _save_model(self) -> None:
-        """Commit, as Horovod does with the variables: also when it has synchronized them."""
         self.compressor.commit()
         super()._save_model()  # type: ignore[misc]
 
     def _load_model(self) -> None:
-        """Take the last commit back, as Horovod does with the variables."""
         self.compressor.go_back()
         super()._load_model()  # type: ignore[misc]
 
     def sync(self) -> None:
-        """Synchronise with the ranks of the new world.  Collective.
-
-        A worker may die meanwhile; its error is converted, because Horovod only recognises
-        TensorFlow's error inside the training.
-        """
+        """Synchronise with the ranks of the new world.  Collective."""
         try:
             self.compressor.rejoin()
             super().sync()  # type: ignore[misc]
+        # A worker died meanwhile: Horovod recognises TensorFlow's error only in the training.
         except tf.errors.UnknownError as error:
             raise HorovodInternalError(error) from error
 
     def check_host_updates(self) -> None:
-        """Also synchronise if workers only left, which Horovod would skip, because residuals must
-        be redistributed."""
+        """Also synchronise if workers only left: residuals must be redistributed."""
         try:
             super().check_host_updates()  # type: ignore[misc]
         except HostsUpdatedInterrupt as interrupt:

@@ -1,8 +1,7 @@
 """Handed-over Keras optimizers: the compressor's memory does their work, and they apply the result.
 
-The optimizer's variables for moments are idle meanwhile.  They are filled from the memory where a
-program asks for them, above all to save them, so that plain Keras can go on from there.  Values
-that a program writes into them, the memory takes over in the next step.
+Their variables for moments are filled from the memory when a program asks for them, for example to
+save them.  Values that a program writes into them are the memory's from the next step on.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from hvd_sparse.tensorflow.optimizer import (
     with_options_of,
 )
 from hvd_sparse.tensorflow.variables import VariableIndex, value_of
-from hvd_sparse.untyped import Optimizer, Settings, Value
+from hvd_sparse.types import Optimizer, Settings, Value
 from hvd_sparse.wire.checksum import crc32
 
 logger = logging.getLogger("hvd_sparse")
@@ -47,10 +46,8 @@ LISTS = {
 }
 """Attributes of Keras's optimizers that hold moments, by the names of memories' arrays."""
 OVERWRITTEN = 1e-30
-"""Momentum for a step without any in Keras 2, whose velocity is the gradient then.  Memories, as
-torch and Keras 3, leave the velocity as it is at a momentum of 0."""
-
-# -- classes that an optimizer gets ---------------------------------------------------------------
+"""Momentum for a step without any in Keras 2, whose velocity is the gradient then; memories, torch
+and Keras 3 leave the velocity as it is."""
 
 
 class Showing:
@@ -109,20 +106,18 @@ class ApplyingLegacy(Applying):
         return variable.assign_sub(rate * gradient, read_value=False)
 
 
-# -- settings and moments -------------------------------------------------------------------------
-
-
 class Follower:
-    """Source of the settings that the memory needs: above all the learning rate of the step.
+    """Gives the memory the optimizer's settings, and copies moments between the two.
 
-    ``met`` holds positions of the variables whose gradients come through the compressor.
+    met : positions of the variables whose gradients come through the compressor
+    rates : reference rates, if densities follow the learning rate
     """
 
+    _step: Step | None = None
+    _index: VariableIndex
     _paths: Sequence[str]
-    index: VariableIndex | None = None
-    slots: Slots | None = None
+    _averaged: Callable[[int], int]
     rates: Rates | None = None
-    """Reference rates, if densities follow the learning rate."""
 
     def __init__(self, optimizer: Optimizer, memory: Value) -> None:
         self._optimizer = optimizer = inner_of(optimizer)
@@ -133,8 +128,14 @@ class Follower:
         self._is_nadam = update_of(optimizer) in updates_of("Nadam")
         self._keeps_momentum = is_optimizer_of_keras_3(optimizer)
         self._last_rate = 0.0
-        self._settings: Settings = {name: getattr(memory, name) for name in self._names}
-        self._settings["rate"] = 0.0
+        self._settings: Settings = {"rate": 0.0}
+        self._lock = threading.Lock()
+        self._to_look: set[int] = set()
+        self._written: dict[tuple[int, str], int] = {}
+        self._filled_at: dict[int, int] = {}
+        self._offsets: dict[int, int] = {}
+        self._steps: int | None = None
+        self._stride = 1
         if not self._keeps_momentum:
             base = getattr(optimizer, "hvd_sparse_base", type(optimizer))
             members = {"hvd_sparse_base": base, "__module__": base.__module__}
@@ -153,10 +154,11 @@ class Follower:
         paths: Sequence[str],
         averaged: Callable[[int], int],
     ) -> None:
-        """Serve a compressor's step, now that its variables and their Keras paths are known."""
-        self.index, self._paths = index, paths
-        self.slots = Slots(step, index, averaged)
-        step.settings_of = lambda at: self._settings_of(step.specs[at].shape, at)
+        """Serve a compressor's step.  ``averaged`` returns the number of ranks over which the
+        optimizer's gradients of a tensor are averaged, and the memory's are not."""
+        self._step, self._index, self._paths, self._averaged = step, index, paths, averaged
+        self._to_look = set(range(len(index.variables)))
+        step.settings_of = self._settings_of
         if (rates := self.rates) is not None:
             step.pace_of = lambda at: rates.pace(self.rate, 0, step.transactions.staged(at).steps)
 
@@ -179,14 +181,8 @@ class Follower:
                 )
         self._optimizer = caller
 
-    def show(self, optimizer: Optimizer) -> None:
-        """Fill the optimizer's variables; nothing while a graph is traced."""
-        if self.slots is not None and tf.executing_eagerly():
-            self.slots.fill(optimizer, self._last_rate)
-
     def check(self, gradient: Value, variable: Value) -> None:
-        """Refuse to apply a gradient that came through no compressor, and so lacks the memory's
-        momentum."""
+        """Refuse to apply a gradient that came through no compressor: it lacks the momentum."""
         self._is_eager, self._traced = tf.executing_eagerly(), self._constants()
         if gradient is None:
             return
@@ -197,8 +193,7 @@ class Follower:
                 f"{name}'s work for dense ones: give sparse_as_dense=True to "
                 "the DistributedOptimizer or DistributedGradientTape, or leave out optimizer="
             )
-        position = None if self.index is None else self.index.lookup(value_of(variable))
-        if position not in self.met:
+        if self._step is None or self._index.lookup(value_of(variable)) not in self.met:
             raise InvalidOption(
                 f"the gradient of {variable.name!r} came through no compressor, and the {name}'s "
                 "work was handed over to one: give the compressor to the DistributedOptimizer or "
@@ -207,11 +202,10 @@ class Follower:
             )
 
     def beside(self, scale: tf.Tensor) -> tf.Tensor:
-        """Return the loss scale, followed by this step's learning rate and the memory's
-        hyper-parameters.
+        """Return the loss scale, the step's learning rate and the memory's hyper-parameters.
 
-        All are read in the graph, because a function called by the graph could see the step counter
-        before or after the optimizer advances it, and not alike on all ranks.
+        The graph reads them: a function that it calls may see the step counter before or after the
+        optimizer advances it, which differs between ranks.
         """
         optimizer = self._optimizer
         rate = self._rate()  # first: the legacy optimizers make their variables for it
@@ -222,7 +216,7 @@ class Follower:
 
     def _rate(self) -> Value:
         optimizer = self._optimizer
-        if is_optimizer_of_keras_3(optimizer):
+        if self._keeps_momentum:  # of Keras 3
             return optimizer.learning_rate
         with tf.init_scope():
             counter = optimizer.iterations  # made now, if it is not there yet
@@ -250,8 +244,13 @@ class Follower:
         if "epsilon" in told:
             self._settings["is_epsilon_hat"] = bool(is_hat)
         self._last_rate = rate or self._last_rate
-        if self.slots is not None:
-            self.slots.begin(int(steps))
+        with self._lock:
+            if steps != self._steps:
+                # Another stride than before: the program has written to the variables.
+                stride = 1 if self._steps is None else int(steps) - self._steps
+                if stride != self._stride:
+                    self._to_look.update(range(len(self._index.variables)))
+                self._steps, self._stride = int(steps), stride
         return float(scale)
 
     @property
@@ -259,21 +258,82 @@ class Follower:
         return float(self._settings["rate"])
 
     def factors(self) -> tuple[float, float]:
-        """Return by how much the optimizer multiplies results and values to update a variable."""
+        """Return the optimizer's factors of results and of values in an update."""
         return self.rate, self.rate * float(getattr(self._optimizer, "weight_decay", None) or 0.0)
 
-    def _settings_of(self, shape: tuple[int, ...], position: int) -> Settings:
+    def _settings_of(self, position: int) -> Settings:
         """Return this step's settings for a variable, as the memory's ``tune`` takes them."""
+        assert self._step is not None
         optimizer, told = self._optimizer, dict(self._settings)
         if type(self._memory) in OF_MUON:
+            shape = self._step.specs[position].shape
             return _settings_of_muon(optimizer, told, shape, self._paths[position])
         if self._is_nadam:
             told["momentum_decay"] = 1.0
         if getattr(optimizer, "amsgrad", False):
             told["amsgrad"] = True
-        assert self.slots is not None
-        told["moments"] = self.slots.given(optimizer, position, self.rate)
+        told["moments"] = self._given(self._step, position)
         return {**told, "weight_decay": self._memory.weight_decay}
+
+    def _given(self, step: Step, position: int) -> Moments | None:
+        """Return moments that a program has written into the optimizer; None if there are none."""
+        state, told, rate = step.transactions.staged(position), self._steps or 0, self.rate
+        if position not in self._to_look:
+            if self._stride != 1:
+                _count(state, told)
+            return None
+        slots = _slots_of(self._optimizer, self._index.variables[position])
+        if not rate and "momentum" in slots:
+            return None  # Keras's momentum has the rate in it, and waits for one
+        self._to_look.discard(position)
+        is_first = position not in self._offsets
+        own = state.steps - self._offsets.setdefault(position, state.steps - told)
+        if not slots or (is_first and state.steps):
+            return None  # a state that the compressor was given has the moments of every rank
+        arrays, is_ours = {}, True
+        for name, slot in slots.items():
+            array = np.asarray(value_of(slot)).reshape(-1)
+            written = self._written.get((position, name), _sum_of(np.zeros_like(array)))
+            self._written[position, name] = _sum_of(array)
+            is_ours &= written == self._written[position, name]
+            arrays[name] = array.astype(step.specs[position].accumulator)
+        if is_first:
+            is_known = is_ours and not told
+        else:  # this rank's compressor wrote it, or rank 0's, and it was broadcast
+            is_known = is_ours or (told == own and any(each.any() for each in arrays.values()))
+        if is_known:
+            if told != own:
+                _count(state, told)
+            return None
+        if "momentum" in arrays:
+            arrays["momentum"] /= -rate
+        self._offsets[position] = state.steps - told
+        return Moments(arrays, told, self._averaged(position))
+
+    def forget(self) -> None:
+        """Fill all variables again when asked, because the memories' states were replaced."""
+        self._filled_at.clear()
+
+    def show(self, optimizer: Optimizer) -> None:
+        """Copy this rank's moments into the optimizer's variables, except into a graph."""
+        if self._step is None or not tf.executing_eagerly():
+            return
+        with self._lock:
+            for position, variable in enumerate(self._index.variables):
+                slots = _slots_of(optimizer, variable)
+                state = self._step.transactions.peek(position, is_open=False) if slots else None
+                if state is None or not isinstance(state.memory, DirectionState):
+                    continue
+                if position in self._to_look or self._filled_at.get(position) == state.steps:
+                    continue
+                moments = state.memory.moments(state.steps, self._averaged(position)).arrays
+                for name in slots.keys() & moments.keys():
+                    slot, told = value_of(slots[name]), moments[name]
+                    told = told * -self._last_rate if name == "momentum" else told
+                    slot.assign(tf.cast(tf.reshape(told, slot.shape), slot.dtype))
+                    self._written[position, name] = _sum_of(np.asarray(slot))
+                self._filled_at[position] = state.steps
+            self._to_look.update(range(len(self._index.variables)))
 
 
 def _settings_of_muon(
@@ -314,103 +374,9 @@ def _warn_of_moments(optimizer: Optimizer, loss: str) -> None:
         )
 
 
-class Slots:
-    """Copies moments between a memory and an optimizer's variables.
-
-    ``averaged`` returns over how many ranks the optimizer's gradients of a tensor are averaged, and
-    the memory's are not.
-    """
-
-    def __init__(self, step: Step, index: VariableIndex, averaged: Callable[[int], int]) -> None:
-        self._step, self._index, self._averaged = step, index, averaged
-        self._lock = threading.Lock()
-        self._all = range(len(index.variables))
-        self._to_look = set(self._all)
-        self._written: dict[tuple[int, str], int] = {}
-        self._filled_at: dict[int, int] = {}
-        self._offsets: dict[int, int] = {}
-        self._steps: int | None = None
-        self._stride = 1
-
-    def begin(self, steps: int) -> None:
-        """Note the optimizer's count of steps, which differs from the steps taken if a program has
-        written to the variables."""
-        with self._lock:
-            if steps == self._steps:
-                return
-            stride = 1 if self._steps is None else steps - self._steps
-            if stride != self._stride:
-                self._to_look.update(self._all)
-            self._steps, self._stride = steps, stride
-
-    def given(self, optimizer: Optimizer, position: int, rate: float) -> Moments | None:
-        """Return moments that a program has written into the optimizer; None if there are none."""
-        state, told = self._step.transactions.staged(position), self._steps or 0
-        if position not in self._to_look:
-            if self._stride != 1:
-                _count(state, told)
-            return None
-        slots = _slots_of(optimizer, self._index.variables[position])
-        if not rate and "momentum" in slots:
-            return None  # Keras's momentum has the rate in it, and waits for one
-        self._to_look.discard(position)
-        is_first = position not in self._offsets
-        own = state.steps - self._offsets.setdefault(position, state.steps - told)
-        if not slots or (is_first and state.steps):
-            return None  # a state that the compressor was given has the moments of every rank
-        arrays, is_ours = {}, True
-        for name, slot in slots.items():
-            array = np.asarray(value_of(slot)).reshape(-1)
-            written = self._written.get((position, name), _sum_of(np.zeros_like(array)))
-            self._written[position, name] = _sum_of(array)
-            is_ours &= written == self._written[position, name]
-            arrays[name] = array.astype(self._step.specs[position].accumulator)
-        if is_first:
-            is_known = is_ours and not told
-        else:  # this rank's compressor wrote it, or rank 0's, and it was broadcast
-            is_known = is_ours or (told == own and any(each.any() for each in arrays.values()))
-        if is_known:
-            if told != own:
-                _count(state, told)
-            return None
-        if "momentum" in arrays:
-            arrays["momentum"] /= -rate
-        self._offsets[position] = state.steps - told
-        return Moments(arrays, told, self._averaged(position))
-
-    def forget(self) -> None:
-        """Fill all variables again when asked, because the memories' states were replaced."""
-        self._filled_at.clear()
-
-    def fill(self, optimizer: Optimizer, rate: float) -> None:
-        """Copy this rank's moments into the optimizer's variables; the next step reads them back.
-        ``rate`` is the learning rate of the last step."""
-        with self._lock:
-            for position, variable in enumerate(self._index.variables):
-                slots = _slots_of(optimizer, variable)
-                state = self._step.transactions.peek(position, is_open=False) if slots else None
-                if state is None or not isinstance(state.memory, DirectionState):
-                    continue
-                if position in self._to_look or self._filled_at.get(position) == state.steps:
-                    continue
-                moments = state.memory.moments(state.steps, self._averaged(position))
-                for name, slot in slots.items():
-                    told = moments.arrays.get(name)
-                    if told is None:
-                        continue
-                    slot = value_of(slot)
-                    told = told * -rate if name == "momentum" else told
-                    slot.assign(tf.cast(tf.reshape(told, slot.shape), slot.dtype))
-                    self._written[position, name] = _sum_of(np.asarray(slot))
-                self._filled_at[position] = state.steps
-            self._to_look.update(self._all)
-
-
 def _slots_of(optimizer: Optimizer, variable: Value) -> dict[str, Value]:
-    """Return an optimizer's moments of a variable, by the names of memories' arrays.
-
-    There are none before it is built, and none of a Muon, whose ranks have different momenta.
-    """
+    """Return an optimizer's moments of a variable, by the names of memories' arrays; none before it
+    is built, and none of a Muon, whose ranks have different momenta."""
     if hasattr(optimizer, "adam_lr_ratio"):  # Muon
         return {}
     if hasattr(optimizer, "_slots"):  # of the legacy optimizers

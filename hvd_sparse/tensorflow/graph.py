@@ -1,11 +1,12 @@
-"""What a graph is built of: the messages of Horovod's groups, and the branches of
-``Compression.auto``, whose policy chooses one in each step."""
+"""The parts of a graph: messages, and the branches of ``Compression.auto``."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -13,7 +14,7 @@ import tensorflow as tf
 from hvd_sparse.collectives.horovod_tensorflow import GRAPH_PHASES, graph_reduce
 from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.errors import InvalidOption, UnsupportedInput
-from hvd_sparse.plan.fallback import Fallback, Trial
+from hvd_sparse.plan.policy import Fallback, Owner, Trial
 from hvd_sparse.step.buckets import check_merged
 from hvd_sparse.tensorflow.graph_functions import (
     DENSE,
@@ -21,73 +22,70 @@ from hvd_sparse.tensorflow.graph_functions import (
     FP16,
     HOST,
     SPARSE,
-    GraphOwner,
+    GraphFunctions,
     call_numpy,
 )
 from hvd_sparse.tensorflow.variables import CallSite, runtime_token
-from hvd_sparse.types import TensorSpec
-from hvd_sparse.untyped import Value
+from hvd_sparse.types import ProcessSet, TensorSpec, Value
 
 WAYS = {"sparse": SPARSE, "dense": DENSE, "fp16": FP16}
 DENSE_STEP = "the gradients of a step, which Horovod averages"
-Build = Callable[[], Value]
-"""Builds operations of the graph, and returns their results."""
 
 
+class GraphOwner(Owner, Protocol):
+    """The part of a TensorFlow compressor that its graphs use."""
+
+    process_set: ProcessSet
+    functions: GraphFunctions
+
+
+@dataclass(frozen=True, eq=False)
 class Branches:
-    """The ways of a step in a graph (sparse, dense, fp16), of which all ranks take ``way``.
+    """The branches of a step.  All ranks take the branch ``way``, and submit only its collectives.
+    If ``is_timed``, ``note_end`` is called when a result has arrived."""
 
-    Collectives of the other branches are not submitted.  If ``is_timed``, ``note_end`` is called
-    when a result has arrived.
-    """
-
-    def __init__(
-        self,
-        owner: GraphOwner,
-        site: CallSite,
-        way: tf.Tensor,
-        is_timed: tf.Tensor,
-        note_end: Callable[[np.ndarray], np.int32],
-    ) -> None:
-        self._owner, self._site, self._note_end = owner, site, note_end
-        self.way, self._is_timed = way, is_timed
-        self.is_sparse, self._is_half = way <= EVERYTHING, tf.equal(way, FP16)
+    owner: GraphOwner
+    site: CallSite
+    way: tf.Tensor
+    is_sparse: tf.Tensor
+    is_half: tf.Tensor
+    is_timed: tf.Tensor
+    note_end: Callable[[np.ndarray], np.int32]
 
     def aside(self, flat: tf.Tensor, moved: Sequence[tf.DType]) -> list[tf.Tensor]:
         """Return a dense way's array to reduce, with stand-ins for a tensor's number and data."""
         # A float16 gradient has an allreduce of its own, and one entry stands for it here, because
         # Horovod's operation has a single dtype.
-        wire = tf.cond(self._is_half, lambda: tf.ones([1], flat.dtype), lambda: flat)
+        wire = tf.cond(self.is_half, lambda: tf.ones([1], flat.dtype), lambda: flat)
         return [wire, tf.constant(-1, tf.int64), *(tf.zeros([0], dtype) for dtype in moved)]
 
     def dense(self, flat: tf.Tensor, reduced: tf.Tensor) -> tf.Tensor:
         """Return a dense way's result; ``reduced`` is Horovod's reduction of the array."""
 
         def half() -> tf.Tensor:
-            owner, site, array = self._owner, self._site, tf.cast(flat, tf.float16)
-            name = f"hvd_sparse.{owner.name}.fp16"
-            summed = graph_reduce(array, site.op, site.scales, name, owner.process_set)
+            site, array = self.site, tf.cast(flat, tf.float16)
+            name = f"hvd_sparse.{self.owner.name}.fp16"
+            summed = graph_reduce(array, site.op, site.scales, name, self.owner.process_set)
             return tf.cast(summed, flat.dtype)
 
-        return tf.cond(self._is_half, half, lambda: reduced)
+        return tf.cond(self.is_half, half, lambda: reduced)
 
     def timed(self, result: tf.Tensor) -> tf.Tensor:
         """Return a result of any way, so that the measurement delays all alike."""
 
         def noted() -> tf.Tensor:
-            end = call_numpy(self._note_end, [result[:1]], tf.int32, name="hvd_sparse_end")
+            end = call_numpy(self.note_end, [result[:1]], tf.int32, name="hvd_sparse_end")
             with tf.control_dependencies([end]):
                 return tf.identity(result)
 
-        return tf.cond(self._is_timed, noted, lambda: result)
+        return tf.cond(self.is_timed, noted, lambda: result)
 
 
 class GraphBucket:
     """The tensors of one message, while a graph is traced.
 
-    Horovod hands over all tensors of a group before it requests the first result, in the same
-    graph.  So a group's message is built when the first result is requested, and the message of a
-    single tensor at once.  Without ``branches`` every step is sparse.
+    A single tensor's message is built at once.  A group's message is built when Horovod requests
+    the first result, because by then it has handed over all tensors of the group.
     """
 
     def __init__(
@@ -104,16 +102,12 @@ class GraphBucket:
     def send(
         self, spec: TensorSpec, flat: tf.Tensor, token: tf.Tensor, scale: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Add a tensor, and return the array that Horovod is to reduce for it, and its number.
-
-        InvalidOption if ``select_over`` is "group" and this cannot be one.
-        """
+        """Add a tensor, and return the array that Horovod reduces for it, and its number."""
         self._join(spec)
-        functions = self._owner.functions
-        function: Callable[..., Value] = functions.take
-        moved: list[tf.DType] = []
-        if not self._is_group:
-            function, moved = functions.send, self._moved(0)
+        function: Callable[..., Value] = self._owner.functions.send
+        moved = self._moved(0)
+        if self._is_group:
+            function, moved = partial(function, is_joined=True), []
         inputs = [flat, token, scale]
         if self._branches is not None:
             inputs.append(self._branches.way)
@@ -148,8 +142,7 @@ class GraphBucket:
         """Return the reduced gradient of a tensor, flat; no further tensor can join."""
         if self._gathered is None:
             self._gathered = self._exchange()
-        # One function takes both, so that neither the carrier's verdict nor the messages can be
-        # overlooked: a control dependency between them does not hold inside Horovod's branches.
+        # One function takes both: a control dependency does not hold inside Horovod's branches.
         inputs = [number, reduced, self._gathered, parameter]
 
         def build() -> tf.Tensor:
@@ -159,9 +152,10 @@ class GraphBucket:
         result = self._if_sparse(build, lambda ways: ways.dense(flat, reduced))
         return result if self._branches is None else self._branches.timed(result)
 
-    def _if_sparse(self, build: Build, otherwise: Callable[[Branches], Value]) -> Value:
-        branches = self._branches
-        if branches is None:
+    def _if_sparse(
+        self, build: Callable[[], Value], otherwise: Callable[[Branches], Value]
+    ) -> Value:
+        if (branches := self._branches) is None:
             return build()
         return tf.cond(branches.is_sparse, build, lambda: otherwise(branches))
 
@@ -197,33 +191,26 @@ class GraphBucket:
 class GraphFallback(Fallback):
     """Policy that follows a trial's verdict by a branch of the graph.
 
-    One function per step chooses the branch for all gradients of one call of Horovod.  On a dense
-    way Horovod reduces them without a carrier and without a call of Python; the step before it
-    sends all residuals along.
+    One function per step chooses the branch for all gradients of one call of Horovod.  Horovod
+    reduces the gradients of a dense branch without a carrier and without a call of Python.
     """
 
     def __init__(self, trial: Trial, *, sends_all: bool = False) -> None:
         super().__init__(trial, sends_all=sends_all)
         self._lock = threading.Lock()
-        self._built_for: object | None = None
         self._branches: Branches | None = None
-        # It holds nothing: operations that touch it run in the program's order, so in the same
-        # order on all ranks.
+        # Operations that touch it run in the program's order, the same on all ranks.
         with tf.init_scope(), tf.device("cpu"):
             self._order = tf.Variable(0, trainable=False, dtype=tf.int64, name="hvd_sparse_order")
 
-    # -- while a graph is traced ------------------------------------------------------------------
-
     def branches(self, owner: GraphOwner, site: CallSite) -> Branches:
-        if self._branches is None or self._built_for is not site.gradients:
-            self._built_for, self._branches = site.gradients, self._build(owner, site)
+        if self._branches is None or self._branches.site.gradients is not site.gradients:
+            self._branches = self._build(owner, site)
         return self._branches
 
     def _build(self, owner: GraphOwner, site: CallSite) -> Branches:
-        """Build the operation that returns a step's way, outside Horovod's branches.
-
-        It waits for the last gradient of the list, which most backward passes compute first.
-        """
+        """Build the operation that returns a step's way, outside Horovod's branches; it waits for
+        the last gradient of the list, which most backward passes compute first."""
         graph = getattr(tf.compat.v1.get_default_graph(), "outer_graph", None)
         if graph is None or site.gradients is None or site.variables is None:
             raise UnsupportedInput(
@@ -241,18 +228,13 @@ class GraphFallback(Fallback):
             ]
             first = tf.reshape(pairs[-1][0], [-1])[:1]
             inputs = [self._order.read_value(), first, tf.stack(tokens)]
-            way, is_timed, order = call_numpy(
-                partial(self._begin_step, owner),
-                inputs,
-                [tf.int32, tf.bool, tf.int64],
-                name="hvd_sparse_way",
-            )
+            dtypes, begin = [tf.int32, tf.bool, tf.int64], partial(self._begin_step, owner)
+            way, is_timed, order = call_numpy(begin, inputs, dtypes, name="hvd_sparse_way")
             for told in (way, is_timed, order):
                 told.set_shape([])
             self._order.assign(order)
-            return Branches(owner, site, way, is_timed, self._note_end)
-
-    # -- at every step ----------------------------------------------------------------------------
+            is_sparse, is_half = way <= EVERYTHING, tf.equal(way, FP16)
+            return Branches(owner, site, way, is_sparse, is_half, is_timed, self._note_end)
 
     def _begin_step(
         self, owner: GraphOwner, order: np.int64, first: np.ndarray, tokens: np.ndarray
@@ -268,12 +250,11 @@ class GraphFallback(Fallback):
         way = WAYS[self.next_way(owner)]
         known = [position for position in positions if position is not None]
         if way == SPARSE:
-            for position in known:
-                self.debts.owe(position)
+            self.owed.update(dict.fromkeys(known))
         elif len(known) < len(positions):
             return SPARSE  # where it is refused, on all ranks
         elif self.sends_all or (
-            any(map(self.debts.is_owed, known)) and not self._are_paid(owner, known)
+            not self.owed.keys().isdisjoint(known) and not self._are_paid(owner, known)
         ):
             return EVERYTHING
         else:
@@ -283,23 +264,22 @@ class GraphFallback(Fallback):
     def _are_paid(self, owner: GraphOwner, positions: Sequence[int]) -> bool:
         """Return whether all ranks have seen all residuals sent.  Collective, because a rank may
         not have seen the last result yet."""
-        owing = [position for position in positions if self.debts.is_owed(position)]
-        mine = all(self.debts.is_paid(position) for position in owing)
+        owing = [position for position in positions if position in self.owed]
+        mine = all(map(self.is_paid, owing))
         are_paid = bool(self.agree(owner, np.array([float(mine)])).all())
         if are_paid:
             for position in owing:
-                self.debts.settle(position)
+                self.owed.pop(position, None)
         return are_paid
 
     def _count(self, owner: GraphOwner, positions: Sequence[int], way: int) -> None:
-        """Count the tensors and bytes of a dense way, because no other code sees them."""
-        step, ledger = owner.step, owner.watchdog.ledger
-        specs = [step.specs[position] for position in positions]
-        itemsizes = [2 if way == FP16 else spec.accumulator.itemsize for spec in specs]
-        nbytes = sum(spec.numel * itemsize for spec, itemsize in zip(specs, itemsizes))
-        step.stats.count_bytes("dense", nbytes + owner.functions.dense_bytes)
-        if way == FP16:
-            step.stats.count_bytes("carrier", sum(spec.accumulator.itemsize for spec in specs))
+        """Count the tensors and bytes of a dense way, which no other code sees."""
+        stats, ledger, nbytes = owner.step.stats, owner.watchdog.ledger, 0
+        for spec in (owner.step.specs[position] for position in positions):
+            nbytes += spec.numel * (2 if way == FP16 else spec.accumulator.itemsize)
+            if way == FP16:
+                stats.count_bytes("carrier", spec.accumulator.itemsize)
+        stats.count_bytes("dense", nbytes + sum(owner.functions.dense_bytes.values()))
         ledger.begin(DENSE_STEP)
         ledger.end(DENSE_STEP)
 

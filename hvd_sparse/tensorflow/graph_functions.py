@@ -8,40 +8,36 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import cast
 
 import numpy as np
 import tensorflow as tf
 
-from hvd_sparse.collectives.topology import is_elastic
+from hvd_sparse.collectives.contract import is_elastic
 from hvd_sparse.errors import UnknownGradient
 from hvd_sparse.exchanges.contract import Conversation
 from hvd_sparse.frontend.recorder import Recorder
-from hvd_sparse.plan.fallback import Fallback
 from hvd_sparse.plan.measuring import GraphPlannedGroups
-from hvd_sparse.plan.policy import Owner, Policy
+from hvd_sparse.plan.policy import Fallback, Owner, Policy
 from hvd_sparse.step.records import BucketRun, StepRun, Ticket, joined
 from hvd_sparse.tensorflow.follower import Follower
-from hvd_sparse.types import TensorSpec
-from hvd_sparse.untyped import ProcessSet, Value
+from hvd_sparse.types import TensorSpec, Value
 from hvd_sparse.wire.padding import Padding
 
 logger = logging.getLogger("hvd_sparse")
 
 SPARSE, EVERYTHING, DENSE, FP16 = range(4)
-"""A step's ways: as the method says; all that was kept back along with it; as Horovod does it, as
-float32 or float16."""
+"""A step's ways: sparse; dense with the residuals; Horovod's own, in float32 or float16."""
 HOST = "/CPU:0"
 """Device of numpy's functions and our collectives, whatever device the gradients are on."""
 LONGEST_WAIT_S = 5.0
-"""Seconds for the other tensors of a step that failed; a graph that leaves out some of the traced
-ones waits this long for nothing."""
+"""Seconds for the other tensors of a step that failed."""
 NO_SPLITS = np.empty(0, np.int32)
 """Splits of an array that goes to all ranks alike."""
 WATCHED_STEPS = 100
 """Steps in which a variable is watched; each costs a copy of it."""
 ENOUGH = 3
-"""Steps of one kind before a warning: one or two may be skipped, or have a learning rate of 0."""
+"""Steps of one kind before a warning."""
 TOLERANCE = 0.02
 """Share by which roundings, and a loss scale's division, may change an update."""
 VISIBLE = 1e-4
@@ -86,50 +82,31 @@ class SealedBucket:
     failure: Exception | None = None
 
 
-class GraphOwner(Owner, Protocol):
-    """The part of a TensorFlow compressor that its graphs use."""
-
-    process_set: ProcessSet
-    functions: GraphFunctions
-
-
 class GraphFunctions:
     """The two halves of a tensor's step, called by TensorFlow's executor in any thread.
 
-    Every tensor is a bucket of its own, unless Horovod hands several over as a group: Horovod
-    reduces each gradient, or group, in a branch of its own, and no tensor can pass to another's.
-
+    A bucket is a tensor, or one of Horovod's groups: Horovod reduces each in a branch of its own.
     ``tokens`` are positions of variables, by their ``variables.runtime_token``.
     """
 
-    def __init__(self, owner: GraphOwner, tokens: Mapping[bytes, int], policy: Policy) -> None:
+    def __init__(self, owner: Owner, tokens: Mapping[bytes, int], policy: Policy) -> None:
         self._step, self._collective = owner.step, owner.collective
         self._ledger = owner.watchdog.ledger
         self._padding = Padding(owner.step.stats.count_padding)
         self._tokens, self._policy = tokens, policy
         self._planner = policy if isinstance(policy, GraphPlannedGroups) else None
-        self._debts = policy.debts if isinstance(policy, Fallback) else None
+        self._owed = policy.owed if isinstance(policy, Fallback) else None
         self._place: tuple[int, int] | None = None
         self._numbers = itertools.count()
         self._tickets: dict[int, Ticket] = {}
-        self._sealed: dict[int, SealedBucket] = {}
-        self._dense_bytes: dict[str, int] = {}
-        self.dense_bytes = 0
-        """Bytes per step of the tensors that Horovod reduces dense."""
-        self._traced: set[str] = set()
+        self.dense_bytes: dict[str, int] = {}
+        """Bytes of the tensors that Horovod reduces dense at every step, by name."""
+        self.traced: set[str] = set()
+        """Names of the tensors that are sent at every step of some graph."""
         self._counted: StepRun | None = None
         self.follower: Follower | None = None
         self.recorder: Recorder | None = None
         self.witness: Witness | None = None
-
-    def note_dense(self, spec: TensorSpec) -> None:
-        """Count a tensor that Horovod reduces dense at every step; called at tracing."""
-        self._dense_bytes[spec.key] = spec.numel * spec.accumulator.itemsize
-        self.dense_bytes = sum(self._dense_bytes.values())
-
-    def note_sparse(self, spec: TensorSpec) -> None:
-        """Note a tensor that is sent at every step of some graph; called at tracing."""
-        self._traced.add(spec.key)
 
     def position(self, token: Value) -> int | None:
         # TensorFlow passes a string as bytes, or eagerly as an array that holds them.
@@ -138,37 +115,28 @@ class GraphFunctions:
     def forget(self) -> None:
         """Drop everything in progress, because Horovod was restarted and no exchange will end."""
         self._tickets.clear()
-        self._sealed.clear()
         self._place = None
 
     def send(
-        self, gradient: np.ndarray, token: Value, scale: Value, way: Value = SPARSE
-    ) -> tuple[np.ndarray, np.int64, np.ndarray, np.ndarray]:
-        """Combine ``take`` and ``seal`` for a tensor outside groups."""
-        wire, number = self.take(gradient, token, scale, way, is_joined=False)
-        return wire, number, *self.seal(number)
-
-    def take(
         self,
         gradient: np.ndarray,
         token: Value,
         scale: Value,
         way: Value = SPARSE,
         *,
-        is_joined: bool = True,
-    ) -> tuple[np.ndarray, np.int64]:
-        """Return the array to allreduce for a tensor, and the tensor's number.
+        is_joined: bool = False,
+    ) -> tuple[Value, ...]:
+        """Return the array to allreduce for a tensor, and the tensor's number, followed by ``seal``
+        unless the tensor ``is_joined`` with others.
 
-        gradient : flat; only read, as it is TensorFlow's own memory
+        gradient : flat; TensorFlow's own memory
         scale : of the loss, followed by the hyper-parameters of a handed-over optimizer
-        way : SPARSE or EVERYTHING
-        is_joined : the tensor shares its message with others
         """
         if self._place is None:
             self._place = self._collective.rank, self._collective.world_size
         rank, world_size = self._place
         came_s = 0.0 if self._planner is None else time.perf_counter()
-        position = self.position(token)
+        position = self._tokens.get(token if type(token) is bytes else bytes(token.item()))
         everything = bool(way == EVERYTHING)
         if position is None:
             error = UnknownGradient(
@@ -197,19 +165,19 @@ class GraphFunctions:
         if ticket.run is not self._counted:  # the step's first
             self._counted = ticket.run
             if self.dense_bytes:
-                self._step.stats.count_bytes("dense", self.dense_bytes)
+                self._step.stats.count_bytes("dense", sum(self.dense_bytes.values()))
         if position is not None:
             if self._planner is not None:
                 self._planner.took(position, ticket, came_s)
-            if everything and self._debts is not None:
-                self._debts.pay(position, ticket.run)
-        if self.recorder is not None and len(ticket.run.entered) >= len(self._traced):
+            if everything and self._owed is not None:
+                self._owed[position] = ticket.run
+        if self.recorder is not None and len(ticket.run.entered) >= len(self.traced):
             self.recorder.submitted(ticket.run)
-        return wire, np.int64(number)
+        sent = wire, np.int64(number)
+        return sent if is_joined else sent + self.seal(number)
 
-    def seal(self, *numbers: np.int64) -> tuple[np.ndarray, np.ndarray]:
-        """Return the first array that the exchange of these tensors moves, with splits; all ranks
-        have them in the same order."""
+    def seal(self, *numbers: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the first array that the exchange of these tensors moves, with splits."""
         all_numbers = tuple(map(int, numbers))
         tickets = list(map(self._tickets.__getitem__, all_numbers))
         bucket, spans = joined(tickets), self._step.spans
@@ -219,13 +187,14 @@ class GraphFunctions:
         conversation = self._step.converse(bucket, tickets[0].run, *self._place)
         conversation = self._padding.carry(conversation, bucket.index)
         sealed = SealedBucket(conversation, bucket, all_numbers)
-        self._sealed.update(dict.fromkeys(all_numbers, sealed))
+        for ticket in tickets:
+            ticket.extra = sealed
         return self.advance(numbers[0], None)
 
-    def advance(self, number: np.int64, received: Value) -> tuple[np.ndarray, np.ndarray]:
-        """Return the next array that the exchange moves, with splits; at first ``received`` is
-        None."""
-        request = self._sealed[int(number)].conversation.send(received)
+    def advance(self, number: int, received: Value) -> tuple[np.ndarray, np.ndarray]:
+        """Return the next array that the exchange moves, with splits."""
+        sealed: Value = self._tickets[int(number)].extra
+        request = sealed.conversation.send(received)
         splits = getattr(request, "splits", NO_SPLITS)
         return request.array, splits.astype(np.int32, copy=False)
 
@@ -233,11 +202,10 @@ class GraphFunctions:
         self, number: np.int64, reduced: np.ndarray, received: np.ndarray, parameter: np.ndarray
     ) -> np.ndarray:
         """Return the reduced gradient, flat; any error is raised after the step is taken back."""
-        ticket, sealed = self._tickets.pop(int(number)), self._sealed.pop(int(number))
-        run = ticket.run
+        ticket = self._tickets.pop(int(number))
+        run, sealed = ticket.run, cast(SealedBucket, ticket.extra)
         run.received.update(sealed.numbers)  # all of its phases are over
-        # Another thread waits for this exchange, to raise the step's failure: zeros, which nobody
-        # will see, let it go on at once.
+        # Another thread waits for this exchange, to raise the step's failure: let it go on at once.
         if run.is_raising and ticket.position is not None:
             spec = self._step.specs[ticket.position]
             return np.zeros(spec.numel, spec.accumulator)
@@ -249,7 +217,10 @@ class GraphFunctions:
             with sealed.lock:  # the thread that comes first does it for all
                 if not sealed.is_finished:
                     sealed.is_finished = True
-                    self._finish(sealed, received)
+                    try:
+                        self._finish(sealed, received)
+                    except Exception as error:  # for every tensor to raise, in its own thread
+                        sealed.failure = error
             if sealed.failure is not None:
                 raise sealed.failure
             result = self._step.result(ticket, reduced, parameter)
@@ -266,25 +237,21 @@ class GraphFunctions:
     def _finish(self, sealed: SealedBucket, received: np.ndarray) -> None:
         bucket = sealed.bucket
         try:
-            try:
-                sealed.conversation.send(received)
-            except StopIteration as stop:
-                if bucket.began_s:
-                    keys = ", ".join(self._step.specs[position].key for position in bucket.members)
-                    self._step.spans.tell(
-                        "exchange", f"hvd_sparse.{bucket.index}: {keys}", bucket.began_s
-                    )
-                self._step.receive(bucket, stop.value)
-            else:
-                raise AssertionError("an exchange asks for more collectives than its phases name")
-        except Exception as error:  # for every tensor of the bucket to raise, in its own thread
-            sealed.failure = error
+            sealed.conversation.send(received)
+            raise AssertionError("an exchange asks for more collectives than its phases name")
+        except StopIteration as stop:
+            arrivals = stop.value
+            if bucket.began_s:
+                keys = ", ".join(self._step.specs[position].key for position in bucket.members)
+                name = f"hvd_sparse.{bucket.index}: {keys}"
+                self._step.spans.tell("exchange", name, bucket.began_s)
+        self._step.receive(bucket, arrivals)
 
     def _take_back(self, run: StepRun, error: Exception) -> None:
-        """Undo a step in one thread, while the step's other tensors are in other threads.
+        """Undo a step, once its tensors in other threads have passed all phases.
 
-        First wait until they have passed all phases: once this tensor raises, TensorFlow drops
-        operations that have not begun, and the other ranks would wait for them.
+        When this tensor raises, TensorFlow drops operations that have not begun, and the other
+        ranks would wait for them.
         """
         self._ledger.clear()
         if is_elastic():  # Horovod's elastic run ends in silence at errors that it does not know
@@ -292,7 +259,7 @@ class GraphFunctions:
         self._policy.fail()
         run.is_raising, run.failure = True, run.failure or error
         deadline = time.monotonic() + LONGEST_WAIT_S
-        while len(run.received) < len(self._traced) and time.monotonic() < deadline:
+        while len(run.received) < len(self.traced) and time.monotonic() < deadline:
             time.sleep(0.001)
         self._step.transactions.fail(run, error)
         run.is_raising = False
@@ -309,11 +276,8 @@ class GraphFunctions:
 
 
 class Witness:
-    """Detects a program with a tape that does not apply the results, or changes them first.
-
-    It compares the smallest compressed variable, at ``position``, between steps with its expected
-    update.  ``factors`` are those of a ``Follower``; None without one.
-    """
+    """Detects a program with a tape that does not apply the results, or changes them first, from
+    the updates of the smallest compressed variable.  ``factors`` are a ``Follower``'s."""
 
     def __init__(
         self,
@@ -322,14 +286,15 @@ class Witness:
         factors: Callable[[], tuple[float, float]] | None,
     ) -> None:
         self.position = min(specs, key=lambda i: specs[i].numel, default=-1)
-        self._key = specs[self.position].key if specs else ""
-        self._variable = variables[self.position] if specs else None
+        if specs:
+            self._key, self._variable = specs[self.position].key, variables[self.position]
         self._factors = factors
         self._before: tuple[np.ndarray, int, list[float]] | None = None
         self._steps = self._unchanged = self._altered = 0
 
     def note(self, result: np.ndarray, scale: float) -> None:
-        """Keep the variable's value; the program will divide its result by the loss scale."""
+        """Store the variable's value and the update that is expected from ``result``, which the
+        program will divide by the loss scale ``scale``."""
         if not result.any() or not np.isfinite(result).all():
             return
         index, expected = int(np.abs(result).argmax()), []

@@ -12,7 +12,7 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.compression import LocalStepsBase, refuse_unfrozen
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.tensorflow.variables import VariableSource
-from hvd_sparse.untyped import Params, Report, Value
+from hvd_sparse.types import Params, Report
 
 
 class LocalSteps(LocalStepsBase):
@@ -37,9 +37,9 @@ class LocalSteps(LocalStepsBase):
     Notes
     -----
     Collective: it broadcasts rank 0's variables, because all ranks must start from one anchor.
-    Variables that are not trainable now are not exchanged, so make this object before you freeze a
-    layer that will be trained later. A model or a callable is checked at every exchange, and a
-    layer unfrozen since is an error; a list cannot be checked.
+    Variables that are not trainable now are not exchanged: freeze a layer that will be trained
+    later after you make this object. If a model or a callable was given, a layer unfrozen since is
+    an error at the next exchange.
 
     Paper: sarfi2025sparseloco, douillard2023diloco.
 
@@ -74,20 +74,17 @@ class LocalSteps(LocalStepsBase):
         self._source = VariableSource(variables)
         self._variables = self._source.variables()
         _broadcast(self._variables)
-        self._anchors = [self._beside(v, "anchor", tf.identity(v)) for v in self._variables]
-        self._velocities = (
-            [self._beside(v, "velocity", tf.zeros_like(v)) for v in self._variables]
+        names = [variable.name.partition(":")[0] for variable in self._variables]
+        self._anchors = [
+            tf.Variable(tf.identity(v), name=name) for v, name in zip(self._variables, names)
+        ]
+        self._velocities = [
+            tf.Variable(tf.zeros_like(v), name=f"{name}/velocity")
+            for v, name in zip(self._variables, names)
             if outer_momentum
-            else []
-        )
+        ]
         self.compressor = compression(self._anchors)
         self._run: Any = tf.function(self._reduce)
-
-    @staticmethod
-    def _beside(variable: tf.Variable, what: str, value: tf.Tensor) -> tf.Variable:
-        """Return a variable of this object's own, under a trained one's name."""
-        name = variable.name.partition(":")[0]
-        return tf.Variable(value, name=name if what == "anchor" else f"{name}/{what}")
 
     def _exchange(self) -> None:
         known = {variable.ref() for variable in self._variables}
@@ -97,28 +94,17 @@ class LocalSteps(LocalStepsBase):
         self._run()
 
     def _reduce(self) -> None:
-        """Reduce the movements by Horovod's tape, and take the outer step."""
         moved = [anchor - variable for anchor, variable in zip(self._anchors, self._variables)]
-        # The tape's gradient of this is what was moved, and nothing else is summed over.
-        with tf.GradientTape() as tape:
-            products = [
-                tf.reduce_sum(a * tf.stop_gradient(m)) for a, m in zip(self._anchors, moved)
-            ]
-            total = tf.add_n([tf.cast(product, tf.float64) for product in products])
-        tape = hvd.DistributedGradientTape(tape, compression=self.compressor)
-        reduced = tape.gradient(total, self._anchors)
-        for position, (anchor, gradient) in enumerate(zip(self._anchors, reduced)):
-            anchor.assign_sub(self._lr * self._direction(position, gradient))
+        tape = hvd.DistributedGradientTape(tf.GradientTape(), compression=self.compressor)
+        reduced = tape._allreduce_grads(moved, self._anchors)
+        for position, (anchor, direction) in enumerate(zip(self._anchors, reduced)):
+            if self._velocities:  # as torch's SGD
+                velocity, momentum = self._velocities[position], self._momentum
+                velocity.assign(momentum * velocity + direction)
+                direction = direction + momentum * velocity if self._nesterov else velocity
+            anchor.assign_sub(self._lr * direction)
         for anchor, variable in zip(self._anchors, self._variables):
             variable.assign(anchor)
-
-    def _direction(self, position: int, gradient: Value) -> Value:
-        """Return the direction of the outer step, as torch's SGD computes it."""
-        if not self._velocities:
-            return gradient
-        velocity = self._velocities[position]
-        velocity.assign(self._momentum * velocity + gradient)
-        return gradient + self._momentum * velocity if self._nesterov else velocity
 
     def state_dict(self) -> Report:
         """Return this rank's state, without the model and the local optimizer.
@@ -135,16 +121,11 @@ class LocalSteps(LocalStepsBase):
         }
 
     def load_state_dict(self, state: Report) -> None:
-        """Load this rank's state; load the model and the local optimizer separately.
-
-        Parameters
-        ----------
-        state : this rank's ``state_dict()``
+        """Load this rank's ``state_dict()``; load the model and the local optimizer separately.
 
         Raises
         ------
-        RankMismatch : it belongs to another model or configuration; the message lists the
-            differences
+        RankMismatch : it belongs to another model or configuration
         """
         self.compressor.load_state_dict(state["compressor"])
         self.taken = state["taken"]

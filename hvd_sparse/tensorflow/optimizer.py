@@ -1,17 +1,16 @@
-"""Keras's optimizers: their versions, the memories that do their work, and what is refused.
-
-Horovod does not support Keras 3.  Keras itself is not imported here, because either version may be
-in use."""
+"""Keras's optimizers: their versions, the memories that do their work, and refusals.  Keras itself
+is not imported, because either version may be in use."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 import tensorflow as tf
 
-from hvd_sparse.errors import InvalidOption, UnsupportedInput
+from hvd_sparse.errors import InvalidOption
 from hvd_sparse.memories.adam_correction import AdamCorrection
 from hvd_sparse.optimizer_memory import (
     OF_ADAM,
@@ -20,10 +19,10 @@ from hvd_sparse.optimizer_memory import (
     Handover,
     Rates,
     first_rates,
-    refuse_path,
+    foreseen,
 )
 from hvd_sparse.tensorflow.variables import callers
-from hvd_sparse.untyped import Optimizer, Settings, Value
+from hvd_sparse.types import Optimizer, Settings, Value
 
 WRAPPERS = ("horovod._keras", "hvd_sparse.keras.optimizer")
 """Modules whose optimizers call a compressor."""
@@ -32,9 +31,9 @@ SGD = {"momentum": "momentum", "nesterov": "nesterov"}
 ADAM = {"beta1": "beta_1", "beta2": "beta_2", "epsilon": "epsilon"}
 MUON = {**SGD, **ADAM, "beta1": "adam_beta_1", "beta2": "adam_beta_2"}
 NAMES: dict[type, dict[str, str]] = {
-    kind: names
-    for kinds, names in ((OF_SGD, SGD), (OF_ADAM, ADAM), (OF_MUON, MUON))
-    for kind in kinds
+    **dict.fromkeys(OF_SGD, SGD),
+    **dict.fromkeys(OF_ADAM, ADAM),
+    **dict.fromkeys(OF_MUON, MUON),
 }
 """Keras's names of a memory's hyper-parameters."""
 LEGACY_UPDATE = "_resource_apply_dense"
@@ -45,8 +44,6 @@ WAY_OUT = (
     "hvd_sparse.keras.DistributedOptimizer(optimizer, compression=...), or install tf-keras and "
     "set TF_USE_LEGACY_KERAS=1 in the environment before TensorFlow is imported"
 )
-
-# -- versions of Keras ----------------------------------------------------------------------------
 
 
 def is_keras_3() -> bool:
@@ -64,29 +61,22 @@ def inner_of(optimizer: Optimizer) -> Optimizer:
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
-def refuse_horovods_wrapper(caller: Optimizer) -> None:
-    if is_optimizer_of_keras_3(caller) and type(caller).__module__ == "horovod._keras":
-        raise UnsupportedInput(f"{type(caller).__name__} is an optimizer of Keras 3. {WAY_OUT}")
-
-
 def updates_of(*names: str) -> list[Value]:
-    """Return the update rules of these optimizers, in all loaded versions of Keras; of the legacy
-    ones only SGD, because no memory supports the others."""
+    """Return the update rules of these optimizers, and of the legacy SGD, in all loaded versions of
+    Keras."""
     loaded = [tf.keras.optimizers, getattr(sys.modules.get("keras"), "optimizers", None)]
     updates = [
-        getattr(optimizers, name).update_step
+        getattr(getattr(optimizers, name, None), "update_step", None)
         for optimizers in loaded
         for name in names
-        if hasattr(optimizers, name)
     ]
     legacy = getattr(getattr(tf.keras.optimizers, "legacy", None), "SGD", None)
-    if "SGD" in names and hasattr(legacy, LEGACY_UPDATE):
-        updates.append(getattr(legacy, LEGACY_UPDATE))
-    return updates
+    if "SGD" in names:
+        updates.append(getattr(legacy, LEGACY_UPDATE, None))
+    return [update for update in updates if update is not None]
 
 
 def update_of(optimizer: Optimizer) -> Value:
-    """Return the method that applies a gradient."""
     # One that was handed over before is asked for what it was.  Updates are compared, not classes:
     # one derived that only adds options is known, one with an update of its own is not.
     base = getattr(optimizer, "hvd_sparse_base", optimizer.__class__)
@@ -94,26 +84,19 @@ def update_of(optimizer: Optimizer) -> Value:
 
 
 def derive(optimizer: Optimizer, base: type, **members: Value) -> None:
-    """Give a Keras 3 optimizer a class derived from its own, with ``base`` first.
-
-    It stays the same object.  When Keras serialises it, it reports its original class, so any
-    program can load it.
-    """
+    """Give a Keras 3 optimizer a class derived from its own, with ``base`` first.  It is serialised
+    as its original class."""
     plain = optimizer.__class__
     told = {"__class__": property(lambda self: plain), "__module__": plain.__module__}
     derived = type(plain.__name__, (base, type(optimizer)), {**told, **members})
     object.__dict__["__class__"].__set__(optimizer, derived)
 
 
-# -- what an optimizer asks for -------------------------------------------------------------------
-
-
 def read_optimizer(optimizer: Optimizer) -> Handover:
-    """Return the work that a memory must do for a Keras optimizer; nothing is changed yet.
+    """Return the memories that can do a Keras optimizer's work; nothing is changed yet.
 
-    Weight decay stays with the optimizer, because Keras's is decoupled from the gradient.  Keras
-    multiplies the learning rate into its momentum; here it is applied afterwards, so after a change
-    of the rate, old momentum counts at the new rate.
+    Weight decay, which is decoupled from the gradient, stays with the optimizer.  The learning rate
+    is applied to the memory's momentum; Keras's own momentum includes the rate of old steps.
     """
     if not hasattr(optimizer, "get_config"):
         raise InvalidOption(
@@ -126,13 +109,11 @@ def read_optimizer(optimizer: Optimizer) -> Handover:
             "hvd.DistributedOptimizer (with Keras 3, hvd_sparse.keras.DistributedOptimizer)"
         )
     optimizer = inner_of(optimizer)
-    update, memories = update_of(optimizer), ()  # type: tuple[Value, tuple[type, ...]]
-    if update in updates_of("SGD"):
-        memories = OF_SGD
-    elif update in updates_of("Muon"):
-        memories = OF_MUON
-    elif update in updates_of("Adam", "AdamW", "Nadam"):
-        memories = OF_ADAM
+    memories: tuple[type, ...] = ()
+    adams = ("Adam", "AdamW", "Nadam")
+    for names, kinds in ((("SGD",), OF_SGD), (("Muon",), OF_MUON), (adams, OF_ADAM)):
+        if update_of(optimizer) in updates_of(*names):
+            memories = kinds
     if memories:
         refuse_clipping(optimizer, with_options_of(optimizer, memories[0]()))
     return Handover(type(optimizer).__name__, memories)
@@ -151,7 +132,6 @@ def as_options(numbers: Mapping[str, float]) -> Settings:
 
 
 def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
-    """Return the rates of a run of so many steps, or the first rate if ``steps`` is None."""
     if scheduler is not None:
         raise InvalidOption(
             f"scheduler is {type(scheduler).__name__}: a Keras schedule is found in the optimizer; "
@@ -163,7 +143,7 @@ def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
         held = getattr(optimizer, "_hyper", {}).get("learning_rate")
     if callable(held) and hasattr(held, "get_config"):
         if steps is not None:
-            return Rates(_path_of(held, steps), is_foreseen=True)
+            return foreseen(partial(_path_of, held), steps)
         return first_rates([float(held(0))], "steps= was not given")
     return first_rates([float(tf.convert_to_tensor(optimizer.learning_rate))], None)
 
@@ -171,53 +151,19 @@ def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
 def _path_of(schedule: Value, steps: int) -> list[list[float]]:
     @tf.function
     def all_rates() -> tf.Tensor:
-        return tf.map_fn(
-            lambda step: tf.cast(schedule(step), tf.float32),
-            tf.range(steps),
-            fn_output_signature=tf.float32,
-        )
+        def rate(step: tf.Tensor) -> tf.Tensor:
+            return tf.cast(schedule(step), tf.float32)
 
-    try:
-        return [[float(rate)] for rate in all_rates().numpy()]
-    except Exception as error:
-        refuse_path(error, steps)
+        return tf.map_fn(rate, tf.range(steps), fn_output_signature=tf.float32)
 
-
-# -- the optimizer that calls ---------------------------------------------------------------------
+    return [[float(rate)] for rate in all_rates().numpy()]
 
 
 def calling_optimizer() -> Optimizer:
     """Return the Keras optimizer that calls ``compress``; None with a tape."""
-    for frame in callers():
-        if frame.f_globals.get("__name__") in WRAPPERS:
-            caller = frame.f_locals.get("self")
-            if hasattr(caller, "get_config"):
-                return caller
-    return None
-
-
-def habits_of(optimizer: Optimizer) -> str | None:
-    """Return the feature of a Keras optimizer that sparse gradients spoil, as text, or None."""
-    with tf.init_scope():  # the configuration holds values, which do not exist inside a graph
-        config = inner_of(optimizer).get_config()
-    if config.get("momentum"):
-        return f"momentum {config['momentum']}"
-    if "beta_1" in config:
-        return f"beta_1 {config['beta_1']}"
-    is_adaptive = not {"rho", "initial_accumulator_value"}.isdisjoint(config)
-    return "steps that it adapts to the gradients" if is_adaptive else None
-
-
-def refuse_momentum(optimizer: Optimizer) -> None:
-    """Refuse an optimizer with momentum behind a memory that applies it already."""
-    what = habits_of(optimizer)
-    if what is not None and what.startswith(("momentum", "beta_1")):
-        raise InvalidOption(
-            f"the optimizer has {what}, and momentum correction applies momentum already: doubled "
-            "momentum diverges; "
-            "give the optimizer to Compression.<method>(..., optimizer=optimizer), or use SGD "
-            "without momentum"
-        )
+    frames = (frame for frame in callers() if frame.f_globals.get("__name__") in WRAPPERS)
+    found = (frame.f_locals.get("self") for frame in frames)
+    return next((caller for caller in found if hasattr(caller, "get_config")), None)
 
 
 def refuse_clipping(optimizer: Optimizer, memory: Value) -> None:

@@ -1,9 +1,8 @@
 """The variables to compress, and which of them a gradient belongs to.
 
-Horovod passes a compressor a tensor without a name, but its calling frame holds the lists of
-gradients and variables side by side: the same object at position i of `grads` is the gradient of
-`vars[i]`.  Order of calls, names and shapes are no evidence, because groups reorder, local layers
-and `None` gradients are left out, and two models may share names and shapes.
+Horovod passes a compressor a tensor without a name.  Its calling frame has the lists of gradients,
+`grads`, and of their variables, `vars`, in one order.  Order of calls, names and shapes are no
+evidence: groups reorder, gradients are left out, and models may share names and shapes.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ from hvd_sparse.errors import (
     UnsupportedInput,
     UnsupportedReduction,
 )
-from hvd_sparse.types import FLOATS, TensorSpec
-from hvd_sparse.untyped import Params, ProcessSet, Report, Value
+from hvd_sparse.types import FLOATS, Params, ProcessSet, Report, TensorSpec, Value
 
 NONE_YET = (
     "there are no variables to compress: give the model itself where its first batch builds it, or "
@@ -34,9 +32,8 @@ NONE_YET = (
 )
 GRAPHS_OF_1 = (
     "A compressor keeps its state outside of graphs and needs TensorFlow 2: train with "
-    "hvd.DistributedGradientTape or "
-    "Keras' fit, without tf.Graph, Session and tf.compat.v1.disable_eager_execution(), or use "
-    "hvd.Compression.fp16"
+    "hvd.DistributedGradientTape or Keras' fit, without tf.Graph, Session and "
+    "tf.compat.v1.disable_eager_execution(), or use hvd.Compression.fp16"
 )
 FUNCTIONS = "tensorflow.python.eager.polymorphic_function.polymorphic_function"
 SCALES = ("prescale_factor", "postscale_factor")
@@ -61,8 +58,7 @@ def _is_of_keras(thing: Value) -> bool:
 
 
 class VariableSource:
-    """Variables of a model, a list or a callable, asked for late: the first batch may build a
-    model."""
+    """Variables of a model, a list or a callable; the first batch may build a model."""
 
     def __init__(self, params: Params) -> None:
         refuse_graphs()
@@ -172,7 +168,7 @@ def check_names(names: Sequence[str]) -> None:
 
 @dataclass
 class CallSite:
-    """What Horovod's frames hold about a call of ``compress``; None where they do not.
+    """The contents of Horovod's frames at a call of ``compress``; None if not found.
 
     together : the tensors of Horovod's group, if there are several
     gradients, variables : all of Horovod's call, side by side; a gradient may be None
@@ -187,12 +183,33 @@ class CallSite:
     variables: Sequence[Value] | None = None
     scales: tuple[float, float] = (1.0, 1.0)
 
+    def place(self, tensor: object, local: Report, group: list[int] | None) -> None:
+        """Find the tensor among the positions ``group`` of the lists in Horovod's frame.
+
+        The gradient of `a + b` is one object for both, and Horovod asks for each in list order. The
+        tensor holds the count of calls, which so ends with its graph.
+        """
+        gradients, variables = local.get("grads"), local.get("vars")
+        if not isinstance(gradients, (list, tuple)) or not isinstance(variables, (list, tuple)):
+            return
+        if len(gradients) != len(variables):
+            return
+        self.gradients, self.variables = gradients, variables
+        positions = range(len(gradients)) if group is None else group
+        owners = tuple(i for i in positions if gradients[i] is tensor)
+        if len(owners) > 1:
+            calls = getattr(tensor, CALLS, Counter())
+            self.variable = variables[owners[calls[owners] % len(owners)]]
+            calls[owners] += 1
+            setattr(tensor, CALLS, calls)
+        elif owners:
+            self.variable = variables[owners[0]]
+
 
 def find_call_site(tensor: object, process_set: ProcessSet) -> CallSite:
     """Return Horovod's current call, and refuse those that no compressor can serve.
 
-    The variable belongs to the call being *traced*; a later run of the trace may be for another
-    one: see `runtime_token`.
+    A later run of the trace may be for another variable: see `runtime_token`.
     """
     refuse_tensorflow_1()
     refuse_xla()
@@ -217,48 +234,33 @@ def find_call_site(tensor: object, process_set: ProcessSet) -> CallSite:
             site.together = tensors
         # AutoGraph compiles Horovod's functions anew, and puts "tf__" before their names.
         if frame.f_code.co_name.removeprefix("tf__") == "allreduce_grads":
-            _place(site, tensor, local, group)
+            site.place(tensor, local, group)
             break
     _check_reduction(site, process_set)
     return site
 
 
-def _place(site: CallSite, tensor: object, local: Report, group: list[int] | None) -> None:
-    gradients, variables = local.get("grads"), local.get("vars")
-    if not isinstance(gradients, (list, tuple)) or not isinstance(variables, (list, tuple)):
-        return
-    if len(gradients) != len(variables):
-        return
-    site.gradients, site.variables = gradients, variables
-    positions = range(len(gradients)) if group is None else group
-    owners = tuple(i for i in positions if gradients[i] is tensor)
-    if owners:
-        turn = _times_asked(tensor, owners) % len(owners) if len(owners) > 1 else 0
-        site.variable = variables[owners[turn]]
-
-
-def _times_asked(tensor: object, owners: tuple[int, ...]) -> int:
-    """Return how often this tensor was asked for before, for these positions.
-
-    The gradient of `a + b` is one object for both, and Horovod asks for each in list order. The
-    count lives on the tensor and so ends with its graph; an id would be reused.
-    """
-    calls = getattr(tensor, CALLS, None)
-    if calls is None:
-        calls = {}
-        setattr(tensor, CALLS, calls)
-    calls[owners] = calls.get(owners, -1) + 1
-    return int(calls[owners])
+def _check_reduction(site: CallSite, process_set: ProcessSet) -> None:
+    if site.op not in (None, hvd.Average, hvd.Sum):
+        raise UnsupportedReduction(
+            "Horovod's op is neither hvd.Average nor hvd.Sum, which alone can be restored: use one"
+        )
+    theirs = site.process_set
+    if theirs is not None and theirs.process_set_id != process_set.process_set_id:
+        raise RankMismatch(
+            f"the compressor's process set is {process_set}, Horovod's is {theirs}: give "
+            "process_set= to both"
+        )
 
 
 def runtime_token(variable: Value) -> Value:
     """Return a string tensor that names the variable's resource each time the graph runs; an empty
     one for None.
 
-    Horovod reduces inside a `tf.function` with the variables as arguments, so with one compressor
-    for two equal models, TensorFlow runs the trace of the first for the second. Only the variable's
-    handle, an input, tells them apart.  An unregistered variable has a token too: TensorFlow
-    numbers a graph's branches by their content, and the numbers are part of the collectives' names.
+    Horovod reduces inside a `tf.function` with the variables as arguments, so TensorFlow may run
+    the trace of one model for an equal one. Only the variable's handle, an input, differs.  An
+    unregistered variable has a token too: TensorFlow numbers a graph's branches by their content,
+    and the numbers are part of the collectives' names.
     """
     return tf.constant(b"") if variable is None else tf.io.serialize_tensor(variable.handle)
 
@@ -282,9 +284,7 @@ class VariableIndex:
 
     def find(self, tensor: tf.Tensor, variable: object | None) -> tuple[int | None, Value]:
         """Return the position of a gradient's variable, and the variable; None if it is unknown.
-
-        Without a variable of Horovod's frames, it is the only one of this static shape and dtype.
-        """
+        Without ``variable``, it is the only one of this static shape and dtype."""
         if variable is not None:
             return self.lookup(variable), variable
         kind = tensor.shape, tensor.dtype.name
@@ -293,24 +293,23 @@ class VariableIndex:
 
 
 def _eager_handle(variable: object) -> object | None:
-    """Return the resource handle outside all graphs, the same object for every wrapper of a
-    variable."""
+    """Return the resource handle outside all graphs, one object for all wrappers of a variable."""
     handle: object | None = getattr(variable, "handle", None)
-    while handle is not None:
-        graph = getattr(handle, "graph", None) if not hasattr(handle, "numpy") else None
+    while handle is not None and not hasattr(handle, "numpy"):
+        graph = getattr(handle, "graph", None)
         if graph is None:
-            return handle
+            break
         # Inside a traced function: the graph's stand-in for a handle outside.
         captures = getattr(graph, "captures", ())
         handle = next((outside for outside, inside in captures if inside is handle), None)
-    return None
+    return handle
 
 
 def spec_of_unknown(
     tensor: tf.Tensor, variable: object | None, configuration: Configuration
 ) -> TensorSpec:
-    """Return a placeholder for a gradient without a registered variable, whose compression fails on
-    all ranks; UnknownGradient if it would go dense, without a carrier for the other ranks."""
+    """Return a placeholder for an unregistered variable, whose compression fails on all ranks;
+    UnknownGradient if it would go dense, without a carrier for the other ranks."""
     name = getattr(variable, "name", "of unknown name")
     if tensor.shape.is_fully_defined():
         spec = TensorSpec(name, tuple(tensor.shape.as_list()), tensor.dtype.name)
@@ -335,22 +334,8 @@ def callers() -> Iterator[Value]:
         frame = frame.f_back
 
 
-def _check_reduction(site: CallSite, process_set: ProcessSet) -> None:
-    if site.op is not None and site.op not in (hvd.Average, hvd.Sum):
-        raise UnsupportedReduction(
-            "Horovod's op is neither hvd.Average nor hvd.Sum, which alone can be restored: use one"
-        )
-    theirs = site.process_set
-    if theirs is not None and theirs.process_set_id != process_set.process_set_id:
-        raise RankMismatch(
-            f"the compressor's process set is {process_set}, Horovod's is {theirs}: give "
-            "process_set= to both"
-        )
-
-
 def refuse_xla() -> None:
-    """Refuse to trace a graph that XLA will compile, because its own error names operations that no
-    user has written."""
+    """Refuse to trace a graph that XLA will compile: its own error names no user's operations."""
     for frame in callers():
         if frame.f_globals.get("__name__") == FUNCTIONS and getattr(
             frame.f_locals.get("self"), "_jit_compile", None

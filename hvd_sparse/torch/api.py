@@ -9,18 +9,19 @@ from hvd_sparse.frontend.compression import AutoMethod, SendNothing
 from hvd_sparse.frontend.torch.optimizer import ReadsTorch
 from hvd_sparse.methods import Methods
 from hvd_sparse.torch.compressor import TorchCompressor
-from hvd_sparse.untyped import Context
+from hvd_sparse.types import Context
 
 
 class TorchSendNothing(SendNothing):
-    """Gives Horovod one number a tensor, and every rank its own gradient back."""
+    """Lets Horovod reduce one number for each tensor, and returns every rank its own gradient."""
 
     def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Context]:
         """Return a number for Horovod, and the gradient."""
         return torch.zeros(1), tensor
 
     def decompress(self, tensor: torch.Tensor, ctx: Context) -> torch.Tensor:
-        """Return the rank's own gradient; a sparse one came without a context, and is passed on."""
+        """Return the rank's own gradient, or Horovod's result for a sparse gradient, which has no
+        context."""
         return tensor if ctx is None else ctx
 
 

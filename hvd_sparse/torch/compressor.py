@@ -9,13 +9,13 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from hvd_sparse.collectives.contract import is_elastic, rank_in
 from hvd_sparse.collectives.horovod_torch import (
     HorovodDeviceCollective,
     HorovodTorchCollective,
     catch_up,
     hvd,
 )
-from hvd_sparse.collectives.topology import is_elastic, rank_in
 from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.configuration import DEVICE_WIRE, HOST_WIRE, Configuration
 from hvd_sparse.errors import (
@@ -61,8 +61,7 @@ from hvd_sparse.torch.wire import (
     device_of_wire,
     fetch_carrier,
 )
-from hvd_sparse.types import TensorSpec
-from hvd_sparse.untyped import Context, GradScaler, Optimizer, Option, ProcessSet, Report
+from hvd_sparse.types import Context, GradScaler, Optimizer, Option, ProcessSet, Report, TensorSpec
 from hvd_sparse.watch.watchdog import PatientCollective
 from hvd_sparse.wire.padding import Padding
 
@@ -205,19 +204,20 @@ class TorchCompressor(ParameterCompressor):
         return wire, DenseTicket(gradient, key, None)
 
     def _as_horovod_wants(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Return the gradient, contiguous, as float32 for bfloat16, which Horovod does not know,
-        and in the memory that messages travel from."""
+        """Return the gradient as a contiguous tensor in the memory from which messages are sent;
+        bfloat16, which Horovod does not support, becomes float32."""
         dense = gradient.float() if gradient.dtype == torch.bfloat16 else gradient
         return to_host(dense.contiguous()) if self._wire_device is None else dense.contiguous()
 
     def _scale_of(self, position: int) -> float:
-        """Return the loss scale of the step that a tensor enters."""
+        """Return the loss scale of the step that a tensor is about to enter."""
         if position in self._run.entered:  # a new step, and nothing may have come of the last
             self._scale.forget()
         return self._scale()
 
     def _submitted(self, run: StepRun) -> None:
-        """Wait asleep at the last gradient of a step, rather than in Horovod's loop."""
+        """At the last gradient of a step, sleep until the exchanges have arrived, because
+        Horovod's own wait polls."""
         if run is not self._run:
             self._expected, self._run = len(self._run.entered), run
         if len(run.entered) != self._expected:
@@ -225,7 +225,7 @@ class TorchCompressor(ParameterCompressor):
         if self._recorder is not None:
             self._recorder.submitted(run)
         if not self._is_on_devices:  # a device is not waited for here, nor what comes behind it
-            self._wait.take(self._driver.has_arrived, run.began_s)
+            self._wait.begin(self._driver.has_arrived, run.began_s)
 
     def decompress(self, tensor: torch.Tensor, ctx: Context) -> torch.Tensor:
         """Return the reduced gradient, in the dtype and memory layout of ``compress``'s
@@ -261,6 +261,7 @@ class TorchCompressor(ParameterCompressor):
 
     def _finish(self, tensor: torch.Tensor, ticket: Ticket) -> torch.Tensor:
         gradient, memory = cast("tuple[torch.Tensor, np.ndarray | None]", ticket.extra)
+        ticket.extra = None  # or the gradient would live as long as the ticket
         parameter = NOTHING
         if self._finishes and ticket.position is not None:
             parameter = self._value_of(ticket.position)
@@ -292,7 +293,8 @@ class TorchCompressor(ParameterCompressor):
         return reduced if is_same else like(reduced, gradient)
 
     def _refuse_changes(self, tensor: torch.Tensor, ctx: Context) -> None:
-        """Raise ChangedGradient at a step's first result if a gradient was changed meanwhile."""
+        """Raise ChangedGradient, at a step's first result, if the program has changed a gradient
+        since ``compress``."""
         keys, run = self._changes.take()
         if not keys:
             return
@@ -305,7 +307,7 @@ class TorchCompressor(ParameterCompressor):
             self._driver.abandon(run, error, carried)
 
     def _poison(self, error: SparseError, gradient: torch.Tensor) -> tuple[torch.Tensor, Context]:
-        """Submit the arrays that the other ranks expect for this tensor, marked as failed."""
+        """Return the array that the other ranks expect for this tensor, marked as failed."""
         key = f"of shape {list(gradient.shape)}"
         wire, ticket = self._driver.poison(error, key, np.float64)
         ticket.extra = gradient, None
@@ -320,11 +322,11 @@ class TorchCompressor(ParameterCompressor):
 
     @property
     def wire(self) -> str:
-        """Return the memory that messages travel from: "host" or "device"."""
+        """Return the memory from which messages are sent: "host" or "device"."""
         return HOST_WIRE if self._wire_device is None else DEVICE_WIRE
 
     def stats(self) -> Report:
-        """Return counts of everything sent, as every PyTorch compressor does, and the ``wire``."""
+        """Return the counters of every PyTorch compressor, and the ``wire``."""
         return {**super().stats(), "wire": self.wire}
 
     def _describe(self, specs: Sequence[TensorSpec]) -> Report:
@@ -333,7 +335,8 @@ class TorchCompressor(ParameterCompressor):
     # -- between the steps ------------------------------------------------------------------------
 
     def _greet(self) -> None:
-        """Meet the other ranks, before the first step and in another world."""
+        """Run the handshake with the other ranks, before the first step and after an elastic
+        restart."""
         if self._is_closed:
             raise InvalidOption(
                 f"the compressor {self.name!r} is closed, and an optimizer that it was given to is "
@@ -368,13 +371,16 @@ class TorchCompressor(ParameterCompressor):
             hold_back(cls, self._clip_behind)
 
     def _clip_behind(self, caller: Optimizer, gradients: list[torch.Tensor]) -> None:
-        """Bound all gradients of a step, before Horovod receives any of them."""
+        """Apply ``clip_grad_norm`` to all gradients of a step, before Horovod receives any."""
         self._greet()
         self._scale.forget()
         self._clip(gradients, is_sum=caller.op == hvd.Sum)
 
     def _look_at(self, caller: Optimizer) -> None:
-        """Check Horovod's optimizer at its first call; None if something else calls."""
+        """Check Horovod's optimizer when it first calls ``compress``.
+
+        caller : None if something else calls
+        """
         # A group of Horovod's, which dense gradients may be in too, must lie on one device.
         if caller is None or getattr(caller, "_groups", None) is not None:
             self._carrier_device = self._wire_device
@@ -405,8 +411,8 @@ class TorchCompressor(ParameterCompressor):
 
         Parameters
         ----------
-        groups : as the option of that name; "planned", for measuring anew, only if it was that at
-            first
+        groups : as the option ``groups``; "planned", which measures and plans anew, only if the
+            compressor was made with it
 
         Raises
         ------

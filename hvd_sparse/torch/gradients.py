@@ -1,11 +1,12 @@
 """Gradients that Horovod gives to ``compress``: their parameters, their optimizer, and changes.
 
-The pointer that a hook recorded when the gradient was accumulated is only a hint: memory is reused.
-The proof is that the tensor is the parameter's ``.grad``, the very object.  Gradients that Horovod
-made itself (zeros for a parameter that took no part) have no hook: every parameter is asked.
+A hook records the address of every accumulated gradient.  The address is only a hint, because
+memory is reused; the gradient belongs to the parameter whose ``.grad`` is the same object.  For
+gradients that Horovod made itself (zeros for a parameter that took no part) no hook ran, so all
+parameters are searched.
 
-The optimizer is in the calling frames.  If it and the compressor had different process sets, some
-ranks would wait for others that never come; the carrier verifies the process set at every step.
+Horovod's optimizer is found in the calling frames.  If it and the compressor had different process
+sets, some ranks would wait for ever; the carrier checks the process set at every step.
 
 Horovod's result replaces the gradient, and with it any change that a program made meanwhile:
 clipping, or dividing by a loss scale, without ``optimizer.synchronize()`` first.  A tensor's
@@ -36,11 +37,12 @@ from hvd_sparse.frontend.naming import check_keys
 from hvd_sparse.frontend.torch.arrays import dtype_of
 from hvd_sparse.frontend.torch.results import remove, weakly
 from hvd_sparse.step.records import StepRun
-from hvd_sparse.types import FLOATS
-from hvd_sparse.untyped import Optimizer, Params, ProcessSet, Value
+from hvd_sparse.types import FLOATS, Optimizer, Params, ProcessSet, Value
 
-FRAMES = 8
+FRAMES = 10
 """How far up Horovod's optimizer can be."""
+REDUCING = "_allreduce_grad_async"
+"""Horovod's method that compresses its argument ``p``."""
 OPERATIONS = ("Adasum", "Min", "Max", "Product")
 SAMPLES = 16
 """Entries of each gradient that are compared."""
@@ -62,7 +64,6 @@ class ParameterIndex:
         ]
 
     def record(self, position: int, parameter: torch.Tensor) -> None:
-        """Remember where a parameter's gradient lies, and forget where its last one lay."""
         gradient = parameter.grad
         if gradient is None:
             return
@@ -87,10 +88,7 @@ class ParameterIndex:
         return self._find_densified(gradient)
 
     def _find_densified(self, gradient: torch.Tensor) -> int:
-        """Find the parameter of a dense copy of a sparse gradient (``sparse_as_dense``).
-
-        Horovod's calling frame has it; else it is the last hook's, or the only possible one.
-        """
+        """Find the parameter of a dense copy of a sparse gradient (``sparse_as_dense``)."""
         candidates = [
             position
             for position, (_, parameter) in enumerate(self._named)
@@ -98,7 +96,8 @@ class ParameterIndex:
             and parameter.grad.is_sparse
             and parameter.shape == gradient.shape
         ]
-        called_for = _parameter_in_frames()
+        reducing = (frame for frame in _frames() if frame.f_code.co_name == REDUCING)
+        called_for = next((frame.f_locals.get("p") for frame in reducing), None)
         for position in candidates:
             if self._named[position][1] is called_for:
                 return position
@@ -126,25 +125,13 @@ def _frames() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _parameter_in_frames() -> Value:
-    """Return the parameter that Horovod's optimizer is about to reduce; None if it is not there."""
-    for frame in _frames():
-        if frame.f_code.co_name == "_allreduce_grad_async":
-            return frame.f_locals.get("p")
-    return None
-
-
 def find_optimizer(process_set: ProcessSet) -> Optimizer:
-    """Return Horovod's optimizer that calls, which must fit the compressor; None if none does."""
-    for frame in _frames():
-        caller = frame.f_locals.get("self")
-        if hasattr(caller, "_allreduce_grad_async") and hasattr(caller, "process_set"):
-            _refuse_other(caller, process_set)
-            return caller
-    return None
-
-
-def _refuse_other(optimizer: Optimizer, process_set: ProcessSet) -> None:
+    """Return the calling optimizer of Horovod, which must fit the compressor; None without one."""
+    callers = (frame.f_locals.get("self") for frame in _frames())
+    fits = (c for c in callers if hasattr(c, REDUCING) and hasattr(c, "process_set"))
+    optimizer = next(fits, None)
+    if optimizer is None:
+        return None
     if optimizer.process_set.process_set_id != process_set.process_set_id:
         raise RankMismatch(
             f"the compressor's process set is {process_set}, the optimizer's is "
@@ -157,6 +144,7 @@ def _refuse_other(optimizer: Optimizer, process_set: ProcessSet) -> None:
             f"the optimizer's op is hvd.{name}: use hvd.Average or hvd.Sum, which alone can be "
             "restored"
         )
+    return optimizer
 
 
 def refuse_parameter(tensor: torch.Tensor) -> None:
@@ -169,11 +157,11 @@ def refuse_parameter(tensor: torch.Tensor) -> None:
 
 
 def hold_back(cls: Value, clip: Callable[[Optimizer, list[torch.Tensor]], None]) -> None:
-    """Let the optimizers of a class that Horovod has derived from a handed-over one's call ``clip``
-    with all their gradients, before they send the first.
+    """Make the optimizers of a class that Horovod derived from a handed-over optimizer's class call
+    ``clip`` with all their gradients before they send the first.
 
-    Horovod's hooks would send each gradient as it comes, before the norm of all is known.  What
-    they leave, ``synchronize`` sends.
+    Horovod's hooks would send each gradient as it comes, before the norm of all gradients is known.
+    So the hooks send nothing, and ``synchronize`` sends all gradients.
     """
     send, synchronize = cls._allreduce_grad_async, cls.synchronize
     cls._hvd_sparse_is_complete = False
@@ -202,8 +190,7 @@ def hold_back(cls: Value, clip: Callable[[Optimizer, list[torch.Tensor]], None])
 
 
 def clip_alone(parameters: list[torch.Tensor], bound: float) -> Value:
-    """Clip gradients before an optimizer steps, in a world of one rank, where Horovod calls no
-    compressor; return the hook's handle."""
+    """Clip gradients before optimizers step, in a world of one rank; return the hook's handle."""
     mine = set(parameters)
 
     def look(optimizer: Optimizer, *_: object) -> None:
@@ -215,10 +202,8 @@ def clip_alone(parameters: list[torch.Tensor], bound: float) -> Value:
 
 
 def check_named(named_parameters: Params) -> list[tuple[str, torch.Tensor]]:
-    """Return the parameters that can have a gradient; InvalidOption for other objects.
-
-    Frozen floats may be trained later; LoRA's int8 weights, for example, may not.
-    """
+    """Return the parameters that can have a gradient, also frozen floats; InvalidOption for other
+    objects."""
     if isinstance(named_parameters, torch.nn.Module):
         named_parameters = named_parameters.named_parameters()
     named = list(named_parameters)
@@ -252,7 +237,7 @@ def check_named(named_parameters: Params) -> list[tuple[str, torch.Tensor]]:
 class Given:
     """A gradient at the time Horovod received it.
 
-    version : the tensor's; None if others may raise it
+    version : the tensor's; None if writes to other tensors may raise it
     place : address of its memory
     watched, sample : a view of some entries, and their values then
     """
@@ -276,8 +261,7 @@ class Given:
 
 
 class Changes:
-    """The gradients of a step, up to its first result. All are compared then, because results are
-    written from then on, and some gradients share memory."""
+    """The gradients of a step up to its first result, when all are compared: some share memory."""
 
     def __init__(self) -> None:
         self.given: dict[int, Given] = {}
@@ -294,13 +278,12 @@ class Changes:
     ) -> None:
         """Remember a parameter's gradient, which Horovod gets now.
 
-        run : the step, if known; whatever is left of another one was given up
-        memory : the gradient's own, flat, if at hand
+        run : the step, if known; gradients of another step, which was abandoned, are forgotten
+        memory : the gradient's own memory, flat, if the caller has it
         """
         gradient = parameter.grad
-        if position in self.given or (
-            run is not None and self.run is not None and run is not self.run
-        ):
+        is_of_another_run = None not in (run, self.run) and run is not self.run
+        if position in self.given or is_of_another_run:
             self.forget()
         if gradient is None:
             return
@@ -345,7 +328,7 @@ def _memory_of(values: torch.Tensor) -> np.ndarray:
         return np.empty(0)  # comparing entries would wait for the device: its version must do
     plain = values.detach()
     memory: np.ndarray = (
-        plain.view(torch.int16) if plain.dtype == torch.bfloat16 else plain
+        plain.view(torch.int16) if values.dtype == torch.bfloat16 else plain
     ).numpy()
     return memory.reshape(-1) if memory.flags.c_contiguous else memory.ravel(order="K")
 
@@ -353,8 +336,7 @@ def _memory_of(values: torch.Tensor) -> np.ndarray:
 def _owns_version(gradient: torch.Tensor) -> bool:
     """Return whether writing to other tensors leaves a gradient's version as it is.
 
-    Parts of one buffer, as of concatenated parameters, share their version. That shows in the
-    memory only until it is replaced, so the answer is kept as long as the tensor lives.
+    Parts of one buffer share their version, also when their memory is replaced later.
     """
     if gradient.is_inference() or gradient._is_view():
         return False

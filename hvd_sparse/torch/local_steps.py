@@ -12,7 +12,7 @@ from hvd_sparse.compatibility import refuse_hiding
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.compression import LocalStepsBase, refuse_unfrozen
 from hvd_sparse.torch.compressor import TorchCompressor
-from hvd_sparse.untyped import Optimizer, ProcessSet, Report, State, Value
+from hvd_sparse.types import Optimizer, ProcessSet, Report, State, Value
 
 Named = list[tuple[str, torch.nn.Parameter]]
 
@@ -124,12 +124,7 @@ class LocalSteps(LocalStepsBase):
         )
 
     def step(self, closure: Value = None) -> Value:
-        """Take a step of the local optimizer, and exchange if it is due.
-
-        Parameters
-        ----------
-        closure : passed to the local optimizer
-        """
+        """Take a step of the local optimizer, with ``closure``, and exchange if it is due."""
         self._refuse_unfrozen()
         loss = self.optimizer.step(closure)
         self.advance()
@@ -173,16 +168,12 @@ class LocalSteps(LocalStepsBase):
 
     @torch.no_grad()
     def load_state_dict(self, state: State) -> None:
-        """Load this rank's state; load the model and the local optimizer separately.
-
-        Parameters
-        ----------
-        state : this rank's ``state_dict()``
+        """Load this rank's ``state_dict()``; load the model and the local optimizer separately.
 
         Raises
         ------
         InvalidOption : it belongs to other parameters
-        RankMismatch : the compressor's state does not fit; the message lists the differences
+        RankMismatch : the compressor's state belongs to another configuration
         """
         anchors: Mapping[str, torch.Tensor] = state["anchors"]
         if list(anchors) != [name for name, _ in self._anchors]:
@@ -198,8 +189,8 @@ class LocalSteps(LocalStepsBase):
 
 
 def _broadcast(values: torch.Tensor, name: str, process_set: ProcessSet) -> None:
-    """Overwrite a tensor by that of the lowest rank; the bits of bfloat16, which Horovod does not
-    know."""
+    """Overwrite a tensor by that of the lowest rank; bfloat16, which Horovod does not support, is
+    sent as the bits."""
     root = min(getattr(process_set, "ranks", None) or [0])
     if values.dtype != torch.bfloat16:
         hvd.broadcast_(values, root, name=name, process_set=process_set)

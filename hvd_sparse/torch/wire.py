@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
+from torch.autograd import Variable
 
 from hvd_sparse.collectives import sleep_until
 from hvd_sparse.collectives.horovod_torch import catch_up, why_not_on
@@ -27,8 +29,10 @@ time."""
 
 @dataclass(eq=False)
 class DenseTicket:
-    """A tensor that Horovod reduces as it is; without a ticket if all are dense and no state is
-    kept."""
+    """A tensor that Horovod reduces as it is.
+
+    ticket : None in a step in which all tensors are dense and no state is kept
+    """
 
     gradient: torch.Tensor
     key: str
@@ -36,8 +40,8 @@ class DenseTicket:
 
 
 def device_of_wire(choice: str, named: Sequence[tuple[str, torch.Tensor]]) -> torch.device | None:
-    """Return the device that messages travel from, None for the host; InvalidOption if it cannot
-    be."""
+    """Return the device from whose memory messages are sent, None for the host; InvalidOption if
+    the chosen device cannot be used."""
     if choice == HOST_WIRE or not named:
         return None
     reason = _why_not(named)
@@ -76,16 +80,24 @@ class LastGradientWait:
     """Sleeps at a step's last gradient until the other ranks have sent theirs.
 
     Horovod's own wait polls, and takes time from other processes on the core, for example other
-    ranks or data loaders. But other ranks may wait for this one in another collective. So a rest
-    is not much longer than the step's gradients took to come, and after one that was in vain the
-    next steps have none.
+    ranks or data loaders.  But other ranks may wait for this rank in another collective.  So the
+    sleep lasts at most ``PATIENCE`` times as long as the step's gradients took to come, and after
+    a sleep that ended at this limit, the next steps skip it.
     """
 
     def __init__(self) -> None:
         self._skipped = self._to_skip = 0
 
+    def begin(self, is_done: Callable[[], bool], began_s: float) -> None:
+        """Call ``take`` when the backward pass has ended, because Horovod has the last gradient's
+        carrier only then; outside a backward pass, call it at once."""
+        if torch._C._current_graph_task_id() < 0:
+            self.take(is_done, began_s)
+        else:
+            Variable._execution_engine.queue_callback(partial(self.take, is_done, began_s))
+
     def take(self, is_done: Callable[[], bool], began_s: float) -> None:
-        """Sleep until the other ranks have come as far, or until the time limit.
+        """Sleep until the other ranks have submitted the same collectives, or until the time limit.
 
         began_s : time of the step's first gradient, by ``time.monotonic``
         """

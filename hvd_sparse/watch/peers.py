@@ -1,4 +1,7 @@
-"""Questions to the other ranks about their progress, for times when Horovod does not answer.
+"""The ledger of this rank's submissions, and questions to the other ranks about theirs.
+
+The ledger's clock counts the seconds in which this process ran: not those in which it is suspended,
+or one thread holds Python's lock, because such a wait is no other rank's fault.
 
 A thread of every rank answers at a UDP port; a rank that has ended, is paused or holds Python's
 lock does not. A question is one datagram, and so is an answer. It begins with the secret of the
@@ -16,6 +19,7 @@ import secrets
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from itertools import islice
@@ -24,6 +28,10 @@ import numpy as np
 
 from hvd_sparse.collectives.contract import AllGather
 
+TURN_S = 0.25
+"""Seconds between two readings: the most by which this clock is behind."""
+MOST_S = 1.0
+"""Seconds that count at most between two readings."""
 PATIENCE_S = 10.0
 """Seconds in which an answer must arrive."""
 AGAIN_S = 0.5
@@ -38,11 +46,122 @@ LONGEST_BYTES = 1 << 16
 logger = logging.getLogger("hvd_sparse")
 
 
+class RunningClock:
+    """A clock of this process; ``now_s`` are the seconds counted so far."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the clock, unless it runs; a forked child must start its own clock."""
+        with self._lock:
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(
+                    target=self._run, name="hvd_sparse clock", daemon=True
+                )
+                self._thread.start()
+
+    def _run(self) -> None:
+        read_s = time.monotonic()
+        while True:
+            time.sleep(TURN_S)
+            last_s, read_s = read_s, time.monotonic()
+            self.now_s += min(read_s - last_s, MOST_S)
+
+
+clock = RunningClock()
+
+
+class Ledger:
+    """Counts of submissions by name, which ranks compare, and the start time of each pending
+    tensor; thread-safe."""
+
+    def __init__(self) -> None:
+        clock.start()
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self._since: dict[str, float] = {}
+        self._waits = 0
+        self._last_change = clock.now_s
+        self.begun = self._begun_before = 0
+
+    def begin(self, name: str) -> None:
+        with self._lock:
+            self._counts[name] += 1
+            self.begun += 1
+            self._since[name] = self._last_change = clock.now_s
+
+    def end(self, name: str) -> None:
+        with self._lock:
+            self._since.pop(name, None)
+            self._last_change = clock.now_s
+
+    def clear(self) -> None:
+        """Remove the pending tensors, because the step has failed; keep the counts."""
+        with self._lock:
+            self._since.clear()
+            self._last_change = clock.now_s
+
+    def restart(self) -> None:
+        """Reset everything for a new world."""
+        self.clear()
+        with self._lock:
+            self._counts.clear()
+            self._begun_before = self.begun
+
+    def begin_wait(self) -> None:
+        """Begin a wait whose own time limit raises an error."""
+        with self._lock:
+            self._waits += 1
+
+    def end_wait(self, name: str | None = None) -> None:
+        """End a wait; if ``name`` is given, the result of that tensor has arrived."""
+        with self._lock:
+            self._waits -= 1
+            if name is not None:
+                self._since.pop(name, None)
+                self._last_change = clock.now_s
+
+    @property
+    def submissions(self) -> int:
+        """The number of submissions in this world."""
+        return self.begun - self._begun_before
+
+    @property
+    def is_waiting(self) -> bool:
+        return self._waits > 0
+
+    @property
+    def idle_s(self) -> float:
+        """The seconds since a tensor was last submitted or returned."""
+        return clock.now_s - self._last_change
+
+    def pending(self) -> dict[str, int]:
+        """Return the pending names, oldest first, with the submissions of each."""
+        with self._lock:
+            names = sorted(self._since, key=self._since.__getitem__)
+            return {name: self._counts[name] for name in names}
+
+    def oldest(self) -> tuple[str, int, float] | None:
+        """Return the oldest pending name, its submissions, and its age in seconds."""
+        with self._lock:
+            if not self._since:
+                return None
+            name = min(self._since, key=self._since.__getitem__)
+            return name, self._counts[name], clock.now_s - self._since[name]
+
+    def behind(self, counts: Mapping[str, int]) -> list[str]:
+        """Return the names that another rank, by its ``counts``, has submitted more often."""
+        with self._lock:
+            return [name for name, count in counts.items() if self._counts[name] < count]
+
+
 @dataclass(frozen=True)
 class Endpoint:
     """The address at which a rank answers: its host's IPv4 addresses (some may be unreachable from
-    other hosts), a UDP port, and the secret that begins a question.
-    """
+    other hosts), a UDP port, and the secret that begins a question."""
 
     rank: int
     addresses: tuple[str, ...]
@@ -52,9 +171,8 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Answer:
-    """A rank's answer: its submissions, the names among those asked about that it has submitted
-    less often than the asking rank (``behind``), and the lines that its main thread executes.
-    """
+    """A rank's answer: its submissions, the names that it has submitted less often than the asking
+    rank (``behind``), and the lines that its main thread executes."""
 
     rank: int
     submissions: int
@@ -118,10 +236,8 @@ def introduce(endpoint: Endpoint) -> Generator[AllGather, np.ndarray, list[Endpo
 def ask_all(
     endpoints: Sequence[Endpoint], submitted: Mapping[str, int], patience_s: float = PATIENCE_S
 ) -> dict[int, Answer]:
-    """Ask all ranks at once which tensors they have not submitted; return the answers by rank.
-
-    ``submitted`` are this rank's submissions by tensor, oldest first; ``LONGEST_LIST`` are sent.
-    """
+    """Ask all ranks at once which of the first ``LONGEST_LIST`` tensors they have submitted less
+    often than this rank; return the answers by rank."""
     mark = secrets.token_hex(TOKEN_BYTES // 2).encode()
     question = mark + json.dumps(dict(islice(submitted.items(), LONGEST_LIST))).encode()
     answers: dict[int, Answer] = {}

@@ -33,15 +33,17 @@ import numpy as np
 
 from hvd_sparse.collectives.contract import Collective, Pending
 from hvd_sparse.errors import ExchangeTimeout, SparseError
-from hvd_sparse.watch.ledger import TURN_S, Ledger, clock
 from hvd_sparse.watch.peers import (
     LONGEST_LIST,
     PATIENCE_S,
+    TURN_S,
     Answer,
     Endpoint,
+    Ledger,
     Port,
     addresses,
     ask_all,
+    clock,
     names,
 )
 
@@ -87,10 +89,8 @@ _LINE = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 
 class Watchdog:
-    """Watch one compressor's ledger, and answer the other ranks' questions about it.
-
-    A submitted tensor may take ``timeout_s`` seconds; with None the watchdog only answers.
-    """
+    """Watch one compressor's ledger, where a tensor may take ``timeout_s`` seconds (None for any
+    time), and answer the other ranks' questions about it."""
 
     def __init__(self, name: str, rank: int, timeout_s: float | None) -> None:
         self.name = name
@@ -128,11 +128,8 @@ class Watchdog:
 
     def give_up(self) -> str:
         """Return a text of the pending tensors and the ranks that have not submitted them, for an
-        error.
-
-        If the program then submits nothing more, because it waits for Horovod in its error handling
-        or at its exit, the watchdog ends it after ``GRACE_S``.
-        """
+        error. A program that then submits nothing more is ended after ``GRACE_S``, because it waits
+        for Horovod in its error handling or at its exit."""
         pending = self.ledger.pending()
         why = self._describe(pending, self._ask(pending))
         self.ledger.clear()
@@ -166,11 +163,8 @@ class Watchdog:
                 self._look_for_join()
 
     def _judge(self, limit_s: float, name: str, count: int, age_s: float) -> None:
-        """End the process if a tensor is overdue.
-
-        The limit is ``TIMES_IN_DOUBT`` times as long if a rank does not answer, because it may hold
-        Python's lock and continue, or if all ranks have submitted the tensor.
-        """
+        """End the process if a tensor is overdue; later if a rank does not answer, because it may
+        hold Python's lock and continue, or if all ranks have submitted the tensor."""
         is_last = age_s > TIMES_IN_DOUBT * limit_s
         if age_s <= limit_s or (self._spared == (name, count) and not is_last):
             return
@@ -203,8 +197,6 @@ class Watchdog:
         return ask_all(self._peers, submitted, patience_s)
 
     def _describe(self, pending: dict[str, int], answers: Mapping[int, Answer]) -> str:
-        """Return a text of the tensors that this rank waits for, and of the ranks that are
-        behind."""
         oldest = self.ledger.oldest()
         since_s = 0.0 if oldest is None else oldest[2]
         words = [f"rank {self.rank} waits for {names(list(pending))} since {since_s:.0f} s"]
@@ -239,10 +231,8 @@ def say_and_exit(words: str) -> None:
 # shutdown.
 @lru_cache(maxsize=1)
 def prepare_end() -> None:
-    """Limit Horovod's shutdown to ``END_S`` seconds after an error of this package.
-
-    After a failed ``hvd.join()`` print the reason, which Horovod's error does not contain.
-    """
+    """Limit Horovod's shutdown to ``END_S`` seconds after an error of this package, and print the
+    reason of a failed ``hvd.join()``, which Horovod's error does not contain."""
     atexit.register(_at_exit)
 
 
@@ -318,18 +308,16 @@ class PatientPending:
     def wait(self, timeout_s: float | None) -> np.ndarray:
         if timeout_s is None:
             return self._pending.wait(None)
-        began_s, left_s, is_extended = clock.now_s, timeout_s, False
+        end_s, is_extended = clock.now_s + timeout_s, False
         while True:
             try:
-                return self._pending.wait(left_s)
-            except ExchangeTimeout as error:
-                failure = error
-            left_s = timeout_s - (clock.now_s - began_s)
-            if left_s <= TURN_S and not is_extended and self._watchdog.has_silent_rank():
-                is_extended, timeout_s = True, TIMES_IN_DOUBT * timeout_s
-                left_s = timeout_s - (clock.now_s - began_s)
-            if left_s <= TURN_S:
-                raise failure
+                return self._pending.wait(end_s - clock.now_s)
+            except ExchangeTimeout:
+                if end_s - clock.now_s > TURN_S:
+                    continue
+                if is_extended or not self._watchdog.has_silent_rank():
+                    raise
+                is_extended, end_s = True, end_s + (TIMES_IN_DOUBT - 1) * timeout_s
 
 
 @dataclass(eq=False)
@@ -339,17 +327,9 @@ class PatientCollective:
     _collective: Collective
     _watchdog: Watchdog
 
-    @property
-    def rank(self) -> int:
-        return self._collective.rank
-
-    @property
-    def world_size(self) -> int:
-        return self._collective.world_size
-
-    @property
-    def nodes(self) -> tuple[int, ...] | None:
-        return self._collective.nodes
+    rank = property(lambda self: self._collective.rank)
+    world_size = property(lambda self: self._collective.world_size)
+    nodes = property(lambda self: self._collective.nodes)
 
     def allgather(self, array: np.ndarray, name: str) -> PatientPending:
         return PatientPending(self._collective.allgather(array, name), self._watchdog)

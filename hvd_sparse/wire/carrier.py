@@ -53,7 +53,6 @@ def drawn_for(rank: int) -> float:
 
 @lru_cache(maxsize=64)
 def _rank_sums(world_size: int) -> tuple[float, ...]:
-    """Return the sums of the three entries of the rank."""
     ranks = range(world_size)
     return (
         float(sum(ranks)),

@@ -58,7 +58,9 @@ class Coding(Protocol):
     """The parts of a ``Codec`` that frames and messages need."""
 
     id: ClassVar[str]
-    number: ClassVar[int | None]
+
+    @property
+    def number(self) -> int | None: ...
 
     def decode(self, buffer: np.ndarray, kernels: Packers) -> Selection: ...
 
@@ -89,15 +91,13 @@ def write_frame(
     parts: list[np.ndarray],
     value_format: int = AS_TYPE,
 ) -> np.ndarray:
-    """Return a frame of these parts, uint8."""
     size = 0
     for part in parts:
         size += part.nbytes
     header = _CHECKED.pack(
         MAGIC, WIRE_VERSION, codec, VALUE_NUMBERS[value_type], value_format, 0, numel, count, size
     )
-    # Joined as bytes, which arrays are to Python: for a few entries that is several times as fast
-    # as copies between arrays.
+    # Joined as bytes, which is several times as fast as copies between arrays for few entries.
     whole = bytearray().join([header, bytes(_CHECKSUM.size), *cast("list[bytes]", parts)])
     # The checksum covers the header too, so that an altered count is found.
     checksum = crc32(memoryview(whole)[HEADER_BYTES:], crc32(header))
@@ -112,31 +112,6 @@ def frame_head(codec: Coding, value_type: np.dtype) -> int:
         MAGIC, WIRE_VERSION, codec.number, VALUE_NUMBERS[value_type], AS_TYPE, 0, 0, 0, 0
     )
     return int.from_bytes(header[:8], "little")
-
-
-def write_parts(buffer: np.ndarray, parts: list[np.ndarray]) -> int:
-    """Write the first parts of a frame's body; return their end."""
-    offset = HEADER_BYTES
-    for part in parts:
-        if part.nbytes:
-            end = offset + part.nbytes  # viewed in the part's dtype, so that it is copied once
-            buffer[offset:end].view(part.dtype)[:] = part
-            offset = end
-    return offset
-
-
-def seal_frame(
-    buffer: np.ndarray, codec: int, value_type: np.dtype, numel: int, count: int, value_format: int
-) -> np.ndarray:
-    """Write the header of a complete body, and return the buffer."""
-    value_number, body_bytes = VALUE_NUMBERS[value_type], buffer.size - HEADER_BYTES
-    header = _CHECKED.pack(
-        MAGIC, WIRE_VERSION, codec, value_number, value_format, 0, numel, count, body_bytes
-    )
-    # The checksum covers the header too, so that an altered count is found.
-    checksum = crc32(buffer[HEADER_BYTES:].data, crc32(header))
-    buffer.data[:HEADER_BYTES] = header + _CHECKSUM.pack(checksum)
-    return buffer
 
 
 def measure_frame(buffer: np.ndarray, offset: int = 0) -> int:
@@ -199,8 +174,7 @@ def _refuse_start(buffer: np.ndarray) -> NoReturn:
 
 
 def open_frame(buffer: np.ndarray, codec: Coding, value_format: int = AS_TYPE) -> Frame:
-    """Return the frame that fills a buffer; CorruptPayload if it is of another codec or format, or
-    not whole."""
+    """Return the frame that fills a buffer; CorruptPayload unless it is whole and of this codec."""
     # The checksum first, so that a wrong codec number means another codec and not altered bytes.
     frame = read_frame(buffer)
     if frame.codec != codec.number or HEADER_BYTES + frame.body.size != buffer.size:
@@ -218,13 +192,11 @@ def open_frame(buffer: np.ndarray, codec: Coding, value_format: int = AS_TYPE) -
 
 
 def need(is_so: bool | np.bool_, otherwise: str) -> None:
-    """Raise CorruptPayload unless the condition holds."""
     if not is_so:
         raise CorruptPayload(otherwise)
 
 
 def need_size(frame: Frame, expected: int) -> None:
-    """Raise CorruptPayload unless the body has the expected length."""
     if frame.body.size != expected:
         raise CorruptPayload(
             f"{frame.count} entries of {frame.numel} cannot fill {frame.body.size} bytes"
@@ -247,7 +219,6 @@ def need_ascending(indices: np.ndarray, numel: int) -> None:
 
 
 def selection_from(frame: Frame, indices: np.ndarray, values: np.ndarray) -> Selection:
-    """Return a decoded selection, in the machine's own byte order."""
     # Checked first, because nearly every machine is little-endian and needs no conversion.
     if not (values.dtype.isnative and indices.dtype == np.uint32):
         indices = indices.astype(np.uint32, copy=False)

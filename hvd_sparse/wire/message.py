@@ -74,13 +74,8 @@ def overhead_bytes(members: int) -> int:
 def capacity(
     codec: Coding, numel: int, value_bytes: int, world_size: int, gathered_bytes: int
 ) -> int:
-    """Return the number of entries that a rank may send of a tensor, at least one.
-
-    If a codec's length depends on the places of the entries, the expected length is used.
-
-    value_bytes : of the accumulator's dtype
-    gathered_bytes : upper bound of the messages of all ranks together
-    """
+    """Return the number of entries, at least one, that a rank may send of a tensor, by their
+    expected length, if the messages of all ranks have at most ``gathered_bytes`` together."""
     budget = gathered_bytes / world_size - overhead_bytes(1) - HEADER_BYTES
     least, most = 1, max(1, numel)  # lengths rise with the count: the bound is found by bisection
     while least < most:
@@ -99,9 +94,8 @@ def write_message(
     frames: Mapping[int, np.ndarray],
     members: Iterable[int] | None = None,
 ) -> np.ndarray:
-    """Return a message of entries, uint8.
+    """Return a message of frames by position, uint8.
 
-    frames : encoded selections by position
     members : positions of all members, with and without a frame; None: those with one
     """
     everyone = sorted(frames if members is None else members)
@@ -118,7 +112,6 @@ def write_message(
 
 
 def write_error(rank: int, step: int, configuration: int, text: str) -> np.ndarray:
-    """Return a message of an error, uint8."""
     words = (
         text.encode()[:ERROR_TEXT_LIMIT].decode(errors="ignore").encode()
     )  # cut between characters

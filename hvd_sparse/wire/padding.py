@@ -66,7 +66,6 @@ class Room:
 
 
 def needed(content: np.ndarray) -> int:
-    """Return the bytes of a block without its padding."""
     return HEAD.size + content.nbytes
 
 
@@ -79,10 +78,8 @@ def write_block(content: np.ndarray, least: int = 0) -> np.ndarray:
 
 
 def read_blocks(joined: np.ndarray, name: str) -> list[np.ndarray]:
-    """Return the contents of concatenated blocks, as views; CorruptPayload if they are not whole.
-
-    name : of the collective, for errors
-    """
+    """Return the contents of the blocks of a collective, as views; CorruptPayload if they are not
+    whole."""
     contents, offset = [], 0
     while offset < joined.size:
         left = joined.size - offset
@@ -118,8 +115,6 @@ def unpadded(
 
 
 class Padding:
-    """Padding of the allgathers of a compressor's exchanges."""
-
     def __init__(self, count: Count) -> None:
         self._count = count
         self._rooms: defaultdict[tuple[int, int], Room] = defaultdict(Room)

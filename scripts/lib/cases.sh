@@ -21,10 +21,11 @@ fresh_cluster() { # with the test programs on every host
 }
 
 ready_hosts() {
-    local container
+    local container part
     for container in $(cluster containers); do
-        "$DOCKER" cp "$ROOT/tests/docker/." "$container:/hvd-sparse/tests" >/dev/null
-        "$DOCKER" cp "$ROOT/tests/frontends/_elastic.py" "$container:/hvd-sparse/tests" >/dev/null
+        for part in frontends/. docker/. harness.py; do
+            "$DOCKER" cp "$ROOT/tests/$part" "$container:/hvd-sparse/tests" >/dev/null
+        done
         for _ in $(seq 100); do # until its ssh answers
             "$DOCKER" exec "$container" sh -c 'ss -ltn | grep -q :22' 2>/dev/null && break
             sleep 0.1
@@ -46,7 +47,7 @@ launch_elastic() { # the hosts are those of /cluster/hosts, which a discovery sc
         printf "#!/bin/sh\ncat /cluster/hosts\n" >/cluster/discover && chmod 755 /cluster/discover'
     limited $((START_S + 2 * END_S)) "$ROOT/docker/cluster" run horovodrun --gloo -np "$SIZE" --min-np 2 --max-np 8 \
         --host-discovery-script /cluster/discover --network-interfaces eth0 --gloo-timeout-seconds "$SILENCE_S" \
-        python tests/elastic.py --until /cluster/over
+        python tests/elastic.py torch until /cluster/over
 }
 
 await() { # await PATTERN LIMIT_S PROCESS LOG: until the log has it; an error if the process ends without, or the time
@@ -76,7 +77,7 @@ await_end() { # await_end LIMIT_S PROCESS LOG
 
 train() { # train CONTROLLER FRAMEWORK: through every exchange; each rank must have left its log
     local rank=0 container
-    launch "$TRAIN_S" "$1" tests/exchanges.py --framework "$2" || return 1
+    launch "$TRAIN_S" "$1" tests/exchanges.py "$2" || return 1
     for container in $(cluster containers); do # under Gloo on the first host, under MPI on its own
         [ "$1" = mpi ] || container="$(cluster containers | head -n 1)"
         "$DOCKER" exec "$container" grep -rq "rank $rank is done" logs --include=stdout ||

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from mkdocs.structure.files import File, Files
 
-from hvd_sparse.cli import add_commands
-from hvd_sparse.cli.cite import papers
+from hvd_sparse.cli import add_commands, papers
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.methods import METHODS, Methods
 

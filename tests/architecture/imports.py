@@ -7,12 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2] / "hvd_sparse"
-ROOMS = (
-    "collectives.contract",
-    "collectives.topology",
-    "tracing.spans",
-    "frontend.torch",
-)
+ROOMS = ("collectives.contract", "frontend.torch")
 """Units that lie deeper than the first name below the package."""
 
 
@@ -26,8 +21,7 @@ SOURCES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 def unit_of(module: str) -> str:
-    """Return the unit that a module belongs to: the longest room that it lies in, or the first name
-    below the package."""
+    """Return the unit of a module: the longest room that it lies in, or its first name."""
     inside = module.removeprefix("hvd_sparse").removeprefix(".")
     rooms = [room for room in ROOMS if inside == room or inside.startswith(f"{room}.")]
     return max(rooms, key=len, default=inside.split(".")[0] or "__init__")
@@ -42,11 +36,7 @@ def relative_imports(source: str) -> list[int]:
 
 
 def imports_of(source: str, modules: Iterable[str] = SOURCES) -> set[str]:
-    """Return every module that a source imports, wherever in it.
-
-    Functions, ``if TYPE_CHECKING`` and names that are given to importlib count as statements at the
-    top do. ``from a import b`` names the module ``a.b`` where there is one, and otherwise ``a``.
-    """
+    """Return every module that a source imports, in functions and for types too."""
     known, found = set(modules), set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -62,11 +52,7 @@ def imports_of(source: str, modules: Iterable[str] = SOURCES) -> set[str]:
 
 
 def graph_of(sources: Mapping[str, str]) -> dict[str, set[str]]:
-    """Return which of the given modules each of them imports by name.
-
-    A package that is only passed on the way to a module inside it is no arrow: otherwise every
-    module would depend on ``hvd_sparse`` itself.
-    """
+    """Return which of the given modules each imports by name, but packages on the way."""
     return {
         module: (imports_of(source, sources) & set(sources)) - {module}
         for module, source in sources.items()

@@ -43,7 +43,6 @@ def test_the_index_of_results_has_every_page():
 
 
 def broken_links(page: Path, text: str) -> list[str]:
-    """Return a page's links to files that are not there, or that the site does not have."""
     found = []
     for link in re.findall(
         r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)", re.sub(r"```.*?```", "", text, flags=re.S)
@@ -91,8 +90,7 @@ def test_blocks_that_do_not_run_are_few_and_known():
 
 
 def commands_of_ci() -> set[str]:
-    """Return the scripts that ``.ci/run`` runs, with their arguments; a slice of the full run goes
-    beside the short one."""
+    """Return the scripts that ``.ci/run`` runs, with their arguments but ``--slice``."""
     lines = CI_RUN.read_text(encoding="utf-8").splitlines()
     parts = [
         each.strip() for line in lines for each in re.split(r"&&|\|\|", line.partition("#")[0])
@@ -101,7 +99,6 @@ def commands_of_ci() -> set[str]:
 
 
 def stacks_of_ci() -> set[str]:
-    """Return the stacks that ``.ci/run`` exports, of eight commits that follow each other."""
     assert re.search(r"^export HVD_SPARSE_STACK=.*stack_in_turn", CI_RUN.read_text(), re.MULTILINE)
     script = ". scripts/lib/common.sh && for each in 0 1 2 3 4 5 6 7; do stack_in_turn $each; done"
     done = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, check=True)
@@ -119,8 +116,6 @@ def test_ci_runs_every_command_of_a_block_that_is_said_to_run_there(block):
 
 
 def quotations() -> list[tuple[str, str, str]]:
-    """Return every figure that a page says to have from another: its page, the other, the
-    figure."""
     return [
         (page.name, source, figure)
         for page in pages()

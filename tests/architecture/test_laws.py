@@ -28,7 +28,6 @@ def numbered(kind: str) -> set[int]:
 
 
 def citations(text: str) -> set[tuple[str, int]]:
-    """Return what a text cites: whether a law or an invariant, and its number."""
     found = set()
     for kind, first, more in CITATION.findall(text):
         numbers = [int(first), *map(int, re.findall(r"\d+", more))]
@@ -77,13 +76,3 @@ def test_a_number_that_is_not_on_the_page_is_found():
         ("invariant", 22),
     }
     assert 77 not in numbered("law")
-
-
-def test_no_test_is_called_by_a_number_of_a_list():
-    numbers = {
-        f"{path.name}::{name}"
-        for path in (ROOT / "tests").rglob("test_*.py")
-        for name in functions_of(path)
-        if re.match(r"test_\d", name)
-    }
-    assert numbers == set()

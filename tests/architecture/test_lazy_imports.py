@@ -1,11 +1,15 @@
-"""``import hvd_sparse`` costs numpy and nothing heavier."""
+"""``import hvd_sparse`` costs numpy and nothing heavier, and docstrings' examples are right."""
 
 from __future__ import annotations
 
+import doctest
+import importlib
+import re
 import subprocess
 import sys
 
 import pytest
+from architecture.imports import SOURCES, unit_of
 from harness import LIMIT_S
 
 HEAVY = (
@@ -27,7 +31,6 @@ LIGHT = {"isal"}
 
 
 def modules_after(statement: str) -> set[str]:
-    """Top-level modules that a new interpreter has loaded after a statement."""
     script = (
         f"import sys\n{statement}\nprint(*sorted({{name.split('.')[0] for name in sys.modules}}))"
     )
@@ -57,3 +60,18 @@ def test_nothing_but_numpy_is_loaded(statement):
 def test_the_registries_are_filled_by_the_import_alone():
     statement = "import hvd_sparse.registry as r; assert all(registry.ids() for registry in r.ALL)"
     assert "hvd_sparse" in modules_after(statement)
+
+
+FRAMEWORKS = ("torch", "tensorflow", "keras")
+"""Units whose examples need Horovod."""
+WITH_EXAMPLES = [
+    module
+    for module, path in SOURCES.items()
+    if re.search(r"^ *>>> ", path.read_text(encoding="utf-8"), re.MULTILINE)
+    and unit_of(module) not in FRAMEWORKS
+]
+
+
+@pytest.mark.parametrize("module", WITH_EXAMPLES)
+def test_an_example_prints_what_it_says(module):
+    assert doctest.testmod(importlib.import_module(module)).failed == 0

@@ -18,8 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Metadata as every installer asks the build backend for it, from a copy, as it leaves files
-    behind."""
+    """Metadata as installers ask the build backend for it, from a copy."""
     copy = tmp_path_factory.mktemp("metadata")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)

@@ -25,13 +25,11 @@ def selection_of(
 
 
 def largest_numel(codec: Any) -> int:
-    """The longest tensor that tests hand to a codec."""
     return 100_000 if codec.id in ENTRY_BY_ENTRY else min(INDEX_LIMIT, codec.numel_limit) - 1
 
 
 def check_round_trip(codec: Any, selection: Selection) -> np.ndarray:
-    """Bytes that stand alone, from which the same selection comes back: bit for bit if the codec is
-    exact."""
+    """Bytes that stand alone and bring the selection back, bit for bit by an exact codec."""
     payload = codec.encode(selection)
     assert payload.dtype == np.uint8 and payload.ndim == 1
     decoded = codec.decode(payload)
@@ -52,7 +50,6 @@ def check_round_trip(codec: Any, selection: Selection) -> np.ndarray:
 
 
 def check_form(decoded: Selection, selection: Selection) -> None:
-    """What is decoded is a selection of the same tensor."""
     assert decoded.numel == selection.numel
     assert decoded.indices.dtype == np.uint32
     assert decoded.values.dtype == selection.values.dtype
@@ -64,8 +61,7 @@ def check_form(decoded: Selection, selection: Selection) -> None:
 
 
 def check_no_entry_is_made_up(codec: Any, selection: Selection, decoded: Selection) -> None:
-    """Lossy or not, the indices chosen come back (signs cannot tell a zero), and nothing is sent
-    against a value's sign."""
+    """The chosen indices come back, but zeros of signs; no value against its sign."""
     values = dict(zip(selection.indices.tolist(), selection.values.tolist()))
     if not codec.sends_zeros:
         values = {index: value for index, value in values.items() if value != 0}
@@ -81,7 +77,6 @@ def check_no_entry_is_made_up(codec: Any, selection: Selection, decoded: Selecti
 
 
 def check_refuses(codec: Any, buffer: np.ndarray, what: str) -> None:
-    """CorruptPayload and nothing else: neither another error nor a selection."""
     try:
         selection = codec.decode(buffer)
     except CorruptPayload:
@@ -90,8 +85,6 @@ def check_refuses(codec: Any, buffer: np.ndarray, what: str) -> None:
 
 
 def check_refuses_damage(codec: Any, selection: Selection) -> None:
-    """Every truncation, every changed byte (each of its bits, and all of them), and bytes that
-    follow."""
     payload = codec.encode(selection)
     for size in range(payload.size):
         check_refuses(codec, payload[:size], f"a payload cut to {size} bytes")
@@ -105,7 +98,6 @@ def check_refuses_damage(codec: Any, selection: Selection) -> None:
 
 
 def check_codec(codec: Any) -> None:
-    """All of the above at once: what the mutants are put to."""
     for dtype in ("float32", "float64"):
         for indices, numel in (
             ((), 9),

@@ -31,7 +31,6 @@ def check_take_by_adam(kernels: Any, x: np.ndarray) -> None:
 
 
 def check_large_directions(kernels: Any, dtype: str) -> None:
-    """Vectors that no cache keeps, of which some entries are not finite."""
     rng, size = np.random.default_rng(6), (1 << 22) // np.dtype(dtype).itemsize + 37
     gradient, mean, square = (rng.laplace(size=size).astype(dtype) for _ in range(3))
     gradient[rng.integers(size, size=9)] = [np.nan, np.inf, -np.inf] * 3
@@ -52,7 +51,6 @@ def _adam(step: AdamStep) -> Make:
 def _check(
     kernels: Any, make: Make, gradient: np.ndarray, old: list[np.ndarray], aims: int
 ) -> None:
-    """Into other vectors and in place, with room for all, for some and for none."""
     size, dtype = gradient.size, gradient.dtype
     residual = np.nan_to_num(0.5 * old[0][::-1]).astype(dtype)
     pushed = [np.full_like(each, 9) for each in old]

@@ -29,8 +29,7 @@ REQUESTS = {
 
 @dataclass(frozen=True)
 class Everything(DensitySelector):
-    """All entries that are not zero, whatever the density asks for: counts are what a test makes
-    them."""
+    """All entries that are not zero, whatever the density asks for."""
 
     id: ClassVar[str] = "everything"
 
@@ -39,7 +38,6 @@ class Everything(DensitySelector):
 
 
 def configured(exchange: Any, selector: Any = "topk", **options: Any) -> Configuration:
-    """A configuration with this exchange; what the parts refuse is refused here too."""
     plain = worlds.configure(density=DENSITY, **options)
     if not isinstance(selector, str):
         return replace(plain, exchange=exchange, selector=selector)
@@ -47,7 +45,6 @@ def configured(exchange: Any, selector: Any = "topk", **options: Any) -> Configu
 
 
 def whole_residuals(session: Session) -> dict[str, np.ndarray]:
-    """What a rank keeps back, in the place of the tensor that it belongs to."""
     kept = {}
     for position, state in session.step.transactions.settle_all().items():
         spec = session.step.specs[position]
@@ -64,9 +61,6 @@ Gradients = Callable[[int, int], dict[str, np.ndarray]]
 def run_steps(
     configuration: Configuration, world_size: int, gradients: Gradients, steps: int = STEPS
 ) -> list[dict[str, Any]]:
-    """The same steps on all ranks: what was given, what was applied (not averaged), what is kept,
-    by rank."""
-
     def script(collective: Any) -> dict[str, Any]:
         session = Session(configuration, SPECS, collective, average=False)
         given = [gradients(collective.rank, step) for step in range(steps)]
@@ -82,7 +76,6 @@ def run_steps(
 
 
 def lost(outcomes: list[dict[str, Any]]) -> float:
-    """L1 norm of what was given and was neither applied nor kept."""
     total = 0.0
     for spec in SPECS:
         given = sum(
@@ -103,7 +96,6 @@ def integers(rank: int, step: int) -> dict[str, np.ndarray]:
 
 
 def uneven(rank: int, step: int) -> dict[str, np.ndarray]:
-    """0, 1, k and 2k entries that are not zero, at places that overlap between ranks."""
     gradients = {}
     for spec in SPECS:
         k = int(spec.numel * DENSITY)
@@ -137,8 +129,7 @@ def check_replicas(exchange: Any, world_size: int, **options: Any) -> None:
 
 
 def check_conservation(exchange: Any, world_size: int, **options: Any) -> None:
-    """(3, 25) What is applied and what all ranks keep is what was given, exactly, however unevenly
-    ranks sent."""
+    """(3, 25) All that was given is applied or kept, exactly, however unevenly ranks sent."""
     for name, outcomes in {
         "topk": run_steps(configured(exchange, **options), world_size, integers),
         "uneven": run_steps(
@@ -156,34 +147,46 @@ def check_conservation(exchange: Any, world_size: int, **options: Any) -> None:
     )
 
 
+def with_one_bad_step(
+    session: Session, broken: dict[str, np.ndarray], scale: float = 1.0
+) -> tuple[Any, ...]:
+    """A good step, a broken one and a good one: residuals before and behind the broken one, its
+    results or its error, and whether the last step's results are finite."""
+    rank = session.collective.rank
+    session.reduce(integers(rank, 0), scale)
+    before, results, error = whole_residuals(session), None, None
+    try:
+        results = session.reduce(broken, scale)
+    except Exception as raised:
+        error = raised
+    after, then = whole_residuals(session), session.reduce(integers(rank, 2), scale)
+    return before, after, results, error, all(np.isfinite(value).all() for value in then.values())
+
+
+def bits_of(residuals: dict[str, np.ndarray]) -> dict[str, bytes]:
+    return {key: kept.tobytes() for key, kept in residuals.items()}
+
+
+def with_nan(rank: int, faulty: int) -> dict[str, np.ndarray]:
+    broken = integers(rank, 1)
+    if rank == faulty:
+        broken["t1"][0, 0] = np.nan
+    return broken
+
+
 def check_failures(exchange: Any, world_size: int, **options: Any) -> None:
-    """A rank that cannot compress takes part in every phase; all raise, and the step leaves no
-    trace on any."""
-    faulty = world_size - 1
+    """A rank that cannot compress takes part in every phase; all raise, without a trace."""
+    configuration = configured(exchange, on_nonfinite="raise", **options)
 
-    def script(collective: Any) -> tuple[str, bool, int]:
-        session = Session(
-            configured(exchange, on_nonfinite="raise", **options), SPECS, collective, average=False
-        )
-        session.reduce(integers(collective.rank, 0))
-        before = {key: kept.tobytes() for key, kept in whole_residuals(session).items()}
-        broken = integers(collective.rank, 1)
-        if collective.rank == faulty:
-            broken["t1"][0, 0] = np.nan
-        try:
-            session.reduce(broken)
-            words = "nothing was raised"
-        except PeerFailure as error:
-            words = str(error)
-        after = {key: kept.tobytes() for key, kept in whole_residuals(session).items()}
-        finite = all(
-            np.isfinite(v).all() for v in session.reduce(integers(collective.rank, 1)).values()
-        )
-        return words, before == after, int(finite)
+    def script(collective: Any) -> tuple[Any, ...]:
+        session = Session(configuration, SPECS, collective, average=False)
+        return with_one_bad_step(session, with_nan(collective.rank, world_size - 1))
 
-    for rank, (words, is_same, is_finite) in enumerate(worlds.run(world_size, script)):
-        assert "compressing failed" in words, f"rank {rank}: {words}"
-        assert is_same, f"rank {rank}: the failed step left a trace"
+    for rank, outcome in enumerate(worlds.run(world_size, script)):
+        before, after, _, error, is_finite = outcome
+        assert isinstance(error, PeerFailure), f"rank {rank}: {error!r}"
+        assert "compressing failed" in str(error), f"rank {rank}: {error}"
+        assert bits_of(after) == bits_of(before), f"rank {rank}: the failed step left a trace"
         assert is_finite
 
 
@@ -198,53 +201,30 @@ def composed(exchange: Any, selector: Any, **options: Any) -> Configuration:
 
 
 def beyond_range(world_size: int) -> np.float32:
-    """A number that fits float32, as its sum over some ranks does, and that over all does not."""
+    """A number whose sum over some ranks fits float32, and over all does not."""
     return np.float32(1.1 * float(np.finfo(np.float32).max) / world_size)
 
 
 def check_range(configuration: Configuration, world_size: int, scale: float = 1.0) -> None:
-    """(ADR 18) Finite gradients whose sum is not: NaN in one tensor, or an error, on all; no
-    trace."""
+    """(ADR 18) Finite gradients whose sum is not: NaN in one tensor, or an error; no trace."""
 
     def script(collective: Any) -> None:
-        sessions = {
-            how: Session(
-                replace(configuration, on_nonfinite=how, name=how),
-                SPECS,
-                collective,
-                average=average,
-            )
-            for how, average in (("propagate", False), ("raise", scale <= 1))
-        }
-        for how, session in sessions.items():
-            session.reduce(integers(collective.rank, 0), scale)
-            before = {key: kept.tobytes() for key, kept in whole_residuals(session).items()}
-            broken = integers(collective.rank, 1)
-            broken["t1"] = np.full_like(
-                broken["t1"], beyond_range(world_size) * np.float32(min(scale, 1.0))
-            )
-            try:
-                seen = {
-                    key: bool(np.isfinite(a).all())
-                    for key, a in session.reduce(broken, scale).items()
-                }
-                outcome = "propagate"
-            except NonFiniteGradient as error:
-                seen, outcome = {key: key not in str(error) for key in broken}, "raise"
-            except Exception as error:
-                raise AssertionError(
-                    f"rank {collective.rank}: {type(error).__name__}: {error}"
-                ) from error
-            assert outcome == how, f"rank {collective.rank}: {outcome}, where {how} was asked for"
-            assert seen == {key: key != "t1" for key in seen}, (
-                f"rank {collective.rank}: finite are {seen}"
-            )
-            after = {key: kept.tobytes() for key, kept in whole_residuals(session).items()}
-            assert after == before, f"rank {collective.rank}: the step left a trace"
-            assert all(
-                np.isfinite(a).all()
-                for a in session.reduce(integers(collective.rank, 2), scale).values()
-            )
+        for how, average in (("propagate", False), ("raise", scale <= 1)):
+            made = replace(configuration, on_nonfinite=how, name=how)
+            session = Session(made, SPECS, collective, average=average)
+            broken, too_much = integers(collective.rank, 1), beyond_range(world_size)
+            broken["t1"] = np.full_like(broken["t1"], too_much * np.float32(min(scale, 1.0)))
+            before, after, results, error, is_finite = with_one_bad_step(session, broken, scale)
+            where = f"rank {collective.rank}, {how}"
+            if how == "raise":
+                assert isinstance(error, NonFiniteGradient), f"{where}: {error!r}"
+                seen = {key: key not in str(error) for key in broken}
+            else:
+                assert error is None, f"{where}: {error!r}"
+                seen = {key: bool(np.isfinite(a).all()) for key, a in results.items()}
+            assert seen == {key: key != "t1" for key in seen}, f"{where}: finite are {seen}"
+            assert bits_of(after) == bits_of(before), f"{where}: the step left a trace"
+            assert is_finite
             assert {state.steps for state in session.step.transactions.settle_all().values()} <= {2}
 
     worlds.run(world_size, script)
@@ -258,26 +238,20 @@ def check_range_of(exchange: Any) -> None:
 def check_nonfinite(
     exchange: Any, world_size: int, rollback: bool, selector: Any = "topk", **options: Any
 ) -> None:
-    """NaN on one rank: all see it in exactly that tensor; nothing is lost, and with a second buffer
-    nothing changed."""
-    faulty = world_size - 1
+    """NaN on one rank: all see it in that tensor; nothing is lost, or changed with rollback."""
+    configuration = configured(exchange, selector, rollback=rollback, **options)
 
     def script(collective: Any) -> tuple[Any, ...]:
-        configuration = configured(exchange, selector, rollback=rollback, **options)
         session = Session(configuration, SPECS, collective, average=False)
-        session.reduce(integers(collective.rank, 0))
-        before = whole_residuals(session)
-        broken = integers(collective.rank, 1)
-        if collective.rank == faulty:
-            broken["t1"][0, 0] = np.nan
-        results = session.reduce(broken)
-        after = whole_residuals(session)
-        good = {key: bool(np.isfinite(value).all()) for key, value in results.items()}
-        return good, before, broken, after, session.reduce(integers(collective.rank, 2))
+        broken = with_nan(collective.rank, world_size - 1)
+        return broken, *with_one_bad_step(session, broken)
 
-    outcomes = worlds.run(world_size, script)
-    for rank, (good, before, broken, after, _) in enumerate(outcomes):
+    for rank, outcome in enumerate(worlds.run(world_size, script)):
+        broken, before, after, results, error, is_finite = outcome
+        assert error is None, f"rank {rank}: {error!r}"
+        good = {key: bool(np.isfinite(value).all()) for key, value in results.items()}
         assert good == {key: key != "t1" for key in good}, f"rank {rank}: {good}"
+        assert is_finite
         if exchange.sums_first and not rollback:
             continue  # what stays is the node's sum, which no rank can tell from its own gradient
         for key, old in before.items():
@@ -285,7 +259,6 @@ def check_nonfinite(
             is_kept = (after[key] == old) | ((after[key] == grown) & (not rollback))
             assert is_kept.all(), f"rank {rank}: {key} lost or gained something"
             assert not rollback or after[key].tobytes() == old.tobytes()
-    assert all(np.isfinite(value).all() for value in outcomes[0][4].values())
 
 
 def check_exchange(exchange: Any) -> None:

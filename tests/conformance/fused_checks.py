@@ -65,7 +65,6 @@ def check_accumulate(kernels: Any, x: np.ndarray) -> None:
 
 
 def check_accumulate_and_take(kernels: Any, x: np.ndarray) -> None:
-    """What reaches the aim is taken out of the sum, all of it or nothing; in place and not."""
     residual, total, kept = sums(x)
     for threshold in thresholds(total):
         if not threshold > 0:
@@ -87,7 +86,6 @@ def check_accumulate_and_take(kernels: Any, x: np.ndarray) -> None:
 
 
 def check_taking(taking: Any, total: np.ndarray, reach: list[int] | None) -> None:
-    """What the fused pass says of a sum; None where too many reach the aim."""
     assert taking.nonfinite == sum(not math.isfinite(v) for v in total.tolist())
     whole = total_of([abs(v) for v in total.tolist()])
     if whole < np.finfo(total.dtype).max:
@@ -162,8 +160,7 @@ def check_restore(kernels: Any, x: np.ndarray) -> None:
 
 
 def check_large(kernels: Any, dtype: str) -> None:
-    """Vectors that no cache keeps, into another array and in place, at any address: as the
-    reference has it."""
+    """Vectors that no cache keeps, at any address: as the reference has it."""
     rng, size = np.random.default_rng(5), (1 << 22) // np.dtype(dtype).itemsize + 37
     x, residual = (rng.laplace(size=size).astype(dtype) for _ in range(2))
     x[rng.integers(size, size=9)] = [np.nan, np.inf, -np.inf] * 3
@@ -196,20 +193,21 @@ FUSED = (
     check_restore,
     check_take_by_momentum,
 )
+OF_A_DTYPE = (
+    check_infinity_is_reported,
+    check_large,
+    check_large_directions,
+    check_largest_of_many,
+)
+ALONE = (check_threshold_is_rounded, check_sum_is_wide, *PACKING)
 
 
 def check_kernels(kernels: Any) -> None:
-    """All that is asked of an engine: what the tests of engines run piece by piece, and the mutants
-    at once."""
-    check_threshold_is_rounded(kernels)
-    check_sum_is_wide(kernels)
-    for check in PACKING:
+    for check in ALONE:
         check(kernels)
     for dtype in ("float32", "float64"):
-        check_infinity_is_reported(kernels, dtype)
-        check_large(kernels, dtype)
-        check_large_directions(kernels, dtype)
-        check_largest_of_many(kernels, dtype)
+        for check in OF_A_DTYPE:
+            check(kernels, dtype)
         for x in vectors(dtype):
             for check in PER_VECTOR + FUSED:
                 put(check, kernels, x)

@@ -28,14 +28,12 @@ reading crashed."""
 
 @functools.cache
 def all_kernels() -> list[Any]:
-    """Every engine's; loaded late, as what guides a fuzzer by coverage cannot watch compiled
-    code."""
+    """Every engine's; late, as a fuzzer's coverage cannot watch compiled code."""
     return [case.create(ENGINES).kernels for case in cases.ENGINES if not case.options]
 
 
 def check_frame(codec: Any, data: bytes) -> bool:
-    """A codec refuses the bytes, or they are what it writes of the selection that it reads; on
-    every engine alike."""
+    """A codec refuses the bytes, or would write them; on every engine alike."""
     accepted = [_reads(codec, data, kernels) for kernels in all_kernels()]
     assert len(set(accepted)) == 1, (
         f"{codec!r} reads {data.hex()} with one engine and refuses it with another"
@@ -60,8 +58,6 @@ def _reads(codec: Any, data: bytes, kernels: Any) -> bool:
 
 
 def check_messages(world_size: int, data: bytes) -> bool:
-    """The reader of an allgather's bytes refuses them, or all of its messages and frames are what
-    ranks write."""
     try:
         messages = split_messages(np.frombuffer(data, np.uint8), range(world_size))
         selections = [
@@ -83,8 +79,6 @@ def check_messages(world_size: int, data: bytes) -> bool:
 
 
 def repaired_frame(data: bytes, codec: Any) -> bytes:
-    """The bytes as a frame whose magic, version, codec, format, length and checksum are right,
-    whatever else it says."""
     head, body = data[:24].ljust(24, b"\0"), data[FRAME_HEAD:]
     number = head[3] if codec.number is None else codec.number
     head = (
@@ -97,7 +91,6 @@ def repaired_frame(data: bytes, codec: Any) -> bytes:
 
 
 def repaired_message(data: bytes) -> bytes:
-    """The bytes as a message whose magic, version, length and checksums are right."""
     head = data[:24].ljust(24, b"\0")
     members = struct.unpack_from("<I", head, 20)[0] % 4
     positions = data[MESSAGE_HEAD : MESSAGE_HEAD + 4 * members].ljust(4 * members, b"\0")
@@ -123,7 +116,6 @@ def repaired_messages(data: bytes, world_size: int) -> bytes:
 
 
 def seeds(name: str) -> list[bytes]:
-    """Payloads of a target to start from, short enough to be changed everywhere."""
     if name.startswith("messages"):
         entries = write_message(
             0, 7, 99, {4: INDEX_VALUE.encode(selection_of((1, 5), 9))}, (2, 4)
@@ -150,8 +142,6 @@ def seeds(name: str) -> list[bytes]:
 
 
 def targets() -> list[tuple[str, Check, Callable[[bytes], bytes]]]:
-    """(name, check, repair) of every reader of bytes: all codecs as the conformance suite makes
-    them, and messages."""
     made = [(str(case), case.create(CODECS)) for case in cases.CODECS]
     of_codecs = [
         (name, partial(check_frame, codec), partial(repaired_frame, codec=codec))
@@ -191,15 +181,12 @@ def mutated(data: bytes, rng: np.random.Generator) -> bytes:
 def check_damaged(
     check: Check, repair: Callable[[bytes], bytes], seeds: list[bytes], rounds: int = 40
 ) -> int:
-    """Changes of every seed, each as it is and repaired; how many were accepted."""
     rng = np.random.default_rng(0)
     damaged = [mutated(seed, rng) for seed in seeds for _ in range(rounds)]
     return sum(check(data) + check(repair(data)) for data in damaged)
 
 
 def check_reader(codec: Any) -> None:
-    """A codec's reader, put to payloads of its own: every bit changed, and other damage, with
-    checksums made right."""
     check, repair = partial(check_frame, codec), partial(repaired_frame, codec=codec)
     chosen = [
         selection_of((), 7),

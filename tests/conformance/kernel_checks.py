@@ -20,7 +20,6 @@ NUMELS = (0, 1, 2, 257)
 
 
 def vectors(dtype: str) -> list[np.ndarray]:
-    """Every distribution at every size, one of each with NaN in it, and what is hostile."""
     plain = [draw(name, numel, dtype) for name in ALL for numel in NUMELS]
     holed = [
         np.where(np.arange(x.size) % 5 == 3, np.dtype(dtype).type(np.nan), x)
@@ -35,13 +34,11 @@ def has_statistics(x: np.ndarray) -> bool:
 
 
 def put(check: Any, kernels: Any, x: np.ndarray) -> None:
-    """One check; that sums leave the range is meant."""
     with np.errstate(over="ignore", invalid="ignore"):
         check(kernels, x)
 
 
 def total_of(magnitudes: list[float]) -> float:
-    """Their sum; infinite where it is no number any more."""
     try:
         return math.fsum(magnitudes)
     except OverflowError:
@@ -49,8 +46,6 @@ def total_of(magnitudes: list[float]) -> float:
 
 
 def thresholds(x: np.ndarray) -> list[float]:
-    """Magnitudes that occur (so that >= matters), between two of them, zero, what rounds to zero,
-    and beyond all."""
     occurring = sorted({abs(v) for v in x.tolist() if v == v})
     picked = occurring[:: max(1, len(occurring) // 4)] + occurring[-1:]
     return [
@@ -74,14 +69,12 @@ def rounded(threshold: float, dtype: np.dtype) -> float:
 
 @contextlib.contextmanager
 def untouched(*arrays: np.ndarray) -> Iterator[None]:
-    """A kernel leaves these alone: their bits are the same afterwards."""
     before = [array.tobytes() for array in arrays]
     yield
     assert before == [array.tobytes() for array in arrays], "a kernel wrote to its input"
 
 
 def assert_takes(selection: Selection, x: np.ndarray, expected: list[int]) -> None:
-    """The selection is exactly these indices of x, in the form that every selection has."""
     assert isinstance(selection, Selection)
     assert selection.indices.dtype == np.uint32
     assert selection.values.dtype == x.dtype
@@ -145,7 +138,6 @@ def check_take_largest(kernels: Any, x: np.ndarray) -> None:
 
 
 def check_take_at_most(kernels: Any, x: np.ndarray) -> None:
-    """All that reach the threshold, or the largest of them; and how many they are."""
     for threshold in thresholds(x):
         cut = rounded(threshold, x.dtype)
         reach = [i for i, v in enumerate(x.tolist()) if abs(v) >= cut and v != 0]
@@ -158,8 +150,6 @@ def check_take_at_most(kernels: Any, x: np.ndarray) -> None:
 
 
 def check_largest_of_many(kernels: Any, dtype: str) -> None:
-    """Vectors that no list is made of: values that many share, spikes, hardly any numbers; as the
-    reference has it."""
     numel = 40_001
     x = draw("laplace", numel, dtype)
     tiny = np.finfo(dtype).smallest_subnormal

@@ -29,7 +29,6 @@ def bits_of(state: Any) -> dict[str, bytes]:
 def step(
     state: Any, gradient: np.ndarray, sent: Any, kernels: Any = reference
 ) -> tuple[np.ndarray, Selection]:
-    """One step up to its update: what was accumulated, and what was sent of it."""
     with untouched(gradient):
         accumulated = state.compensate(gradient, kernels).vector.copy()
     selection = sent(accumulated)
@@ -40,11 +39,7 @@ def step(
 def check_split_is_exact(
     memory: Any, name: str, dtype: str, *, rollback: bool, numel: int = 200
 ) -> None:
-    """Law 1: over several steps, sent and kept entries are together the accumulated ones, bit for
-    bit.
-
-    accumulated is worked out from the last residual; what is sent is exactly +0.0 in the next.
-    """
+    """Law 1, bit for bit, over steps; what is sent is +0.0 in the next residual."""
     state = memory.create(TensorSpec("t", (numel // 10, 10), dtype), rollback=rollback)
     residual = np.zeros(numel, dtype)
     for seed in range(4):
@@ -68,8 +63,7 @@ def check_split_is_exact(
 
 
 def check_rests(memory: Any) -> None:
-    """A step at a learning rate of 0 would lose what it sends: it sends nothing and keeps all; and
-    what arrives is applied as it is."""
+    """A step at a learning rate of 0 sends nothing, keeps all, and applies what arrives."""
     spec = TensorSpec("t", (20, 10), "float32")
     state = memory.create(spec, rollback=True)
     step(state, draw("normal", 200), lambda x: every_nth(x, 4))
@@ -97,8 +91,6 @@ def check_rests(memory: Any) -> None:
 
 
 def check_finish_leaves_its_input(memory: Any) -> None:
-    """What finishing changes is a vector of its own: who gets the reduced one back looks at it no
-    more."""
     state = memory.create(TensorSpec("t", (20, 10), "float32"), rollback=True)
     reduced, parameter = draw("normal", 200), draw("normal", 200, seed=1)
     for is_compressed in (True, False):
@@ -123,7 +115,6 @@ def check_rounding_stays(memory: Any) -> None:
 
 
 def check_roll_back_restores_bits(memory: Any, *, dense: bool) -> None:
-    """A step that failed leaves the bits of before, and the next step starts from them."""
     state = memory.create(TensorSpec("t", (30, 10), "float32"), rollback=True)
     step(state, draw("normal", 300, seed=1), lambda x: every_nth(x, 4))
     state.commit()
@@ -147,8 +138,7 @@ def check_roll_back_restores_bits(memory: Any, *, dense: bool) -> None:
 
 
 def check_mass_is_kept_without_roll_back(memory: Any, *, dense: bool) -> None:
-    """Without rollback, a failed step's gradient stays in the residual, or leaves no trace: nothing
-    counts twice."""
+    """A failed step's gradient stays, or leaves no trace."""
     state = memory.create(TensorSpec("t", (30, 10), "float32"), rollback=False)
     step(state, draw("normal", 300, seed=1), lambda x: every_nth(x, 4))
     state.commit()
@@ -166,8 +156,7 @@ def check_mass_is_kept_without_roll_back(memory: Any, *, dense: bool) -> None:
 
 
 def check_roll_back_before_compensate_changes_nothing(memory: Any, *, rollback: bool) -> None:
-    """A gradient can be refused before the memory sees it: what the last good step sent must not
-    come back."""
+    """What the last good step sent stays sent."""
     state = memory.create(TensorSpec("t", (30, 10), "float32"), rollback=rollback)
     step(state, draw("normal", 300, seed=1), lambda x: every_nth(x, 4))
     state.commit()
@@ -179,7 +168,6 @@ def check_roll_back_before_compensate_changes_nothing(memory: Any, *, rollback: 
 
 
 def check_take_all_flushes(memory: Any, *, rollback: bool) -> None:
-    """A dense step sends all that was accumulated, and keeps nothing."""
     state = memory.create(TensorSpec("t", (30, 10), "float32"), rollback=rollback)
     step(state, draw("normal", 300, seed=1), lambda x: every_nth(x, 4))
     state.commit()
@@ -191,8 +179,7 @@ def check_take_all_flushes(memory: Any, *, rollback: bool) -> None:
 
 
 def check_masking(memory: Any) -> None:
-    """(5) With masking the velocity of what was sent is +0.0, of what was not it stays; without,
-    all of it stays."""
+    """(5) With masking the velocity of what was sent is +0.0; without, all of it stays."""
     state = memory.create(TensorSpec("t", (30, 10), "float32"), rollback=True)
     given = draw("normal", 300, seed=1)
     _, sent = step(state, given, lambda x: every_nth(x, 4))
@@ -206,7 +193,6 @@ def check_masking(memory: Any) -> None:
 
 
 def check_memory(memory: Any) -> None:
-    """The laws at once: what the mutants are put to."""
     for name in ("normal", "signed_zeros", "denormals"):
         check_split_is_exact(memory, name, "float32", rollback=True)
     check_rounding_stays(memory)

@@ -24,7 +24,7 @@ from conformance.replay_checks import check_replays
 from conformance.selector_checks import check_selector
 from conformance.stack_checks import check_stack_reading
 
-from hvd_sparse.codecs import _bits, _signs, index_value
+from hvd_sparse.codecs import _bits, index_value, sign_index
 from hvd_sparse.codecs.bitmap import Bitmap
 from hvd_sparse.codecs.block16 import Block16
 from hvd_sparse.codecs.index_value import IndexValue
@@ -63,12 +63,16 @@ def _made(kind: str, check: Callable[[Any], None], broken: dict[str, Any]) -> It
         yield Mutant(kind, name, check, part)
 
 
+def _patched(kind: str, broken: dict[str, tuple[Any, Any, Any]]) -> Iterator[Mutant]:
+    for name, rest in broken.items():
+        yield Mutant(kind, name, *rest)
+
+
 def anything_goes(*_: Any) -> None:
     """A reader that looks and does not mind."""
 
 
 def any_padding(packed: Any, width: int, count: int) -> Any:
-    """A reader of bits that does not look at those behind the last number."""
     assert width == 1
     return np.unpackbits(packed, bitorder="little")[:count]
 
@@ -77,19 +81,50 @@ def any_half(codes: Any) -> Any:
     return codes.view("f2").astype("f4")
 
 
-NO_NARROWING = (search.Bracket, "narrow", lambda *_: None)
-
-BLIND = [
-    (receiver, AllGatherExchange(), (receiver, "_check_range", anything_goes)),
-    (gtopk, GTopK(), (gtopk, "is_finite", lambda x: True)),
-    (oktopk, OkTopK(), (oktopk, "is_finite", lambda x: True)),
-    (hierarchical, Hierarchical(ranks_per_node=5), (hierarchical, "is_finite", lambda x: True)),
-]
+BROKEN_SEARCHES = {
+    f"{step}: bracket not narrowed": (
+        check_selector, LdteBs(0.1, search=step), (search.Bracket, "narrow", lambda *_: None)
+    )
+    for step in search.STEPS
+} | {
+    "limit on passes forgotten": (
+        check_selector, LdteBs(0.1, search="bisection", max_passes=3),
+        (ldte_bs, "search_threshold", endless_search),
+    ),
+} | {
+    f"{name}: goes on where counts stand still": (
+        check_few_passes_where_no_threshold_is, part, (search, "STANDSTILLS", 99)
+    )
+    for name, part in (("ldte_bs", LdteBs(0.001)), ("topk", TopK(0.001)))
+}  # fmt: skip
+BLIND_READERS = {
+    "checksum not looked at": (check_codec, IndexValue(), (_frame, "crc32", lambda *_: 0)),
+    "NaN let in": (check_reader, Block16("float16"), (reference, "half_values", any_half)),
+    "padding let in": (check_reader, Bitmap(), (_bits, "unpack", any_padding)),
+    "any magnitude let in": (check_reader, SignIndex(), (sign_index, "need", anything_goes)),
+    "any order let in": (
+        check_reader, IndexValue(), (index_value, "need_ascending", anything_goes)
+    ),
+}  # fmt: skip
+BLIND = {
+    f"{module.__name__.rsplit('.', 1)[-1]}: not looked at": (
+        check_range_of, part, (module, name, seen)
+    )
+    for part, module, name, seen in (
+        (AllGatherExchange(), receiver, "_check_range", anything_goes),
+        (GTopK(), gtopk, "is_finite", lambda x: True),
+        (OkTopK(), oktopk, "is_finite", lambda x: True),
+        (Hierarchical(ranks_per_node=5), hierarchical, "is_finite", lambda x: True),
+    )
+}  # fmt: skip
 """Whoever adds up, and does not look at the sum."""
 LATE = {
-    "message": (AllGatherExchange(), (ExchangeContext, "_refuse", anything_goes)),
-    "carrier": (AllGatherExchange(), (CarrierLayout, "_refuse_step", anything_goes)),
-    "sum": (SharedIndex(), (shared_index, "_check_step", anything_goes)),
+    f"{name}: step not looked at": (check_replays, part, (receiver_of, method, anything_goes))
+    for name, part, receiver_of, method in (
+        ("message", AllGatherExchange(), ExchangeContext, "_refuse"),
+        ("carrier", AllGatherExchange(), CarrierLayout, "_refuse_step"),
+        ("sum", SharedIndex(), shared_index, "_check_step"),
+    )
 }
 """Whoever receives, and takes an old step's bytes."""
 
@@ -97,81 +132,19 @@ MUTANTS = (
     *_made("kernel", check_kernels, BROKEN_KERNELS),
     *_made("selector", check_selector, BROKEN_SELECTORS),
     *_made("selector", check_passes_on_all, RESTLESS),
-    *(
-        Mutant(
-            "search",
-            f"{step}: bracket not narrowed",
-            check_selector,
-            LdteBs(0.1, search=step),
-            NO_NARROWING,
-        )
-        for step in search.STEPS
-    ),
-    Mutant(
-        "search",
-        "limit on passes forgotten",
-        check_selector,
-        LdteBs(0.1, search="bisection", max_passes=3),
-        (ldte_bs, "search_threshold", endless_search),
-    ),
-    *(
-        Mutant(
-            "search",
-            f"{name}: goes on where counts stand still",
-            check_few_passes_where_no_threshold_is,
-            part,
-            (search, "STANDSTILLS", 99),
-        )
-        for name, part in (("ldte_bs", LdteBs(0.001)), ("topk", TopK(0.001)))
-    ),
+    *_patched("search", BROKEN_SEARCHES),
     *_made("memory", check_memory, BROKEN_MEMORIES),
     *_made("codec", check_codec, BROKEN_CODECS),
-    Mutant(
-        "codec",
-        "checksum not looked at",
-        check_codec,
-        IndexValue(),
-        (_frame, "crc32", lambda *_: 0),
-    ),
-    Mutant(
-        "codec",
-        "NaN let in",
-        check_reader,
-        Block16("float16"),
-        (reference, "half_values", any_half),
-    ),
-    Mutant("codec", "padding let in", check_reader, Bitmap(), (_bits, "unpack", any_padding)),
-    Mutant(
-        "codec", "any magnitude let in", check_reader, SignIndex(), (_signs, "need", anything_goes)
-    ),
-    Mutant(
-        "codec",
-        "any order let in",
-        check_reader,
-        IndexValue(),
-        (index_value, "need_ascending", anything_goes),
-    ),
+    *_patched("codec", BLIND_READERS),
     *_made("exchange", check_exchange, BROKEN_EXCHANGES),
-    *(
-        Mutant(
-            "range",
-            f"{module.__name__.rsplit('.', 1)[-1]}: not looked at",
-            check_range_of,
-            part,
-            patch,
-        )
-        for module, part, patch in BLIND
-    ),
-    *(
-        Mutant("replay", f"{name}: step not looked at", check_replays, *broken)
-        for name, broken in LATE.items()
-    ),
+    *_patched("range", BLIND),
+    *_patched("replay", LATE),
     *_made("stack", check_stack_reading, BROKEN_STACKS),
 )
 
 
 def caught(mutant: Mutant) -> str | None:
-    """The check that objects, and its words; None if the mutant lives."""
+    """Return the check that objects, and its words; None if the mutant lives."""
     patched = mock.patch.object(*mutant.patch) if mutant.patch else contextlib.nullcontext()
     with patched:
         try:

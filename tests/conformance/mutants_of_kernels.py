@@ -11,7 +11,6 @@ from hvd_sparse.types import Selection
 
 
 def engine(**broken):
-    """The reference kernels, some of them replaced."""
     return type("Broken", (Kernels,), {n: staticmethod(own) for n, own in broken.items()})()
 
 
@@ -113,8 +112,6 @@ def bins_with_zeros(x, gradient, length):
 
 
 def taking(change):
-    """The fused pass with something done to its output afterwards."""
-
     def broken(gradient, residual, out, aim, *direction):
         result = reference.accumulate_and_take(gradient, residual, out, aim, *direction)
         change(gradient, out, aim, result)
@@ -159,7 +156,6 @@ def trims_to_the_last_ties(taken, count, out):
 
 
 def trims_to_what_nobody_wrote(taken, count, out):
-    """A list of the length that was asked for, whatever there is."""
     kept, threshold = reference.trim(taken, count, out)
     room = Selection(np.zeros(count, np.uint32), np.zeros(count, taken.values.dtype), taken.numel)
     room.indices[: kept.count], room.values[: kept.count] = kept.indices, kept.values
@@ -167,8 +163,6 @@ def trims_to_what_nobody_wrote(taken, count, out):
 
 
 def keeps_zeros(taken, count, out):
-    """The zeros of a list are dropped, and with them what they stand for: they overwrite
-    nothing."""
     positions = np.flatnonzero(taken.values != 0)
     return reference.trim(
         Selection(taken.indices[positions], taken.values[positions], taken.numel), count, out
@@ -176,7 +170,6 @@ def keeps_zeros(taken, count, out):
 
 
 def writes_its_tail_first(gradient, residual, out, aim, *direction):
-    """The last entries that fill no whole vector are written before they are looked at."""
     whole = gradient.size - gradient.size % (64 // gradient.itemsize)
     total = (residual + gradient)[whole:]
     result = reference.accumulate_and_take(gradient, residual, out, aim, *direction)
@@ -186,7 +179,6 @@ def writes_its_tail_first(gradient, residual, out, aim, *direction):
 
 
 def takes_zeros_below_all_numbers(gradient, residual, out, aim, *direction):
-    """A threshold that its dtype rounds to zero is reached by zeros."""
     result = reference.accumulate_and_take(gradient, residual, out, aim, *direction)
     if out.dtype.type(aim.threshold) == 0 and result.taken is not None:
         zeros = np.flatnonzero((residual + gradient == 0) if out is not residual else out == 0)
@@ -200,7 +192,6 @@ def shuts_out_infinity(x, threshold, capacity):
 
 
 def first_of_too_many(x, threshold, most):
-    """The first that reach the threshold, where they are too many; not the largest."""
     taken = reference.take_at_least(x, threshold)
     return taken.count, picked(x, taken.indices[:most])
 

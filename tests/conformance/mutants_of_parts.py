@@ -14,40 +14,40 @@ from hvd_sparse.exchanges.gtopk import GTopK
 from hvd_sparse.exchanges.oktopk import OkTopK
 from hvd_sparse.exchanges.shared_index import SharedIndex
 from hvd_sparse.memories.adam_correction import AdamCorrection, AdamCorrectionState
-from hvd_sparse.memories.contract import Accumulated
-from hvd_sparse.memories.error_feedback import ErrorFeedback, ErrorFeedbackState
+from hvd_sparse.memories.contract import Accumulated, ResidualState
+from hvd_sparse.memories.error_feedback import ErrorFeedback
 from hvd_sparse.memories.momentum_correction import MomentumCorrection, MomentumCorrectionState
 from hvd_sparse.types import Selection
 
 
 class Memory(ErrorFeedback):
-    state = ErrorFeedbackState
+    state = ResidualState
 
     def create(self, spec, *, rollback):
         return self.state(spec, rollback)
 
 
-class NotCleared(ErrorFeedbackState):
+class NotCleared(ResidualState):
     def update(self, sent, is_exact, kernels, is_taken=False):
         pass
 
 
-class AllCleared(ErrorFeedbackState):
+class AllCleared(ResidualState):
     def update(self, sent, is_exact, kernels, is_taken=False):
         self.residual.new[:] = 0
 
 
-class Subtracted(ErrorFeedbackState):
+class Subtracted(ResidualState):
     def compensate(self, gradient, kernels, world_size=1, aim=None):
         return super().compensate(-gradient, kernels, world_size, aim)
 
 
-class RoundingDropped(ErrorFeedbackState):
+class RoundingDropped(ResidualState):
     def update(self, sent, is_exact, kernels, is_taken=False):
         super().update(sent, True, kernels)
 
 
-class NeverBack(ErrorFeedbackState):
+class NeverBack(ResidualState):
     def roll_back(self):
         self.residual.commit()
 
@@ -186,8 +186,6 @@ class AnyOrder(AllGatherExchange):
 
 
 class Overdrawing(OkTopK):
-    """Takes all that a rank offered for sent."""
-
     def run(self, context):
         arrivals = yield from super().run(context)
         return {
@@ -197,8 +195,6 @@ class Overdrawing(OkTopK):
 
 
 class Pretending(GTopK):
-    """The published rule, said to conserve."""
-
     @property
     def conserves(self):
         return True

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from hvd_sparse.kernels.packing import modulus_of
+
 CODES = np.arange(1 << 16, dtype=np.uint16)
 LARGEST_BRAIN = 0x7F7F
 
@@ -31,34 +33,25 @@ def numbers() -> np.ndarray:
     return everything[np.isfinite(everything)]
 
 
-def written(encode: Any, values: np.ndarray, shift: int) -> np.ndarray:
-    """The codes, at an address that suits them or not."""
-    room = np.zeros(2 * values.size + shift, np.uint8)[shift:]
-    encode(values, room.view(np.uint16))
-    return room.view(np.uint16).copy()
-
-
 def check_half_codes(kernels: Any) -> None:
     values = numbers()
     expected = np.clip(values, -65504, 65504).astype(np.float16).view(np.uint16)
-    for shift in (0, 1):
-        assert written(kernels.half_codes, values, shift).tobytes() == expected.tobytes()
-    assert written(kernels.half_codes, np.array([1e300, -2.0]), 0).tolist() == [0x7BFF, 0xC000]
+    assert kernels.half_codes(values).tobytes() == expected.tobytes()
+    assert kernels.half_codes(np.array([1e300, -2.0])).tolist() == [0x7BFF, 0xC000]
 
 
 def check_brain_codes(kernels: Any) -> None:
     values = numbers()
-    for shift in (0, 1):
-        codes = written(kernels.brain_codes, values, shift)
-        back = (codes.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-        assert (np.signbit(back) == np.signbit(values)).all()
-        is_small = np.abs(values) < 2.0**-126
-        assert not back[is_small & (np.abs(values) < 2.0**-126 * (1 - 2.0**-8))].any()
-        inner = ~is_small & (codes & 0x7FFF != LARGEST_BRAIN)
-        assert (
-            np.abs(back - values)[inner] <= 2.0**-8 * np.abs(values[inner].astype(np.float64))
-        ).all()
-        assert (np.abs(back[~inner & ~is_small]) > 3.38e38).all()
+    codes = kernels.brain_codes(values)
+    back = (codes.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    assert (np.signbit(back) == np.signbit(values)).all()
+    is_small = np.abs(values) < 2.0**-126
+    assert not back[is_small & (np.abs(values) < 2.0**-126 * (1 - 2.0**-8))].any()
+    inner = ~is_small & (codes & 0x7FFF != LARGEST_BRAIN)
+    assert (
+        np.abs(back - values)[inner] <= 2.0**-8 * np.abs(values[inner].astype(np.float64))
+    ).all()
+    assert (np.abs(back[~inner & ~is_small]) > 3.38e38).all()
 
 
 def check_values(kernels: Any) -> None:
@@ -114,7 +107,6 @@ def check_blocks(kernels: Any) -> None:
 
 
 def vectors_of_values() -> list[np.ndarray]:
-    """float32 and float64, without zeros: lengths around registers', and magnitudes far apart."""
     rng = np.random.default_rng(5)
     drawn = [rng.laplace(size=count) for count in (0, 1, 2, 3, 5, 63, 64, 65, 1_000)]
     drawn += [-np.ones(7), np.array([1e-30, -1e30, 3.0]), 10.0 ** rng.uniform(-20, 20, 500)]
@@ -165,10 +157,8 @@ def check_levels(kernels: Any) -> None:
 
 
 def check_few_bits(kernels: Any) -> None:
-    """The first number in the lowest bits; higher bits of a number are left out, and are refused
-    where they fill up the last byte."""
     rng = np.random.default_rng(6)
-    for width in (2, 4):
+    for width in (1, 2, 4):
         for count in (0, 1, 2, 3, 4, 5, 127, 128, 1_001):
             numbers = rng.integers(256, size=count).astype(np.uint8)
             kept = [number % (1 << width) for number in numbers.tolist()]
@@ -185,75 +175,54 @@ def check_few_bits(kernels: Any) -> None:
                 assert kernels.unpack_few(packed, width, count) is None
 
 
-def lists_of_numbers() -> list[list[int]]:
-    """Counts around words of 64 bits, all zeros, and numbers that leave whole words empty."""
-    rng = np.random.default_rng(7)
-    drawn = [rng.geometric(0.4, count) - 1 for count in (0, 1, 2, 31, 63, 64, 65, 128, 3_000)]
-    drawn += [np.zeros(200, int), np.array([0, 63, 0, 64, 1, 1_000, 0, 128]), np.full(9, 63)]
-    return [numbers.tolist() for numbers in drawn]
+def lists_of_indices() -> list[tuple[int, list[int]]]:
+    """Lengths of tensors, and indices: of all planes, with and without thirds, counts around words
+    of 64 bits, no gaps, and gaps that leave whole words of the unary part empty."""
+    rng = np.random.default_rng(8)
+    drawn = [(numel, [0]) for numel in (1, 70, 3_000, 1 << 32)]
+    drawn += [(numel, [numel - 1]) for numel in (70, 1 << 20, 1 << 32)]
+    drawn += [(200, list(range(200))), (9, [0, 1, 2, 8]), (1 << 32, [0, (1 << 32) - 1])]
+    # The modulus is about 0.7 numel / count.
+    for count in (2, 31, 63, 64, 65, 128, 1_000):
+        for share in (0.9, 0.5, 0.3, 0.2, 0.1, 0.03, 0.01, 1e-3, 1e-4, 1e-5, 1e-6):
+            numel = min(1 << 32, int(count / share))
+            found = set(rng.integers(numel, size=count).tolist())
+            drawn.append((numel, sorted(found)))
+    drawn.append((40_000, [*range(100), 39_000, *range(39_990, 40_000)]))
+    return drawn
 
 
-def check_unary(kernels: Any) -> None:
-    """Bits by Python's own strings; ones too few or too many are refused, zeros at the end not."""
-    for numbers in lists_of_numbers():
-        bits = "".join("0" * number + "1" for number in numbers)
-        expected = (int(bits[::-1], 2) if bits else 0).to_bytes(-(-len(bits) // 8), "little")
-        assert kernels.pack_unary(np.array(numbers, np.uint32)).tobytes() == expected
-        for before, behind in ((b"", b""), (b"\0", b"\0" * 9)):
-            there = np.frombuffer(before + expected + behind, np.uint8)[len(before) :]
-            back = kernels.unpack_unary(there, len(numbers))
-            assert back.dtype == np.uint32 and back.tolist() == numbers
-        for count in {0, len(numbers) // 2, len(numbers) - 1, len(numbers) + 1, 10**4}:
-            if count >= 0 and count != len(numbers):
-                assert kernels.unpack_unary(np.frombuffer(expected, np.uint8), count) is None
+def as_bytes(bits: list[str]) -> bytes:
+    """Strings of bits, the first bit in the lowest place of the first byte."""
+    whole = "".join(bits)
+    return int(whole[::-1] or "0", 2).to_bytes(-(-len(whole) // 8), "little")
 
 
 def check_gaps(kernels: Any) -> None:
-    """Rests and quotients by Python's own numbers, and back; the last index has to lie within."""
-    rng = np.random.default_rng(8)
-    for numel, count in ((1, 1), (9, 9), (70, 1), (5_000, 100), (1 << 32, 1_000), (1 << 32, 0)):
-        found = {0, numel - 1, *rng.integers(numel, size=count).tolist()} if count else set()
-        indices = sorted(found)[-count:] if count else []
+    """The code by Python's own strings and numbers, and back; nothing else is read."""
+    for numel, indices in lists_of_indices():
+        shift, parts = modulus_of(len(indices), numel)
         gaps = [b - a - 1 for a, b in zip([-1, *indices], indices)]
-        for shift in (0, 1, 5, 16, 30):
-            for has_thirds in (False, True):
-                modulus = (3 if has_thirds else 1) << shift
-                rests, quotients = kernels.split_gaps(
-                    np.array(indices, np.uint32), shift, has_thirds
-                )
-                assert rests.tolist() == [gap % modulus for gap in gaps]
-                assert quotients.tolist() == [gap // modulus for gap in gaps]
-                back = kernels.join_gaps(rests.copy(), quotients, modulus, numel)
-                assert back.dtype == np.uint32 and back.tolist() == indices
-                if indices:
-                    assert kernels.join_gaps(rests, quotients, modulus, indices[-1]) is None
-    most = np.full(3, 0xFFFFFFFF, np.uint32)
-    assert kernels.join_gaps(most, most, 1 << 28, 1 << 32) is None
-
-
-def check_bytes(kernels: Any) -> None:
-    """Eight bits of a number from a place on, and back into another's zeros."""
-    numbers = np.random.default_rng(10).integers(1 << 32, size=77, dtype=np.uint32)
-    for shift in (0, 1, 8, 13, 24, 31):
-        found = kernels.bytes_from(numbers, shift)
-        assert found.dtype == np.uint8
-        assert found.tolist() == [number >> shift & 255 for number in numbers.tolist()]
-        there = np.ones(77, np.uint32)
-        kernels.put_bytes(there, found, shift)
-        kept = [(byte << shift & 0xFFFFFFFF) | 1 for byte in found.tolist()]
-        assert there.tolist() == kept
-
-
-def check_thirds(kernels: Any) -> None:
-    rng = np.random.default_rng(9)
-    for count in (0, 1, 2, 63, 64, 65, 1_000):
-        drawn = (rng.integers(3, size=count), np.zeros(count), np.full(count, 2))
-        for numbers in [list_.astype(np.uint8) for list_ in drawn]:
-            is_more, is_two = kernels.split_thirds(numbers)
-            assert is_more.tolist() == [number > 0 for number in numbers.tolist()]
-            assert is_two.tolist() == [number == 2 for number in numbers.tolist() if number]
-            back = kernels.join_thirds(is_more, is_two)
-            assert back.dtype == np.uint8 and back.tolist() == numbers.tolist()
+        pieces, place = [], 0
+        for width in (16, 8, 4, 2, 1):
+            if shift & width:
+                plane = [gap >> place & (1 << width) - 1 for gap in gaps]
+                pieces.append([f"{number:0{width}b}"[::-1] for number in plane])
+                place += width
+        if parts == 3:
+            thirds = [(gap >> shift) % 3 for gap in gaps]
+            pieces.append([str(int(third > 0)) for third in thirds])
+            pieces.append([str(third - 1) for third in thirds if third])
+        pieces.append(["0" * (gap // (parts << shift)) + "1" for gap in gaps])
+        expected = b"".join(map(as_bytes, pieces))
+        packed = kernels.pack_gaps(np.array(indices, np.uint32), numel)
+        assert packed.tobytes() == expected
+        for before in (b"", b"\0"):  # parts of messages begin anywhere
+            there = np.frombuffer(before + expected, np.uint8)[len(before) :]
+            back = kernels.unpack_gaps(there, len(indices), numel)
+            assert back.dtype == np.uint32 and back.tolist() == indices
+        for other in (expected[:-1], expected + b"\0", expected + b"\1", b""):
+            assert kernels.unpack_gaps(np.frombuffer(other, np.uint8), len(indices), numel) is None
 
 
 PACKING = (
@@ -265,8 +234,5 @@ PACKING = (
     check_multiples,
     check_levels,
     check_few_bits,
-    check_unary,
     check_gaps,
-    check_bytes,
-    check_thirds,
 )

@@ -36,7 +36,6 @@ class CountingKernels:
 
 
 def check_passes_on_all(selector: Any) -> None:
-    """On every distribution, from a cold start and with a threshold that may be used again."""
     for name in ALL:
         for warm in (None, 0.01, 1.0):
             check_passes(selector, draw(name, 2_000), warm)
@@ -47,8 +46,6 @@ FEW = 4
 
 
 def check_few_passes_where_no_threshold_is(selector: Any) -> None:
-    """Values that most entries share, and a spike that pulls the bracket away: every kernel is
-    asked a few times only."""
     numel = 20_000
     spiked = draw("laplace", numel)
     spiked[numel // 2] = 1e30

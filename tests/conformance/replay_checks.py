@@ -16,8 +16,6 @@ BUCKETS = [(0, 1, 2)]
 
 
 class Late:
-    """A pending collective that brings what the same one brought a step ago."""
-
     def __init__(self, pending, old):
         self._pending, self._old = pending, old
 
@@ -30,8 +28,6 @@ class Late:
 
 
 class Replaying:
-    """A rank's end that remembers what came, and delivers it again where it is told to."""
-
     def __init__(self, collective):
         self._collective, self._brought, self.again = collective, {}, None
 
@@ -58,7 +54,6 @@ class Replaying:
 
 
 def step_of(session: Session, step: int) -> SparseError | None:
-    """A step's outcome: its error, or None."""
     try:
         session.reduce(integers(session.collective.rank, step))
     except SparseError as error:
@@ -86,7 +81,6 @@ def deliver_again(
 
 
 def names_of(configuration: Configuration) -> list[str]:
-    """Of the collectives of a step's exchange."""
     phases = len(configuration.exchange.phases(configuration.selector, WORLD))
     return [f"hvd_sparse.session.0{f'.{phase}' if phase else ''}" for phase in range(phases)]
 

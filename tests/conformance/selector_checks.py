@@ -1,9 +1,4 @@
-"""What every selector promises, as checks that any selector can be put to.
-
-The checks measure what a selector declares: ``is_exact``, ``is_by_magnitude``, ``changes_values``,
-``ignores``, ``pass_limit``, and its ``tolerance``, ``bounds``, ``cap`` or ``max_density``.  Numbers
-are those of the list of invariants.
-"""
+"""What every selector promises, measured by what it declares; numbers are the invariants'."""
 
 from __future__ import annotations
 
@@ -26,7 +21,6 @@ WARM = (None, 1e-300, 1e-3, 1.0, 1e6, 1e300)
 
 
 def vectors(dtype: str, names: Any = ALL) -> Iterator[tuple[str, np.ndarray]]:
-    """Every distribution at sizes of one entry, of less than 1/density, and of some more."""
     for name in names:
         for numel in NUMELS:
             yield f"{name}[{numel}]", drawn_once(name, numel, dtype).copy()
@@ -34,7 +28,6 @@ def vectors(dtype: str, names: Any = ALL) -> Iterator[tuple[str, np.ndarray]]:
 
 @cache
 def drawn_once(name: str, numel: int, dtype: str) -> np.ndarray:
-    """Return what ``draw`` does, drawn at the first call: which costs more than most selections."""
     return draw(name, numel, dtype)
 
 
@@ -69,8 +62,7 @@ def find_in(selector: Any, x: np.ndarray, context: Context) -> Found:
 def check_found(
     selector: Any, x: np.ndarray, kernels: Any = reference, warm: float | None = None
 ) -> bool:
-    """One selection: its form (9), its count (13), its passes (18), and that nothing larger was
-    left behind.  Returns whether another earlier threshold could have changed it."""
+    """Form (9), count (13) and passes (18); return whether another threshold could matter."""
     context = Listening(kernels, warm=warm, rng=np.random.default_rng(11))
     found = find_in(selector, x, context)
     indices = found.selection.indices
@@ -87,8 +79,6 @@ def check_found(
 
 
 def check_values(selector: Any, x: np.ndarray, found: Found) -> None:
-    """The values are the entries' own; where others are sent, they have their signs, dtype and one
-    magnitude (17)."""
     if not selector.changes_values:
         assert_takes(found.selection, x, found.selection.indices.tolist())
         return
@@ -142,7 +132,6 @@ def check_nothing_larger_is_left(x: np.ndarray, found: Found) -> None:
 
 
 def everything() -> Iterator[np.ndarray]:
-    """All the data, in both dtypes."""
     for dtype in ("float32", "float64"):
         for _, x in vectors(dtype):
             yield x
@@ -151,7 +140,6 @@ def everything() -> Iterator[np.ndarray]:
 def check_everything(
     selector: Any, kernels: Any = reference, data: Iterable[np.ndarray] | None = None
 ) -> None:
-    """``check_found`` with every kind of memory of an earlier threshold."""
     for x in everything() if data is None else data:
         for warm in WARM:
             if not check_found(selector, x, kernels, warm):
@@ -209,7 +197,6 @@ def check_searches_converge(selector: Any, passes: int, kernels: Any = reference
 
 
 def check_selector(selector: Any) -> None:
-    """All of the above at once: what the mutants are put to."""
     check_everything(selector)
     check_what_it_ignores(selector)
     if hasattr(selector, "max_passes"):

@@ -48,6 +48,5 @@ while reading.is_alive():
 
 
 def check_stack_reading(module: str) -> None:
-    """Read the stack of a main thread that makes and drops frames, while garbage is collected."""
     found = run_python("-X", "faulthandler", "-c", PROGRAM, module)
     assert found.returncode == 0, f"ended with code {found.returncode}\n{found.stderr}"

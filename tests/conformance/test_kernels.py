@@ -5,11 +5,10 @@ from __future__ import annotations
 import cases
 import numpy as np
 import pytest
-from conformance import hostile, kernel_checks
-from conformance.directed_checks import check_large_directions, check_take_by_adam
-from conformance.fused_checks import DRAWS, FUSED, check_large
+from conformance import hostile
+from conformance.directed_checks import check_take_by_adam
+from conformance.fused_checks import ALONE, DRAWS, FUSED, OF_A_DTYPE
 from conformance.kernel_checks import PER_VECTOR, has_statistics, put, vectors
-from conformance.packing_checks import PACKING
 from conformance.statistics_checks import ON_FINITE_DATA, check_orthogonalized
 from distributions import draw
 
@@ -50,27 +49,17 @@ def test_an_engine_gives_the_references_bits_on_whatever_callers_give(kernels):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_singular_values_go_through_newton_and_schulzs_polynomial(kernels, dtype):
-    check_orthogonalized(kernels, dtype)
+@pytest.mark.parametrize(
+    "check", [*OF_A_DTYPE, check_orthogonalized], ids=lambda check: check.__name__
+)
+def test_vectors_that_are_large_or_odd_do_as_the_reference_or_their_definition(
+    kernels, check, dtype
+):
+    check(kernels, dtype)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_fused_pass_over_a_large_vector_is_the_same(kernels, dtype):
-    check_large(kernels, dtype)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_pass_that_pushes_a_large_memory_is_the_same(kernels, dtype):
-    check_large_directions(kernels, dtype)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_largest_of_many_are_the_references(kernels, dtype):
-    kernel_checks.check_largest_of_many(kernels, dtype)
-
-
-@pytest.mark.parametrize("check", PACKING, ids=lambda check: check.__name__.removeprefix("check_"))
-def test_a_kernel_of_codecs_does_what_its_contract_says(kernels, check):
+@pytest.mark.parametrize("check", ALONE, ids=lambda check: check.__name__.removeprefix("check_"))
+def test_a_kernel_of_codecs_or_thresholds_does_what_its_contract_says(kernels, check):
     check(kernels)
 
 
@@ -93,19 +82,6 @@ def test_kernels_accept_read_only_vectors(kernels, dtype):
     kernels.scatter_add(x.copy(), indices, x[:5])
     for check in ON_FINITE_DATA:
         check(kernels, x)
-
-
-def test_thresholds_are_rounded_to_float32_before_they_are_compared(kernels):
-    kernel_checks.check_threshold_is_rounded(kernels)
-
-
-def test_magnitudes_are_summed_in_float64(kernels):
-    kernel_checks.check_sum_is_wide(kernels)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_moments_report_what_is_not_finite(kernels, dtype):
-    kernel_checks.check_infinity_is_reported(kernels, dtype)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import cases
-import numpy as np
 import pytest
 from conformance import selector_checks
 from recorded import recorded
@@ -11,7 +10,6 @@ from recorded import recorded
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.kernels import reference
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors.contract import Context
 from hvd_sparse.step.pipeline import Pipeline
 from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.types import TensorSpec
@@ -21,45 +19,13 @@ VECTORS = [vector for step in (1, 300) for vector in recorded(step=step)]
 selectors = pytest.mark.parametrize("case", cases.SELECTORS, ids=str)
 
 
-def made(condition):
-    return [case for case in cases.SELECTORS if condition(case.create(SELECTORS, density=0.1))]
-
-
 @selectors
 def test_selectors_keep_their_promises_on_real_gradients(case):
     for vector in VECTORS:
         selector_checks.check_found(case.create(SELECTORS, density=vector.density), vector.values)
 
 
-@pytest.mark.parametrize("case", made(lambda s: hasattr(s, "tolerance")), ids=str)
-def test_searches_end_in_their_tolerance_or_say_that_they_did_not(case):
-    for vector in recorded():
-        selector = case.create(SELECTORS, density=vector.density)
-        found, k = selector.find(vector.values, Context()), selector.count(vector.values.size)
-        low, high = selector.tolerance
-        if found.is_fallback:
-            assert found.selection.count == k
-        else:
-            assert (
-                min(k, int(np.ceil(low * k - 1e-9)))
-                <= found.selection.count
-                <= max(k, high * k + 1e-9)
-            )
-
-
-@pytest.mark.parametrize("case", made(lambda s: s.is_exact), ids=str)
-def test_exact_selectors_take_the_exact_top_k(case):
-    """By a full sort, of equals the lower index."""
-    for vector in recorded():
-        selector, x = case.create(SELECTORS, density=vector.density), vector.values
-        best = np.argsort(-np.abs(x), kind="stable")[: selector.count(x.size)]
-        expected = np.sort(best[x[best] != 0])
-        assert selector.find(x, Context()).selection.indices.tolist() == expected.tolist()
-
-
 def walk(configuration, model):
-    """Steps of one tensor of a model, its recorded vectors taken for gradients: sent, before,
-    after."""
     vectors = list(recorded(model=model))
     tensor = vectors[0].tensor
     pipeline = Pipeline(configuration, reference)

@@ -39,7 +39,6 @@ densities = pytest.mark.parametrize("density", DENSITIES)
 
 
 def select(case, density, x):
-    """A selection from a cold start, the same one every time."""
     return case.create(SELECTORS, density=density).select(x, rng=np.random.default_rng(3))
 
 

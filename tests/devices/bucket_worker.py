@@ -26,7 +26,7 @@ from hvd_sparse.collectives.local import LocalCollective, LocalWorld
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.contract import Sums, Surplus
 from hvd_sparse.kernels.torch import KernelsByPlace, TorchKernels
-from hvd_sparse.kernels.torch.coming import Answers, Pass
+from hvd_sparse.kernels.torch.passes import Answers, Pass
 
 CPU = torch.device("cpu")
 METHODS: dict[str, dict[str, Any]] = {
@@ -60,7 +60,6 @@ one_at_a_time = threading.RLock()
 
 
 def kernels_of(engine: str) -> Any:
-    """Return numpy's kernels, and an engine's for vectors on a device, which notes its buckets."""
     if engine == "torch":
         kernels: Any = TorchKernels(reference)
     else:
@@ -86,7 +85,6 @@ def kernels_of(engine: str) -> Any:
 
 
 def counting() -> AbstractContextManager[Any]:
-    """Count the launches of the block, where an engine has any of its own."""
     if ENGINE == "torch":
         return nullcontext()
     from devices.transfers import Transfers
@@ -95,7 +93,6 @@ def counting() -> AbstractContextManager[Any]:
 
 
 def mixed() -> AbstractContextManager[Any]:
-    """Let programs run in another order each time, where there are any."""
     if ENGINE == "torch":
         return nullcontext()
     from devices.triton_worker import shuffled
@@ -104,8 +101,6 @@ def mixed() -> AbstractContextManager[Any]:
 
 
 def launches(method: dict[str, Any]) -> dict[str, list[int]]:
-    """Return the launches of a bucket's passes, sums, and all else, in a cold and three warm
-    steps."""
     from devices.transfers import Transfers
 
     def run(collective: LocalCollective) -> dict[str, list[int]]:

@@ -84,7 +84,6 @@ def _write_later(target: torch.Tensor, result: torch.Tensor) -> None:
 
 @contextmanager
 def carrying() -> Iterator[None]:
-    """Let Horovod carry the device's tensors within a ``with`` block."""
     before = {"horovod_torch_wait_and_clear": library.horovod_torch_wait_and_clear}
     nccl_built = hvd.nccl_built
     for name in dir(library):

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 from conformance import fused_checks, hostile, kernel_checks
 from conformance.statistics_checks import ON_FINITE_DATA
+
+from hvd_sparse.kernels.contract import Kernels
+from hvd_sparse.kernels.optimizers import Adam, Momentum
+from hvd_sparse.kernels.torch.vector import DeviceVector
 
 CHECKS = kernel_checks.PER_VECTOR + fused_checks.FUSED
 
@@ -31,3 +39,52 @@ def check_vectors(kernels: Any, vectors: list[np.ndarray]) -> None:
             kernel_checks.put(check, kernels, x)
         for check in ON_FINITE_DATA if kernel_checks.has_statistics(x) else ():
             kernel_checks.put(check, kernels, x)
+
+
+VECTORS = {"x", "gradient", "residual", "out", "accumulated"}
+"""The parameters of kernels that are vectors; of others only a direction has some."""
+
+
+def carried(parameter: str, value: Any, carry: Callable[[np.ndarray], DeviceVector]) -> Any:
+    if isinstance(value, (Momentum, Adam)):
+        return type(value)(*(carry(x) if isinstance(x, np.ndarray) else x for x in value))
+    is_vector = parameter in VECTORS and isinstance(value, np.ndarray)
+    return carry(value) if is_vector else value
+
+
+class VectorsOnDevice:
+    """Kernels whose vectors are carried to a device before every call, and back behind it.
+
+    All of them come back, those that were only to be read too: who writes to its input is seen.
+    """
+
+    def __init__(self, kernels: Any, device: torch.device) -> None:
+        self._kernels, self._device = kernels, device
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        kernel = getattr(self._kernels, name)
+        stated = inspect.signature(getattr(Kernels, name)).parameters
+        names = list(stated)[1:]
+
+        @functools.wraps(kernel)
+        def call(*values: Any) -> Any:
+            known: dict[int, tuple[np.ndarray, DeviceVector]] = {}
+            result = kernel(
+                *(
+                    carried(parameter, value, lambda array: self._carry(array, known))
+                    for parameter, value in zip(names, values)
+                )
+            )
+            for array, vector in known.values():
+                if array.flags.writeable:
+                    array[...] = vector.tensor.cpu().numpy()
+            return result.copy() if isinstance(result, DeviceVector) else result
+
+        return call
+
+    def _carry(self, array: np.ndarray, known: dict[int, Any]) -> DeviceVector:
+        if id(array) not in known:
+            tensor = torch.from_numpy(array.copy()).to(self._device)
+            known[id(array)] = array, DeviceVector(tensor)
+        vector: DeviceVector = known[id(array)][1]
+        return vector

@@ -17,18 +17,17 @@ import numpy as np
 import torch
 from conformance import kernel_checks
 from devices import pretend
-from devices.engine_checks import check_all, check_vectors
+from devices.engine_checks import VectorsOnDevice, check_all, check_vectors
 from devices.forbidden import Watch
 from devices.mutants import FATAL, MUTANTS
-from devices.vectors_on_device import VectorsOnDevice
 from distributions import draw
 
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.contract import Aim, Brought
 from hvd_sparse.kernels.engines import resolve_engine
 from hvd_sparse.kernels.optimizers import Adam, AdamStep, Momentum, NewtonSchulz
-from hvd_sparse.kernels.torch import KernelsByPlace, coming
-from hvd_sparse.kernels.torch.coming import Delivery, Pass
+from hvd_sparse.kernels.torch import KernelsByPlace, passes
+from hvd_sparse.kernels.torch.passes import Delivery, Pass
 from hvd_sparse.kernels.torch.vector import DeviceVector, upload
 from hvd_sparse.types import Selection
 
@@ -36,7 +35,6 @@ from hvd_sparse.types import Selection
 
 
 def calls(numel: int) -> dict[str, tuple[Any, ...]]:
-    """What every kernel that a step may call is given here."""
     x, gradient = (draw(name, numel, "float32") for name in ("laplace", "normal"))
     out = np.empty_like(x)
     some = np.arange(0, numel, 9, dtype=np.uint32)
@@ -101,8 +99,6 @@ def count_waits(device: torch.device) -> dict[str, Any]:
 
 
 def begin_and_add_up(kernels: Any, device: torch.device) -> None:
-    """Begin a bucket's passes, and add up its sums."""
-
     def vector() -> torch.Tensor:
         return torch.zeros(1000, device=device)
 
@@ -141,7 +137,7 @@ def main(task: str, *names: str) -> None:
         return
     if task == "streams":
         followed = bucket_of_two_streams(device)
-        coming.follow = lambda stream: None
+        passes.follow = lambda stream: None
         print(json.dumps([followed, bucket_of_two_streams(device)]))
         return
     if task == "conformance":

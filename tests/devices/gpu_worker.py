@@ -17,14 +17,13 @@ from functools import partial
 from typing import Any
 
 import torch
-from devices.engine_checks import check_all
+from devices.engine_checks import VectorsOnDevice, check_all
 from devices.engine_worker import calls
 from devices.gpu_check.cub import CubTopK
-from devices.vectors_on_device import VectorsOnDevice
 
 from benchmarks._peers import PEERS, Peer, Rule
 from hvd_sparse.kernels.contract import Aim, Brought
-from hvd_sparse.kernels.torch.coming import Pass
+from hvd_sparse.kernels.torch.passes import Pass
 from hvd_sparse.kernels.torch.vector import DeviceVector, fetch
 from hvd_sparse.registry import ENGINES
 from hvd_sparse.types import Selection
@@ -74,8 +73,6 @@ def check_waits(kernels: Any) -> None:
 
 
 def check_bucket(kernels: Any, chosen: Selection) -> None:
-    """Begin a bucket's passes, and add up its sums, with torch's own watch on."""
-
     def vector() -> torch.Tensor:
         return torch.ones(ENTRIES, device=DEVICE)
 
@@ -94,7 +91,6 @@ def check_bucket(kernels: Any, chosen: Selection) -> None:
 
 
 def milliseconds(work: Callable[[], Any]) -> float:
-    """Return the mean time of a work, the device's included."""
     work()
     done, count = _finished(), 0
     while time.perf_counter() - done < LEAST_S:
@@ -140,8 +136,7 @@ def times(kernels: Any, entries: int) -> list[dict[str, float]]:
 def beside_cub(
     residual: torch.Tensor, gradient: torch.Tensor, count: int, cut: float
 ) -> dict[str, float]:
-    """Return what one addition and ``cub::DeviceTopK`` cost, if it was compiled; first, whether it
-    finds what it must."""
+    """Return what an addition and ``cub::DeviceTopK`` cost, where the latter was compiled."""
     library = os.environ.get("HVD_SPARSE_CUB_TOPK")
     if not library:
         return {}
@@ -158,7 +153,6 @@ def beside_cub(
 
 
 def peer_of(rule: Callable[[], Rule], gradient: torch.Tensor, density: float) -> Peer:
-    """Return a rule with error feedback, on the gradient's device."""
     return Peer(rule(), torch.zeros_like(gradient), density)
 
 

@@ -16,10 +16,11 @@ from devices import pretend
 from devices.forbidden import Watch
 
 from hvd_sparse.kernels import reference
+from hvd_sparse.kernels import triton as launches
 from hvd_sparse.kernels.contract import Aim, Brought
-from hvd_sparse.kernels.torch.coming import Pass
+from hvd_sparse.kernels.torch.passes import Pass
 from hvd_sparse.kernels.torch.vector import DeviceVector
-from hvd_sparse.kernels.triton import TritonKernels, launches
+from hvd_sparse.kernels.triton import TritonKernels
 from hvd_sparse.types import Selection
 
 NUMEL = 1000
@@ -57,15 +58,10 @@ class Launches:
 
 
 def seen(work: Callable[[], Any], own: Launches) -> dict[str, Any]:
-    """Return how often a work waits, the forbidden operations in it, and its launches."""
     own.names, before = [], pretend.waits()
     with Watch() as watch:
         work()
-    return {
-        "waits": pretend.waits() - before,
-        "forbidden": watch.found,
-        "launches": own.names,
-    }
+    return {"waits": pretend.waits() - before, "forbidden": watch.found, "launches": own.names}
 
 
 def main() -> None:

@@ -14,7 +14,6 @@ from hvd_sparse.kernels.torch import passes, vector
 
 
 def leave_out_the_wait() -> None:
-    vector.wait_for = lambda device: None
     vector.wait_until = lambda done: None
 
 
@@ -54,7 +53,7 @@ FATAL: dict[str, Callable[[], None]] = {"a result read on the host": read_a_resu
 @contextmanager
 def undone() -> Iterator[None]:
     """Take back behind the block whatever mutants change."""
-    names = [(vector, "wait_for"), (vector, "wait_until"), (vector, "upload"), (engine, "upload")]
+    names = [(vector, "wait_until"), (vector, "upload"), (engine, "upload")]
     kept = [(module, name, getattr(module, name)) for module, name in names]
     try:
         yield

@@ -22,8 +22,7 @@ COMPILER = os.environ.get("HVD_SPARSE_CXX", "g++")
 
 
 def compiled() -> Path:
-    """Return the shared library, compiled unless source, torch and compiler are those of one that
-    was kept."""
+    """Return the library, compiled once for a source, torch and compiler."""
     version = subprocess.run(
         [COMPILER, "-dumpfullversion"], check=True, capture_output=True, text=True, timeout=LIMIT_S
     ).stdout
@@ -79,7 +78,6 @@ class Module:
 
 
 def load() -> torch.device:
-    """Make the device known to torch, and return it."""
     torch.ops.load_library(compiled())
     torch.utils.rename_privateuse1_backend(NAME)
     module, device = Module(), torch.device(NAME, 0)
@@ -90,12 +88,11 @@ def load() -> torch.device:
 
 
 def late(on: bool) -> None:
-    """Switch on that copies which do not block happen when somebody waits."""
+    """Let copies that do not block happen when somebody waits."""
     torch.ops.pretend.late(on)
 
 
 def waits() -> int:
-    """Return how often the host waited for the device."""
     return int(torch.ops.pretend.waits())
 
 

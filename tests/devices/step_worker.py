@@ -52,7 +52,6 @@ class Rank:
         self._collective, self._device = collective, device
 
     def place(self, position: int, values: np.ndarray) -> np.ndarray:
-        """Return a tensor's values where the rank's vectors lie."""
         if self._device is None:
             return values
         return vector_of(torch.from_numpy(values).to(self._device), SPECS[position])
@@ -60,7 +59,6 @@ class Rank:
     def take(
         self, number: int, scale: float, *, is_spoilt: bool, averaged: int | None = None
     ) -> list[np.ndarray]:
-        """Take a step, and return what is applied."""
         sent = []
         for position, drawn in enumerate(gradients_of(self._collective.rank, number)):
             values = drawn.astype(np.float32).reshape(-1) * np.float32(scale)

@@ -1,4 +1,4 @@
-"""A bucket's passes are begun together, by both engines of devices, and give numpy's bits."""
+"""Steps on a device, and buckets passed over at once, give the bits of the host."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import json
 
 import pytest
 from forks import ON_THE_CPU, interpreted, run_worker
+from frontends._method_cases import STAYING
 from installed import has_triton, is_installed
 
-pytestmark = [
-    pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed"),
-    pytest.mark.full,
-]
+pytestmark = pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
 
 TENSORS = 3
 CASES = {"torch": 45, "triton": 8}
@@ -28,6 +26,7 @@ def told(request):
     return engine, json.loads(done.stdout)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_results_and_memories_have_the_bits_of_numpy(told):
     engine, found = told
@@ -36,6 +35,7 @@ def test_results_and_memories_have_the_bits_of_numpy(told):
     assert found["most together"] == [TENSORS, TENSORS]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("method", ["topk", "ldte_bs"])
 @pytest.mark.parametrize("told", ["triton"], indirect=True)
 def test_a_bucket_takes_four_launches_of_the_engines_own_cold_or_warm(told, method):
@@ -46,3 +46,11 @@ def test_a_bucket_takes_four_launches_of_the_engines_own_cold_or_warm(told, meth
     assert counted["sums"] == 4 * [1]
     assert counted["all else"][1:] == 3 * [0]
     assert counted["put back"][1:] == 3 * [TENSORS], "the passes took no more than was asked"
+
+
+def test_results_and_memories_have_the_bits_of_the_host():
+    done = run_worker("devices.step_worker", **ON_THE_CPU)
+    assert done.returncode == 0, done.stderr
+    same = json.loads(done.stdout)
+    assert len(same) == 2 * len(STAYING) + 3
+    assert [case for case, is_same in same.items() if not is_same] == []

@@ -87,15 +87,10 @@ def test_a_bucket_of_several_streams_waits_for_them_on_the_device():
 @pytest.mark.parametrize(
     ("use", "name"),
     [
-        (lambda x: x.sum().item(), "_local_scalar_dense"),
         (lambda x: x if x.sum() > 0 else -x, "_local_scalar_dense"),
-        (lambda x: x.nonzero(), "nonzero"),
         (lambda x: x[x > 0], "index with a mask"),
         (lambda x: x.__setitem__(x > 0, 1.0), "index_put_ with a mask"),
-        (lambda x: x.masked_select(x > 0), "masked_select"),
-        (lambda x: x.unique(), "_unique2"),
         (lambda x: x.topk(2), "topk"),
-        (lambda x: x.scatter_add_(0, (x > 0).long(), x.clone()), "scatter_add_"),
     ],
 )
 def test_an_operation_that_waits_is_found(use, name):

@@ -29,7 +29,6 @@ WORKER = "devices.gpu_worker"
 
 
 def documented(block, *options, **environment):
-    """Run the block's command, which is one, with options behind it."""
     (command,) = commands_of(block)
     return subprocess.run(
         ["sh", "-e", "-c", shlex.join([*shlex.split(command), *options])],
@@ -130,7 +129,6 @@ def test_where_cub_is_not_compiled_the_page_says_why(tmp_path, monkeypatch):
 
 
 def page_of(folder, results, times):
-    """The page of a GPU that is not there."""
     write(folder / "gpu.md", "none", results, times)
     return (folder / "gpu.md").read_text()
 

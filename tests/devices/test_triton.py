@@ -18,7 +18,6 @@ AMD = "hip:gfx942"
 
 
 def work(worker, *task):
-    """Run a worker by the interpreter."""
     return run_worker(f"devices.{worker}", *task, **interpreted())
 
 

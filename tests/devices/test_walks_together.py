@@ -37,8 +37,6 @@ class Asked:
 
 
 def task_of(number, looks, told):
-    """Ask so many times, each time for what depends on the last answer."""
-
     def task():
         value = float(number)
         try:

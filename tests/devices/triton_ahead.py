@@ -18,8 +18,7 @@ from harness import LIMIT_S
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from hvd_sparse.kernels.triton import device_code
-from hvd_sparse.kernels.triton.launches import OPTIONS
+from hvd_sparse.kernels.triton import OPTIONS, device_code
 
 POINTERS = {
     "table": "*i64",
@@ -48,7 +47,6 @@ KERNELS = ("take_blocks", "add_up_counts", "order_taken", "assemble_blocks")
 
 
 def source_of(kernel: str, dtype: str, *, looks: bool) -> ASTSource:
-    """Return a kernel with the types that ``launches`` gives it."""
     function = getattr(device_code, kernel)
     constants = {"DTYPE": getattr(triton.language, dtype), "BLOCK": 4096, "IS_ALIGNED": True}
     constants |= {"HAS_MOMENTS": looks, "LANES": 16, "BACK": 1024}
@@ -78,7 +76,6 @@ def fused_on_purpose(values, BLOCK: triton.language.constexpr):
 
 
 def resources(cubin: bytes) -> str:
-    """Return what NVIDIA's own tool says of registers and of memory that they spilled to."""
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
@@ -89,7 +86,6 @@ def resources(cubin: bytes) -> str:
 
 
 def report(kernel: str, dtype: str, target: GPUTarget, *, looks: bool) -> dict[str, Any]:
-    """Return what of a compiled kernel can be told without running it."""
     options = {"num_warps": WARPS.get(kernel, 4), **OPTIONS}
     compiled = triton.compile(source_of(kernel, dtype, looks=looks), target=target, options=options)
     if target.backend != "cuda":

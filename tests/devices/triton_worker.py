@@ -28,9 +28,8 @@ from triton.runtime.interpreter import interpreter_builder as builder
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels import triton as engine
 from hvd_sparse.kernels.contract import Aim
-from hvd_sparse.kernels.torch.coming import Pass
+from hvd_sparse.kernels.torch.passes import Pass
 from hvd_sparse.kernels.torch.vector import DeviceVector, tensor_of
-from hvd_sparse.kernels.triton import launches
 
 rng = np.random.default_rng(11)
 
@@ -55,7 +54,6 @@ def shuffled() -> Iterator[None]:
 
 
 def members(dtype: str) -> Iterator[tuple[np.ndarray, np.ndarray, Aim]]:
-    """Gradients, residuals and aims: of every vector some thresholds, with room enough or not."""
     for number, x in enumerate(vectors(dtype)[:: 3 if dtype == "float32" else 12]):
         if not x.size:
             continue
@@ -85,7 +83,6 @@ def check_take() -> None:
 
 
 def in_one(kernels: Any, given: list[tuple[Any, Any, Any, Aim | None]]) -> Any:
-    """Return the answers of passes that are begun together."""
     answers = kernels.begin([Pass(*map(tensor_of, vectors), aim) for *vectors, aim in given])
     return answers.read(answers.words.numpy())
 
@@ -131,8 +128,7 @@ def check_beside_the_reference(
 
 
 def check_assemble() -> None:
-    """Sums of lists that overlap, whatever was there before; of tensors of several lengths, and of
-    lists as many as ranks sent, at once.  What is surplus goes back to its vectors besides."""
+    """Sums of overlapping lists, of several tensors at once; surplus goes back besides."""
     kernels = engine.TritonKernels(reference, block=256)
     for dtype in ("float32", "float64"):
         ours, expected = [], []
@@ -190,8 +186,6 @@ def torch_of(x: np.ndarray) -> Any:
 
 
 class WithoutOrder:
-    """Take the lists as the programs left them."""
-
     def __getitem__(self, grid: Any) -> Any:
         def copy(rows: Any, owners: Any, places: Any, values: Any, *rest: Any, **_: Any) -> None:
             ordered_places, ordered_values = rest[4], rest[5]
@@ -203,30 +197,29 @@ class WithoutOrder:
 
 def forget_what_had_no_room() -> None:
     """Leave the entries of a list that was too short where they are: nowhere."""
-    launches.device_code.order_taken = WithoutOrder()
+    engine.device_code.order_taken = WithoutOrder()
 
 
 def add_up_in_reverse() -> None:
-    assemble = launches.assemble
+    assemble = engine.assemble
     engine.assemble = lambda sums, surplus, block: assemble(
         [each._replace(parts=each.parts[::-1]) for each in sums], surplus, block
     )
 
 
 def forget_what_is_surplus() -> None:
-    assemble = launches.assemble
+    assemble = engine.assemble
     engine.assemble = lambda sums, surplus, block: assemble(sums, surplus[:1], block)
 
 
 def leave_moments_out() -> None:
-    """Add up what the programs counted as if nobody had asked for moments."""
-    own = launches.device_code.add_up_counts
+    own = engine.device_code.add_up_counts
 
     class Without:
         def __getitem__(self, grid: Any) -> Any:
             return lambda *given, **options: own[grid](*given, **{**options, "HAS_MOMENTS": False})
 
-    launches.device_code.add_up_counts = Without()
+    engine.device_code.add_up_counts = Without()
 
 
 def give_every_list_too_much_room() -> None:

@@ -9,20 +9,17 @@ from typing import Any
 import numpy as np
 from _common import SCRIPT, SPARSE_ONLY, Cases, Scripted
 from _framework import NAME, fw
+from _laws import SHAPES
 
-from hvd_sparse.plan.fallback import Trial
-from hvd_sparse.plan.policy import WAYS
+from hvd_sparse.plan.policy import WAYS, Trial
 
 hvd = fw.hvd
-SHAPES = {"wide": (16, 40), "tall": (60, 5), "one": (30,)}
 SPOILED_STEP = 3
 """The first dense one, which sends the residuals."""
 cases = Cases()
 
 
 class Told(Trial):
-    """A trial that is told how long the steps of a way took."""
-
     def __init__(self, seconds: dict[str, float], **options: Any) -> None:
         self._seconds, self._way = seconds, ""
         super().__init__(**{"ways": WAYS, "steps": 2, "review_every": 0, **options})

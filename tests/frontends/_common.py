@@ -27,6 +27,12 @@ class Cases(dict[str, Case]):
         return function
 
 
+def reduction_of(hvd: Any, name: str) -> dict[str, Any]:
+    """Options of Horovod's optimizers and tapes."""
+    divided = {"gradient_predivide_factor": 2.0}
+    return {"average": {}, "sum": {"op": hvd.Sum}, "predivide": divided}[name]
+
+
 SCRIPT = (
     ["sparse"] * 3
     + ["dense"] * 3
@@ -39,18 +45,14 @@ SCRIPT = (
 
 
 class Scripted:
-    """Says what it was told to say, in the place of a trial."""
-
     verdict = None
     is_timed = True
     ways = ("sparse", "dense", "fp16")
+    steps = review_every = 0
 
     def __init__(self, script: Sequence[str]) -> None:
         self.left = list(script)
         self.told: list[float | None] = []
-
-    def describe(self) -> list[str]:
-        return self.left
 
     def next(self, last_s: float | None, agree: Any) -> str:
         self.told.append(last_s)
@@ -58,7 +60,6 @@ class Scripted:
 
 
 def caught(function: Any, *arguments: Any) -> str:
-    """The error that a call raises, with its class."""
     try:
         function(*arguments)
     except Exception as error:
@@ -67,11 +68,8 @@ def caught(function: Any, *arguments: Any) -> str:
 
 
 def run_cases(cases: Mapping[str, Case], rank: int, meet: Callable[[], Any]) -> dict[str, Any]:
-    """Run every case on this rank, report what it measured, or its error, and return the report.
-
-    A case is given its own name, for its compressor. Results are reported after every case: when
-    one hangs, those before it are known.
-    """
+    """Run every case, which is given its own name, and report what it measured, or its error; after
+    every case, so that those before one that hangs are known."""
     results: dict[str, Any] = {}
     for name, function in cases.items():
         try:
@@ -103,9 +101,15 @@ def measured_of(outcome: Outcome, kind: str) -> dict[str, list[Any]]:
     return {name: measured(outcome, name) for name in names}
 
 
-class Heard(logging.Handler):
-    """Keeps what is logged while its block runs."""
+def check_refused(outcome: Outcome, case: str = "refused") -> None:
+    """What was said holds the words beside it; an InvalidOption, unless they say otherwise."""
+    for result in measured(outcome, case):
+        for said, words in result:
+            kind = "" if words.startswith("UnsupportedInput") else "InvalidOption: "
+            assert all(word in said for word in (kind, *words.split("; "))), said
 
+
+class Heard(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.said: list[str] = []
@@ -168,7 +172,6 @@ class Books:
             self.given[key] = self.given[key] + gradient
 
     def kept(self) -> dict[str, np.ndarray]:
-        """What this rank keeps back, by tensor."""
         tensors = self.compressor.state_dict()["tensors"]
         return {
             key.partition(":")[0]: np.asarray(tensor["arrays"]["residual"])
@@ -176,12 +179,10 @@ class Books:
         }
 
     def digest(self) -> str:
-        """The bits of what is kept back."""
         kept = self.kept()
         return self.fw.digest_of([kept[key] for key in sorted(kept)])
 
     def waiting(self) -> int:
-        """Entries that are kept back on this rank."""
         return sum(int(np.count_nonzero(array)) for array in self.kept().values())
 
     def missing(self) -> dict[str, np.ndarray]:
@@ -193,10 +194,8 @@ class Books:
         return off
 
     def lost(self) -> int:
-        """Entries that are missing."""
         return sum(int(np.count_nonzero(array)) for array in self.missing().values())
 
     def alike(self, value: Any) -> bool:
-        """Whether all ranks have the same."""
         name = f"{self.compressor.name}.alike"
         return len({repr(each) for each in self.fw.hvd.allgather_object(value, name=name)}) == 1

@@ -39,7 +39,6 @@ def chosen(
 
 
 def network(dtype: torch.dtype = torch.float32) -> nn.Sequential:
-    """The same on every rank."""
     torch.manual_seed(5)
     layers = (nn.Linear(12, 24), nn.Tanh(), nn.Linear(24, 24), nn.Tanh(), nn.Linear(24, 4))
     return nn.Sequential(*layers).to(dtype)
@@ -52,7 +51,6 @@ def loss_of(model: nn.Module, step: int, dtype: torch.dtype = torch.float32) -> 
 
 
 def summed(array: np.ndarray) -> np.ndarray:
-    """The sum over all ranks, in float64."""
     total = torch.from_numpy(np.asarray(array, np.float64).copy())
     dist.all_reduce(total)
     return total.numpy()

@@ -132,7 +132,6 @@ UNMASKED = {"memory": {"id": "momentum_correction", "masking": False}, **SPARSE_
 
 
 def with_momentum(model: DistributedDataParallel, hook: Callable[..., Any]) -> Any:
-    """An optimizer with momentum and decay that is handed over."""
     optimizer = torch.optim.SGD(model.parameters(), **MOMENTUM)
     hook(model, optimizer=optimizer, **UNMASKED)
     return optimizer

@@ -8,6 +8,7 @@ There are two wires: messages through the host, and by Horovod's operations on t
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -30,6 +31,9 @@ is_pretend = NAME == pretend.NAME
 cases = Cases()
 Run = Callable[[str, torch.device], dict[str, Any]]
 
+IN_A_SET = sys.argv[1:] == ["set"]
+if IN_A_SET:
+    os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"  # before Horovod is started
 process_sets = [hvd.ProcessSet([rank]) for rank in range(2)]
 hvd.init(process_sets=process_sets)
 if is_pretend:
@@ -40,7 +44,6 @@ else:
 
 
 def engine_on(device: torch.device) -> dict[str, Any]:
-    """Return the option of the engine that is asked for on the device."""
     engine = os.environ.get("HVD_SPARSE_TEST_ENGINE")
     return {} if engine is None or device == CPU else {"engine": engine}
 
@@ -105,7 +108,6 @@ def law(run: Run) -> Run:
 def with_gradients(
     name: str, device: torch.device, compressor: Any, parameters: Any, dtype: torch.dtype
 ) -> dict[str, Any]:
-    """Some steps of gradients that are the same every time."""
     optimizer = optimizer_without_motion(parameters, compressor)
     applied, waits, in_backward = [], [], []
     for step in range(STEPS):
@@ -135,7 +137,6 @@ def with_gradients(
 
 
 def parts_of(configuration: Any) -> list[str]:
-    """The parts of a configuration that meet its vectors, each as its kind and id."""
     return [f"{kind} {getattr(configuration, kind).id}" for kind in KINDS]
 
 

@@ -37,7 +37,6 @@ from hvd_sparse.torch import Compression
 
 @cases
 def refusals(name: str) -> dict[str, Any]:
-    """A wire that cannot be, and what is said of it."""
     there, here = torch.zeros(30, 20, device=DEVICE), torch.zeros(30, 20)
     words = {}
 
@@ -132,7 +131,7 @@ if is_pretend:
 
 @cases
 def collectives(name: str) -> dict[str, Any]:
-    """All four, in a process set of this rank alone and in that of all; of no entries, too."""
+    """All three, in a process set of this rank alone and in that of all; of no entries, too."""
     found: dict[str, Any] = {}
     alone = [each for each in process_sets if each.included()]
     if not can_carry():
@@ -152,7 +151,6 @@ def collectives(name: str) -> dict[str, Any]:
 
 
 def given_to(wire: Any, name: str) -> list[bytes]:
-    """Return what each collective makes of arrays that differ between the ranks."""
     rank, size, results = wire.rank, wire.world_size, []
     for number, dtype in enumerate((np.uint8, np.float32, np.int64)):
         for count in (0, 7 + rank):

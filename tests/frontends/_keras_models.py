@@ -1,23 +1,25 @@
-"""What the workers with Keras 2 and with Keras 3 share: a small model, a rank's data, and runs of
-optimizers that are handed over."""
+"""A small model, a rank's data and Horovod's optimizer, for Keras 2 and Keras 3."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from _tensorflow_cases import Compression, hvd
+from _tensorflow_cases import hvd
 
 keras = tf.keras
+IS_3 = hasattr(keras, "Variable")
+if IS_3:
+    from hvd_sparse.keras import DistributedOptimizer
+else:
+    from horovod.tensorflow.keras import DistributedOptimizer
+
+__all__ = ["DistributedOptimizer"]
 BATCHES, BATCH_SIZE, FEATURES = 8, 2, 6
 RATE = 0.05
-PAUSING = {2: 0.5, 4: 0.0, 6: 0.9}
-"""Momentum from some batches on."""
-Make = Callable[[], Any]
-Distribute = Callable[..., Any]
+Make = Callable[..., Any]
 
 
 def make_model(seed: int = 1) -> Any:
@@ -32,14 +34,12 @@ def _dense(units: int, seed: int, **options: Any) -> Any:
 
 
 def make_built_model(seed: int = 1) -> Any:
-    """As ``make_model``, with its variables."""
     model = make_model(seed)
     model.build((None, FEATURES))
     return model
 
 
 def data_of_rank() -> tuple[np.ndarray, np.ndarray]:
-    """This rank's own."""
     draw = np.random.RandomState(hvd.rank())
     count = BATCHES * BATCH_SIZE
     inputs, targets = draw.standard_normal((count, FEATURES)), draw.standard_normal((count, 3))
@@ -47,7 +47,6 @@ def data_of_rank() -> tuple[np.ndarray, np.ndarray]:
 
 
 def weights_of(model: Any) -> np.ndarray:
-    """All weights as one float64 vector."""
     return np.concatenate([np.asarray(w, np.float64).ravel() for w in model.get_weights()])
 
 
@@ -67,6 +66,13 @@ def go_on(model: Any, callbacks: Any = ()) -> Any:
     ).history
 
 
+def count_steps(optimizer: Any, model: Any) -> None:
+    """Let an optimizer take three steps by itself."""
+    gradients = [tf.ones(variable.shape) * 0.3 for variable in model.trainable_variables]
+    for _ in range(3):
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+
 def setting_of_groups(model: Any, grouping: str) -> Any:
     """Horovod's ``groups`` for a built model: None, a number, or lists of variables."""
     if grouping != "lists":
@@ -81,114 +87,38 @@ def params_of(model: Any, given: str) -> Any:
     return model.trainable_variables if given == "list" else model
 
 
-def falling(rate: float) -> Any:
-    """A schedule that changes the rate at every step, and is 0 for some."""
-    return keras.optimizers.schedules.PiecewiseConstantDecay(
-        [1, 2, 4], [rate, rate / 4, 0.0, rate / 2]
-    )
-
-
-class Changing(keras.callbacks.Callback):  # type: ignore[misc]
-    """Momentum that is another at some batches of an epoch."""
-
-    def __init__(self, momenta: dict[int, float]) -> None:
-        super().__init__()
-        self.momenta = momenta
-
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        if batch in self.momenta:
-            optimizer = self.model.optimizer
-            if isinstance(optimizer.momentum, float):
-                optimizer.momentum = self.momenta[batch]
-            else:
-                optimizer.momentum.assign(self.momenta[batch])
-
-
-def trained(
+def train_by_hand(
+    model: Any,
+    optimizer: Any,
     name: str,
-    *,
-    make: Make,
-    distribute: Distribute,
-    method: str = "ldte_bs",
-    hands_over: bool = True,
-    **options: Any,
-) -> dict[str, Any]:
-    """Losses of a fit that learns, at a density that sends few entries; what replicas end with."""
-    keras.utils.set_random_seed(4)
-    model = keras.Sequential([keras.layers.Dense(24, activation="tanh"), keras.layers.Dense(4)])
-    model.build((None, 12))
-    optimizer = make()
-    handed = {"optimizer": optimizer} if hands_over else {}
-    compressor = getattr(Compression, method)(
-        model, density=0.05, name=name, min_numel=20, allow_dense=False, **handed, **options
-    )
-    inputs = np.random.RandomState(hvd.rank()).standard_normal((160, 12)).astype("f4")
-    model.compile(distribute(optimizer, compression=compressor), "mse")
-    losses = model.fit(
-        inputs, inputs[:, 4:8], batch_size=16, epochs=8, shuffle=False, verbose=0
-    ).history["loss"]
-    achieved, tensors = compressor.stats()["density_achieved"], compressor.state_dict()["tensors"]
-    compressor.close()
-    return {
-        "losses": [losses[0], losses[-1]],
-        "weights": weights_of(model).tolist(),
-        "density": achieved,
-        "arrays": sorted(tensors[sorted(tensors)[1]]["arrays"]),
-    }
+    op: Any = hvd.Average,
+    process_set: Any = hvd.global_process_set,
+    passes: int = 1,
+    momenta: dict[int, float] | None = None,
+) -> np.ndarray:
+    """Train as ``fit`` of Keras 3 does, with gradients that are reduced one by one; return the
+    weights.
 
-
-def count_steps(optimizer: Any, model: Any) -> None:
-    """Let an optimizer take three steps by itself."""
-    gradients = [tf.ones(variable.shape) * 0.3 for variable in model.trainable_variables]
-    for _ in range(3):
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
-
-
-def by_checkpoint(model: Any, optimizer: Any, plain: Any) -> None:
-    """Let a plain optimizer take over what ``tf.train.Checkpoint`` saves of another."""
-    with tempfile.TemporaryDirectory() as folder:
-        tf.train.Checkpoint(model=model, optimizer=optimizer).write(f"{folder}/state")
-        count_steps(plain, model)
-        loaded = tf.train.Checkpoint(model=model, optimizer=plain).read(f"{folder}/state")
-        loaded.assert_existing_objects_matched()
-
-
-def moments(
-    name: str,
-    *,
-    make: Make,
-    train: Callable[[Any, Any, Any], None],
-    save: Callable[[Any, Any, Any], None] = by_checkpoint,
-    **options: Any,
-) -> dict[str, float]:
-    """How far training ends from dense where an optimizer has moments when it is handed over, where
-    all of its variables are set to zero, and where plain Keras goes on from what was saved.
-
-    train : a model by an optimizer and a compression
+    passes : batches whose gradients are averaged before
+    momenta : the optimizer's from some batches on
     """
-    ends = []
-    for is_handed in (False, True):
-        model, optimizer, plain = make_built_model(), make(), make()
-        count_steps(optimizer, model)
-        compressor, found = hvd.Compression.none, []
-        if is_handed:
-            compressor = Compression.topk(
-                model, density=1.0, name=name, optimizer=optimizer, **options
-            )
-        train(model, optimizer, compressor)
-        found.append(weights_of(model))
-        variables = optimizer.variables
-        rate = getattr(optimizer, "_learning_rate", optimizer.learning_rate)
-        for variable in variables() if callable(variables) else variables:
-            if variable is not rate:
-                variable.assign(tf.zeros(variable.shape, variable.dtype))
-        train(model, optimizer, compressor)
-        found.append(weights_of(model))
-        save(model, optimizer, plain)
-        train(model, plain, hvd.Compression.none)
-        found.append(weights_of(model))
-        if is_handed:
-            compressor.close()
-        ends.append(found)
-    apart = [float(np.abs(dense - ours).max()) for dense, ours in zip(*ends)]
-    return dict(zip(("taken over", "cleared", "gone on"), apart))
+    inputs, targets = data_of_rank()
+    model.build((None, FEATURES))
+    sums = [0.0] * len(model.trainable_variables)
+    for batch in range(BATCHES):
+        if momenta and batch in momenta:
+            optimizer.momentum = momenta[batch]
+        part = slice(batch * BATCH_SIZE, (batch + 1) * BATCH_SIZE)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(inputs[part]) - targets[part]))
+        gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
+        sums = [one + gradient / passes for one, gradient in zip(sums, gradients)]
+        if (batch + 1) % passes == 0:
+            if process_set.included():
+                sums = [
+                    hvd.allreduce(each, op=op, name=f"{name}.{i}", process_set=process_set)
+                    for i, each in enumerate(sums)
+                ]
+            optimizer.apply(sums, model.trainable_variables)
+            sums = [0.0] * len(sums)
+    return weights_of(model)

@@ -1,11 +1,16 @@
-"""Every named method, with what it needs to run, what gradients on a device are tried with besides,
-and gradients that tests know without being told.  Without any framework: pytest reads it too."""
+"""Every method and exchange, with what it needs to run, gradients that tests know without being
+told, and what the numpy core makes of them.  Without any framework: pytest reads it too."""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+
+from hvd_sparse.collectives.local import LocalWorld
+from hvd_sparse.step.session import Session
 
 STEPS = 6
 SHAPES = ((30, 20), (9,), (6, 5, 4))
@@ -128,6 +133,61 @@ OPTIONS_ON_DEVICES: dict[str, Any] = {
 }
 """Choices of common options beside topk."""
 
+NAN_STEP, BEYOND_STEP = FAILING_STEPS = 3, 5
+"""Of exchanges: one rank has NaN; all have numbers, whose sum is none."""
+IN_A_GROUP = "_in_a_group"
+"""What a case's name ends with where Horovod's groups hand all tensors over together."""
+_ALL_ABOVE = {"id": "fixed_threshold", "threshold": 0.5, "max_density": 1.0}
+
+EXCHANGES: dict[str, dict[str, Any]] = {
+    "over_allgather": {"selector": _ALL_ABOVE, "exchange": "allgather"},
+    "over_shared_index": {"selector": _TOPK, "exchange": "shared_index"},
+    "over_shared_index_by_threshold": {"selector": _ALL_ABOVE, "exchange": "shared_index"},
+    "over_shared_draws": {
+        "selector": {"id": "random_k", "density": 0.1, "shared_seed": True},
+        "exchange": "shared_index",
+    },
+    "over_shared_chunks": {
+        "selector": {"id": "chunked", "density": 0.2, "chunk_length": 6},
+        "exchange": "shared_index",
+    },
+    "over_gtopk": {"selector": _TOPK, "exchange": "gtopk"},
+    "over_gtopk_as_published": {
+        "selector": _TOPK,
+        "exchange": {"id": "gtopk", "conserving": False},
+    },
+    "over_oktopk": {"selector": _TOPK, "exchange": {"id": "oktopk", "period": 2}},
+    "over_oktopk_in_regions": {"selector": _TOPK, "exchange": {"id": "oktopk", "least_entries": 1}},
+    "over_hierarchical": {
+        "selector": _ALL_ABOVE,
+        "exchange": {"id": "hierarchical", "ranks_per_node": 2},
+    },
+    "over_auto": {"selector": _TOPK, "exchange": {"id": "auto", "ranks_per_node": 1}},
+    "over_selecting_over_the_group": {
+        "selector": _TOPK,
+        "exchange": "allgather",
+        "select_over": "group",
+    },
+}
+for _options in EXCHANGES.values():
+    _options["on_nonfinite"] = "raise"
+GOING_ON = (
+    "over_shared_draws_and_nan",
+    "over_shared_chunks_and_nan",
+    "over_gtopk_and_nan",
+    "over_oktopk_and_nan",
+)
+"""Those in which NaN is no error."""
+EXCHANGES |= {
+    name: {**EXCHANGES[name.removesuffix("_and_nan")], "on_nonfinite": "propagate"}
+    for name in GOING_ON
+}
+"""Options of ``Compression.build``."""
+ONLY_GROUPED = ("over_selecting_over_the_group",)
+"""Those that TensorFlow cannot run otherwise; in PyTorch tensors are together anyway."""
+GROUPED = ("over_allgather", "over_shared_index", "over_oktopk", "over_hierarchical", *ONLY_GROUPED)
+"""Those that also run so: every kind of collective, in exchanges of one phase and of several."""
+
 
 def gradients_of(rank: int, step: int) -> list[np.ndarray]:
     """A rank's float64 gradients of a step, in eighths, which even bfloat16 holds exactly."""
@@ -135,41 +195,93 @@ def gradients_of(rank: int, step: int) -> list[np.ndarray]:
     return [np.clip(np.round(8 * draw.laplace(size=shape)), -120, 120) / 8 for shape in SHAPES]
 
 
+def uneven_gradients_of(rank: int, step: int) -> list[np.ndarray]:
+    """Whole numbers; 0, 1, k and 2k of them are not zero, at places that overlap between ranks."""
+    draw = np.random.RandomState(1000 * step + rank)
+    gradients = []
+    for shape in SHAPES:
+        numel = int(np.prod(shape))
+        count = (0, 1, numel // 10, 2 * (numel // 10))[(rank + step) % 4]
+        flat = np.zeros(numel, np.float32)
+        flat[draw.permutation(numel)[:count]] = draw.randint(1, 10, count) * draw.choice(
+            [-1, 1], count
+        )
+        gradients.append(flat.reshape(shape))
+    return gradients
+
+
+def broken_gradients_of(rank: int, size: int, step: int) -> list[np.ndarray]:
+    """In the second tensor NaN on the last rank, or numbers whose sum is beyond float32."""
+    gradients = uneven_gradients_of(rank, step)
+    if step == BEYOND_STEP:
+        gradients[1][:] = 1.1 * float(np.finfo(np.float32).max) / size
+    elif rank == size - 1:
+        gradients[1].flat[5] = np.nan
+    return gradients
+
+
+def spoilt(arrays: Sequence[np.ndarray]) -> str:
+    """Say which tensors are all NaN; any other NaN or Inf is said to be there."""
+    is_nan = [position for position, array in enumerate(arrays) if np.isnan(array).all()]
+    others = [position for position, array in enumerate(arrays) if not np.isfinite(array).all()]
+    return f"NaN in {is_nan}" if is_nan == others else f"NaN in {is_nan}, and some in {others}"
+
+
+def digest_of(arrays: Iterable[np.ndarray]) -> str:
+    """The bits of arrays in few letters."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:16]
+
+
 def compressor_of(compression: Any, case: str, params: Any, **options: Any) -> Any:
-    """A case's compressor, from a frontend's ``Compression``."""
-    if case in BUILT:
-        return compression.build(params, **BUILT[case], **options)
-    return getattr(compression, case)(params, **METHODS[case], **options)
+    if case in METHODS:
+        return getattr(compression, case)(params, **METHODS[case], **options)
+    return compression.build(params, **{**BUILT, **EXCHANGES}[case], **options)
 
 
-def session_beside(
-    compressor: Any, collective: Any = None, buckets: list[tuple[int, ...]] | None = None
-) -> Any:
-    """The numpy core, with the parts and buckets of a frontend's compressor; over mpi4py."""
-    from hvd_sparse.step.session import Session
+def simulated(
+    compressor: Any,
+    draw: Callable[[int, int], list[np.ndarray]],
+    rank: int,
+    size: int,
+    *,
+    steps: Iterable[int],
+    buckets: Any,
+    average: bool,
+) -> dict[str, Any]:
+    """What a rank is to apply and to keep, and what all ranks lose: the numpy core with a
+    compressor's configuration, in a world of threads on every rank, which waits for no other."""
+    specs = compressor.step.specs
 
-    if collective is None:
-        # Not at the top: MPI is Horovod's to initialize, and pytest has none.
-        from hvd_sparse.collectives.mpi import MpiCollective
+    def script(collective: Any) -> dict[str, Any]:
+        session = Session(
+            compressor.configuration, specs, collective, average=average, buckets=buckets
+        )
+        applied, given = [], 0.0
+        for step in steps:
+            drawn = [each.astype(np.float32) for each in draw(collective.rank, step)]
+            reduced = session.reduce({spec.key: each for spec, each in zip(specs, drawn)})
+            applied += [reduced[spec.key] for spec in specs]
+            given += sum(each.sum(dtype=np.float64) for each in drawn)
+        states = session.step.transactions.settle_all()
+        kept = [states[i].memory.arrays().get("residual", np.zeros(0)) for i in range(len(specs))]
+        return {"applied": applied, "kept": kept, "given": given}
 
-        collective = MpiCollective()
-    step = compressor.step
-    return Session(
-        compressor.configuration,
-        step.specs,
-        collective,
-        buckets=buckets or step.buckets,
-        kernels=step.pipeline.kernels,
+    outcomes = LocalWorld(size, 60.0).run(script)
+    mine = outcomes[rank]
+    left = sum(
+        o["given"] - sum(float(k.sum(dtype=np.float64)) for k in o["kept"]) for o in outcomes
     )
+    lost = left - sum(float(each.sum(dtype=np.float64)) for each in mine["applied"])
+    return {"applied": digest_of(mine["applied"]), "kept": digest_of(mine["kept"]), "lost": lost}
 
 
-def found(compressor: Any, differences: int, applied: str) -> dict[str, Any]:
-    """What a case reports, once its compressor is closed."""
-    stats = compressor.stats()
+def found(compressor: Any, applied: str, expected: dict[str, Any]) -> dict[str, Any]:
+    stats, tensors = compressor.stats(), compressor.state_dict()["tensors"]
+    keys = [spec.key for spec in compressor.step.specs]
+    kept = [np.asarray(tensors[key]["arrays"].get("residual", np.zeros(0))) for key in keys]
     compressor.close()
-    return {
-        "differences": differences,
-        "applied": applied,
-        "entries_sent": stats["entries_sent"],
-        "sparse_steps": stats["sparse_steps"],
-    }
+    counted = {key: stats[key] for key in ("entries_sent", "sparse_steps")}
+    return {"applied": applied, "kept": digest_of(kept), "expected": expected, **counted}

@@ -12,12 +12,10 @@ Pair = tuple[tuple[str, Any], tuple[str, Any]]
 
 
 def pairs_of(row: Mapping[str, Any]) -> set[Pair]:
-    """Every two choices of a case."""
     return set(itertools.combinations(sorted(row.items()), 2))
 
 
 def all_pairs(factors: Mapping[str, Sequence[Any]]) -> set[Pair]:
-    """Every two choices that a case could combine."""
     return {
         ((one, first), (other, second))
         for one, other in itertools.combinations(sorted(factors), 2)
@@ -29,12 +27,8 @@ def all_pairs(factors: Mapping[str, Sequence[Any]]) -> set[Pair]:
 def covering_cases(
     factors: Mapping[str, Sequence[Any]], attempts: int = 60
 ) -> list[dict[str, Any]]:
-    """Cases that hold every pair; the same list at every call, so that all ranks run the same
-    cases.
-
-    Greedy: each next case starts from a pair that is missing and is the best of a number of random
-    completions.
-    """
+    """Cases that hold every pair, the same on all ranks: each next one starts from a pair that is
+    missing and is the best of a number of random completions."""
     draw = random.Random(0)
     missing = all_pairs(factors)
     cases = []

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from _auto import SHAPES, AutoBooks
+from _auto import AutoBooks
 from _common import SCRIPT, SPARSE_ONLY, Cases, Scripted, caught
+from _laws import SHAPES
 from _tensorflow_cases import (
     Compression,
     digest_of,
@@ -17,7 +18,7 @@ from _tensorflow_cases import (
     tape_gradients,
     variables_of,
 )
-from _tensorflow_laws import student, teacher_data, train_by_keras, train_by_tape
+from _tensorflow_laws import student, teacher_data, train_by_keras
 
 AUTO = Cases()
 
@@ -87,7 +88,7 @@ def auto_leaves_alone_who_is_not_in_its_process_set(name: str, process_set: Any)
     }
 
 
-def train(name: str, run: Any, **options: Any) -> dict[str, Any]:
+def train(name: str, **options: Any) -> dict[str, Any]:
     """Training on all ways, in turn: what the weights are, and whether anything was learnt."""
     results = {}
     for label, ways in {"changing": SCRIPT[:10] * 2, "dense": ["dense"] * 20}.items():
@@ -98,7 +99,9 @@ def train(name: str, run: Any, **options: Any) -> dict[str, Any]:
         compressor._policy.trial = Scripted(ways)
         inputs, targets = teacher_data()
         before = float(tf.reduce_mean((model(inputs) - targets) ** 2))
-        run(model, compressor, tf.constant(inputs), tf.constant(targets), steps=20, **options)
+        train_by_keras(
+            model, compressor, tf.constant(inputs), tf.constant(targets), steps=20, **options
+        )
         after = float(tf.reduce_mean((model(inputs) - targets) ** 2))
         results[label] = {
             "digest": digest_of(model.get_weights()),
@@ -108,14 +111,15 @@ def train(name: str, run: Any, **options: Any) -> dict[str, Any]:
         }
         compressor.close()
     model = student()
-    run(model, hvd.Compression.none, tf.constant(inputs), tf.constant(targets), steps=20, **options)
+    train_by_keras(
+        model, hvd.Compression.none, tf.constant(inputs), tf.constant(targets), steps=20, **options
+    )
     results["none"] = {"weights": [float(np.abs(weight).sum()) for weight in model.get_weights()]}
     return results
 
 
-AUTO["auto_trains_by_tape"] = partial(train, run=train_by_tape)
-AUTO["auto_trains_by_keras"] = partial(train, run=train_by_keras)
-AUTO["auto_trains_by_keras_in_groups"] = partial(train, run=train_by_keras, groups=2)
+AUTO["auto_trains_by_keras"] = train
+AUTO["auto_trains_by_keras_in_groups"] = partial(train, groups=2)
 
 
 @AUTO
@@ -127,8 +131,6 @@ def auto_refuses_what_it_cannot(name: str) -> dict[str, Any]:
     other = make(name=f"{name}.other", trial_steps=3 if last else 5)
     loss = linear_loss(variables, [tf.ones(shape) for shape in SHAPES.values()])
     found = {
-        "momentum": caught(lambda: make(name=name, memory="momentum_correction")),
-        "planned": caught(lambda: make(name=name, groups="planned")),
         "bare": caught(lambda: hvd.allreduce(variables[0], compression=bare)),
         "other": caught(lambda: tape_gradients(loss, variables, other)),
     }

@@ -43,12 +43,10 @@ def run(cases: Mapping[str, Case]) -> None:
 
 
 def meet() -> None:
-    """Wait for all ranks."""
     hvd.allreduce(tf.constant(0.0), name="test.meet")
 
 
 def last_rank() -> bool:
-    """The rank on which faults happen that only one rank has."""
     return hvd.rank() == hvd.size() - 1
 
 
@@ -59,7 +57,6 @@ def summed(array: Any, name: str, process_set: Any = hvd.global_process_set) -> 
 
 
 def digest_of(arrays: Iterable[Any]) -> str:
-    """The bits of arrays in few letters."""
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(np.ascontiguousarray(array).tobytes())
@@ -67,7 +64,6 @@ def digest_of(arrays: Iterable[Any]) -> str:
 
 
 def residuals_of(compressor: Any) -> dict[str, np.ndarray]:
-    """What this rank keeps back, by tensor."""
     tensors = compressor.state_dict()["tensors"]
     return {key: tensors[key]["arrays"]["residual"] for key in tensors}
 
@@ -84,7 +80,6 @@ def variables_of(
 def tape_gradients(
     loss: Callable[[], Any], variables: Any, compression: Any, **options: Any
 ) -> list[Any]:
-    """The gradients that Horovod's tape gives."""
     with tf.GradientTape() as tape:
         value = loss()
     return hvd.DistributedGradientTape(tape, compression=compression, **options).gradient(
@@ -109,14 +104,13 @@ def make_variables(shapes: Mapping[str, tuple[int, ...]], dtypes: Any = None) ->
 
 
 def params_of(variables: Mapping[str, Any]) -> list[Any]:
-    """Variables as a compressor takes them."""
     return list(variables.values())
 
 
 class Reducer:
     """Gradients in, as arrays by name, and reduced ones out; a name without one has none.
 
-    groups : Horovod's, as a number or as lists of variables
+    groups : Horovod's, as a number or as lists of variables or their names
     """
 
     def __init__(
@@ -124,6 +118,12 @@ class Reducer:
     ) -> None:
         self.variables = variables
         members = list(variables.values())
+        if isinstance(how.get("groups"), list):
+            named = [
+                [variables[each] if isinstance(each, str) else each for each in group]
+                for group in how["groups"]
+            ]
+            how["groups"] = named
 
         def step(gradients: Any) -> Any:
             return tape_gradients(linear_loss(members, gradients), members, compressor, **how)
@@ -147,7 +147,6 @@ class Books(_common.Books):
 
 
 def step_of(compressor: Any, variables: Mapping[str, Any], **how: Any) -> Callable[[], Any]:
-    """A training step on random data, as a call."""
     reduce = Reducer(compressor, variables, **{"as_function": False, **how})
     return lambda: reduce({key: tf.random.normal(v.shape) for key, v in variables.items()})
 
@@ -161,5 +160,4 @@ def later_step_of(
 
 
 def is_usable(name: str) -> bool:
-    """Whether Horovod still adds up."""
     return float(summed(1.0, f"{name}.usable")) == hvd.size()

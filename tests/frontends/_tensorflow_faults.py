@@ -1,4 +1,4 @@
-"""Faults of TensorFlow's programs alone: in Keras, and with gradients that come late."""
+"""A fault of TensorFlow's programs alone: gradients that come late."""
 
 from __future__ import annotations
 
@@ -8,22 +8,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from _common import Cases, caught
-from _faults import compress, fails
-from _keras_models import fit, make_model
+from _faults import compress
 from _tensorflow_cases import hvd, is_usable, last_rank, variables_of
 from harness import say, slow, wait_for
-from horovod.tensorflow.keras import DistributedOptimizer
 
 cases = Cases()
-
-
-@cases
-def difference_of_density_in_keras(name: str) -> dict[str, Any]:
-    model = make_model()
-    density = 0.5 if last_rank() else 0.25
-    compressor = compress(lambda: model.trainable_variables, name=name, density=density)
-    optimizer = DistributedOptimizer(tf.keras.optimizers.SGD(0.1), compression=compressor)
-    return fails(name, compressor, lambda: fit(model, optimizer))
 
 
 @cases
@@ -35,7 +24,8 @@ def late_gradient_on_one_rank(name: str) -> dict[str, Any]:
     help them out.
     """
     early, late = variables_of([(4, 3), (3, 5)])
-    compressor = compress([early, late], name=name, on_nonfinite="raise")
+    # One rank is slow on purpose, which only a hang may turn into an error.
+    compressor = compress([early, late], name=name, on_nonfinite="raise", timeout_s=600.0)
 
     def linger(x: np.ndarray) -> np.ndarray:
         time.sleep(slow(1.0) if last_rank() else 0.0)

@@ -3,33 +3,40 @@ it is."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from _common import SPARSE_ONLY, Cases
+from _common import SPARSE_ONLY, Cases, reduction_of
 from _keras_models import (
     BATCHES,
     FEATURES,
+    IS_3,
     RATE,
+    DistributedOptimizer,
     fit,
     make_built_model,
     make_model,
     params_of,
     setting_of_groups,
+    train_by_hand,
     weights_of,
 )
 from _tensorflow_cases import Compression, hvd, linear_loss, variables_of
 from _tensorflow_identity import SHAPES, dense, sent, swapped, telling
 from _tensorflow_settings import Setting
-from horovod.tensorflow.keras import DistributedOptimizer
 
-OPTIMIZERS = {"new": tf.keras.optimizers.SGD, "legacy": tf.keras.optimizers.legacy.SGD}
+OPTIMIZERS = {"new": tf.keras.optimizers.SGD}
+if IS_3:
+    BY_HAND = {"new": tf.keras.optimizers.SGD, "legacy": partial(OPTIMIZERS["new"], clipnorm=0.3)}
+    OPTIMIZERS["legacy"] = partial(BY_HAND["legacy"], loss_scale_factor=64.0)
+else:
+    OPTIMIZERS["legacy"] = tf.keras.optimizers.legacy.SGD
 
 
-@functools.cache
+@cache
 def weights_trained_alone() -> np.ndarray:
     """What plain descent on this rank's data gives, in any setting: what reducing must change."""
     model = make_model()
@@ -52,9 +59,14 @@ def compare_keras(name: str, setting: Setting, process_sets: dict[str, Any]) -> 
     stats = compressor.stats()
     compressor.close()
     dense = _fit_setting(make_model(), setting, hvd.Compression.none, process_set)
+    by_hand = dense
+    if IS_3:  # where Horovod has nothing to compare with
+        op = hvd.Sum if setting.reduction == "sum" else hvd.Average
+        optimizer = BY_HAND[setting.optimizer](RATE)
+        by_hand = train_by_hand(make_model(), optimizer, name, op, process_set, setting.passes)
     return {
         "is_reduced": process_set.included() and process_set.size() > 1,
-        "difference": float(np.abs(sparse - dense).max()),
+        "difference": float(max(np.abs(each - by_hand).max() for each in (sparse, dense))),
         "effect": float(np.abs(weights_trained_alone() - dense).max()),
         "numel": BATCHES // setting.passes * dense.size,
         "tensor_steps": BATCHES // setting.passes * len(model.trainable_variables),
@@ -67,20 +79,16 @@ def compare_keras(name: str, setting: Setting, process_sets: dict[str, Any]) -> 
 
 def _fit_setting(model: Any, setting: Setting, compression: Any, process_set: Any) -> np.ndarray:
     """Train a model as the setting wants it; its first batch may build it."""
-    options: dict[str, Any] = {
-        "average": {},
-        "sum": {"op": hvd.Sum},
-        "predivide": {"gradient_predivide_factor": 2.0},
-    }[setting.reduction]
+    options = reduction_of(hvd, setting.reduction)
     if setting.grouping == "lists":
         model.build((None, FEATURES))
     options["groups"] = setting_of_groups(model, setting.grouping)
+    passes = {} if setting.passes == 1 else {"gradient_accumulation_steps": setting.passes}
+    if not IS_3:
+        options["backward_passes_per_step"], passes = setting.passes, {}
+    optimizer = OPTIMIZERS[setting.optimizer](RATE, **passes)
     optimizer = DistributedOptimizer(
-        OPTIMIZERS[setting.optimizer](RATE),
-        compression=compression,
-        process_set=process_set,
-        backward_passes_per_step=setting.passes,
-        **options,
+        optimizer, compression=compression, process_set=process_set, **options
     )
     execution = {
         "graph": {},

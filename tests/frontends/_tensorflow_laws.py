@@ -1,18 +1,17 @@
-"""Laws 1 and 2: nothing is lost, and replicas stay identical."""
+"""Laws through Keras and in traces: replicas stay identical, a timeline, and names of groups."""
 
 from __future__ import annotations
 
 import os
 import tempfile
 from collections import Counter
-from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from _common import SPARSE_ONLY, Cases
+from _laws import books_of
 from _tensorflow_cases import (
-    Books,
     Compression,
     digest_of,
     hvd,
@@ -24,47 +23,26 @@ from _tensorflow_cases import (
 from horovod.tensorflow.keras import DistributedOptimizer
 
 from hvd_sparse.cli.timeline import read_trace
-from hvd_sparse.tracing.chrome_trace import SETTING, path_of
+from hvd_sparse.tracing import SETTING, path_of
 
 LAWS = Cases()
 SHAPES = ((40, 30), (50,), (8, 8, 3))
-LAW_1_STEPS, LAW_2_STEPS, GROUPED_STEPS = 20, 200, 8
-
-
-def conserved(name: str, *, as_function: bool) -> dict[str, Any]:
-    """What was applied and what is kept back, against all that there was."""
-    shapes = {f"tensor{i}": shape for i, shape in enumerate(SHAPES)}
-    options = {"density": 0.05, "name": name, **SPARSE_ONLY}
-    books = Books(
-        shapes, lambda params: Compression.ldte_bs(params, **options), as_function=as_function
-    )
-    for step in range(LAW_1_STEPS):
-        books.take_step(books.gradients(step))
-    lost, kept, stats = books.lost(), books.waiting(), books.compressor.stats()
-    books.compressor.close()
-    return {
-        "lost": lost,
-        "kept": kept,
-        "density": stats["density_achieved"],
-        **{key: stats[key] for key in ("steps", "dense_steps")},
-    }
+LAW_2_STEPS = 200
 
 
 @LAWS
-def nothing_is_lost_in_a_function(name: str) -> dict[str, Any]:
-    """With a timeline, which the compressor opens when it meets its variables."""
+def timeline(name: str) -> dict[str, int]:
+    """What the file tells that the compressor opens when it meets its variables."""
     os.environ[SETTING] = f"{tempfile.mkdtemp()}/ours.json"
     try:
-        result = conserved(name, as_function=True)
+        books = books_of(name)
+        for step in range(20):
+            books.take_step(books.gradients(step))
+        books.compressor.close()
         events = read_trace(path_of(os.environ[SETTING], hvd.rank()))
     finally:
         del os.environ[SETTING]
-    return {**result, "spans": Counter(event["name"] for event in events if event["ph"] == "X")}
-
-
-@LAWS
-def nothing_is_lost_eagerly(name: str) -> dict[str, Any]:
-    return conserved(name, as_function=False)
+    return Counter(event["name"] for event in events if event["ph"] == "X")
 
 
 def teacher_data() -> tuple[Any, Any]:
@@ -85,46 +63,6 @@ def student() -> Any:
     return tf.keras.Sequential(layers)
 
 
-def trained(name: str, model: Any, train: Any, **options: Any) -> dict[str, Any]:
-    """Train at density 0.01; what the weights are, bit for bit, and whether anything was learnt."""
-    inputs, targets = teacher_data()
-    options = {"min_numel": 256, **options}
-    compressor = Compression.ldte_bs(model, density=0.01, allow_dense=False, name=name, **options)
-    before = float(tf.reduce_mean((model(inputs) - targets) ** 2))
-    train(compressor, tf.constant(inputs), tf.constant(targets))
-    after = float(tf.reduce_mean((model(inputs) - targets) ** 2))
-    stats = compressor.stats()
-    residual = residuals_of(compressor)
-    compressor.close()
-    return {
-        "digest": digest_of(model.get_weights()),
-        "residual": digest_of(residual.values()),
-        "before": before,
-        "after": after,
-        **{
-            key: stats[key]
-            for key in ("steps", "dense_steps", "density_achieved", "fallbacks", "payload_bytes")
-        },
-    }
-
-
-def train_by_tape(
-    model: Any, compressor: Any, inputs: Any, targets: Any, steps: int, groups: Any = None
-) -> None:
-    optimizer = tf.keras.optimizers.SGD(0.3)
-
-    @tf.function
-    def step() -> None:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((model(inputs) - targets) ** 2)
-        wrapped = hvd.DistributedGradientTape(tape, compression=compressor, groups=groups)
-        gradients = wrapped.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
-
-    for _ in range(steps):
-        step()
-
-
 def train_by_keras(
     model: Any, compressor: Any, inputs: Any, targets: Any, steps: int, groups: Any = None
 ) -> None:
@@ -135,34 +73,23 @@ def train_by_keras(
     model.fit(inputs, targets, batch_size=16, epochs=steps // 4, shuffle=False, verbose=0)
 
 
-def replicas(name: str, train: Any) -> dict[str, Any]:
-    model = student()
-    return trained(name, model, partial(train, model, steps=LAW_2_STEPS))
-
-
-def grouped(name: str, train: Any) -> dict[str, Any]:
-    """The same training with every gradient alone and in groups of Horovod's, by how they are
-    grouped.
-
-    On two ranks the biases go dense; on more, Horovod's own sums of them depend on what is fused
-    with them.
-    """
-    dense = {"min_numel": 256} if hvd.size() == 2 else {"min_numel": 1, "compress_1d": True}
-    results = {}
-    for label in ("alone", "one", "two", "lists"):
-        model = student()
-        hidden, hidden_bias, out, _ = model.trainable_variables
-        groups: Any = {"alone": None, "one": 1, "two": 2, "lists": [[out, hidden_bias, hidden]]}[
-            label
-        ]
-        run = partial(train, model, steps=GROUPED_STEPS, groups=groups)
-        results[label] = trained(f"{name}.{label}", model, run, **dense)
-    return results
-
-
-for label, train in {"a_tape": train_by_tape, "keras": train_by_keras}.items():
-    LAWS[f"replicas_of_{label}_stay_identical"] = partial(replicas, train=train)
-    LAWS[f"groups_of_{label}_make_no_difference"] = partial(grouped, train=train)
+@LAWS
+def identical_replicas(name: str) -> dict[str, Any]:
+    """A long training at density 0.01; the bits of the weights, and whether anything was learnt."""
+    model, (inputs, targets) = student(), teacher_data()
+    options = {"density": 0.01, "min_numel": 256, "allow_dense": False}
+    compressor = Compression.ldte_bs(model, name=name, **options)
+    before = float(tf.reduce_mean((model(inputs) - targets) ** 2))
+    train_by_keras(model, compressor, inputs, targets, LAW_2_STEPS)
+    after = float(tf.reduce_mean((model(inputs) - targets) ** 2))
+    stats, residual = compressor.stats(), residuals_of(compressor)
+    compressor.close()
+    return {
+        "digest": digest_of(model.get_weights()),
+        "residual": digest_of(residual.values()),
+        "learnt": after / before,
+        **{key: stats[key] for key in ("steps", "dense_steps", "density_achieved")},
+    }
 
 
 @LAWS
@@ -187,26 +114,3 @@ def names_of_groups_are_those_of_other_ranks_and_traces(name: str) -> list[list[
         names.append(sorted(node.name for node in nodes if node.op.startswith("Horovod")))
     compressor.close()
     return names
-
-
-@LAWS
-def high_density_goes_dense(name: str) -> dict[str, Any]:
-    """At density 0.5, entries are no fewer bytes than everything, on two ranks and on more."""
-    variables = variables_of(SHAPES)
-    compressor = Compression.ldte_bs(
-        variables, density=0.5, min_numel=1, compress_1d=True, name=name
-    )
-    draw = np.random.RandomState(hvd.rank())
-    worst = 0.0
-    for _ in range(3):
-        gradients = [tf.constant(draw.standard_normal(shape).astype("f4")) for shape in SHAPES]
-        loss = linear_loss(variables, gradients)
-        ours = tape_gradients(loss, variables, compressor)
-        none = tape_gradients(loss, variables, hvd.Compression.none)
-        worst = max([worst, *(float(tf.reduce_max(tf.abs(a - b))) for a, b in zip(ours, none))])
-    stats = compressor.stats()
-    residual = residuals_of(compressor)
-    compressor.close()
-    keys = ("steps", "sparse_steps", "dense_steps", "entries_sent")
-    kept = sum(float(np.abs(array).sum()) for array in residual.values())
-    return {"difference": worst, "kept": kept, **{key: stats[key] for key in keys}}

@@ -1,10 +1,7 @@
 """In which settings training at density 1.0 must equal dense Horovod.  Without TensorFlow: pytest
 reads it too.
 
-The place is a choice like the others: every choice is met by every number of ranks, under both
-controllers, and every two choices meet at some place, which is far fewer cases than all settings at
-all places.  Each number of ranks is one place, under the controller that ``test_torch_training``
-does not take for it.
+The place is a choice like the others: every two choices meet at some place.
 """
 
 from __future__ import annotations
@@ -51,8 +48,6 @@ KERAS_FACTORS = COMMON | {
 
 
 class Setting(SimpleNamespace):
-    """One choice of every factor."""
-
     def __str__(self) -> str:
         choices = [str(choice) for name, choice in vars(self).items() if name != "place"]
         return "-".join([self.place.members, *choices])

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from _common import SPARSE_ONLY, ULP
+from _common import SPARSE_ONLY, ULP, reduction_of
 from _tensorflow_cases import Compression, hvd, linear_loss, make_variables, summed
 from _tensorflow_settings import Setting
 
@@ -92,11 +92,7 @@ def compare_tape(name: str, setting: Setting, process_sets: dict[str, Any]) -> d
 def _gradient_function(
     network: Network, setting: Setting, compression: Any, process_set: Any
 ) -> Callable[[Any], Any]:
-    options: dict[str, Any] = {
-        "average": {},
-        "sum": {"op": hvd.Sum},
-        "predivide": {"gradient_predivide_factor": 2.0},
-    }[setting.reduction]
+    options = reduction_of(hvd, setting.reduction)
     first, bias, second = network.registered[:3]
     lists = [[second, first], [bias]]
     options |= {"single": {}, "number": {"groups": 2}, "lists": {"groups": lists}}[setting.grouping]

@@ -43,7 +43,6 @@ def run(cases: Mapping[str, Case]) -> None:
 
 
 def last_rank() -> bool:
-    """The rank on which faults happen that only one rank has."""
     return hvd.rank() == hvd.size() - 1
 
 
@@ -64,7 +63,6 @@ def make_variables(
 
 
 def params_of(variables: Mapping[str, nn.Parameter]) -> Any:
-    """Parameters as a compressor takes them."""
     return variables.items()
 
 
@@ -125,7 +123,6 @@ class Books(_common.Books):
 def step_of(
     compressor: Any, variables: Mapping[str, nn.Parameter], **how: Any
 ) -> Callable[[], Any]:
-    """A training step on random data, as a call."""
     reduce = Reducer(compressor, variables, **how)
     return lambda: reduce({key: torch.randn(v.shape) for key, v in variables.items()})
 
@@ -149,5 +146,4 @@ def later_step_of(
 
 
 def is_usable(name: str) -> bool:
-    """Whether Horovod still adds up."""
     return float(summed(torch.ones(1), f"{name}.usable")) == hvd.size()

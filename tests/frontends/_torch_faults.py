@@ -11,7 +11,16 @@ import horovod.torch as hvd
 import torch
 from _common import Cases, Scripted, caught
 from _faults import compress, fails, one_step
-from _torch_cases import digest_of, forget_step, give_gradients, is_usable, last_rank
+from _torch_cases import (
+    digest_of,
+    forget_step,
+    give_gradients,
+    is_usable,
+    last_rank,
+    make_variables,
+    optimizer_without_motion,
+    params_of,
+)
 from torch import nn
 
 from hvd_sparse.torch import Compression
@@ -171,42 +180,23 @@ def outlived_by_its_optimizer(name: str) -> dict[str, Any]:
 STEPS = 4
 
 
-def _model(seed: int) -> dict[str, torch.nn.Parameter]:
-    generator = torch.Generator().manual_seed(seed)
-    return {
-        name: torch.nn.Parameter(torch.randn(8, 9, generator=generator))
-        for name in ("early", "late")
-    }
-
-
-def _trained(
-    name: str, seed: int, freezes: str | None = None
-) -> tuple[dict[str, torch.nn.Parameter], Any, Any]:
-    model = _model(seed)
+def _trained(name: str, freezes: str | None = None) -> tuple[dict[str, nn.Parameter], Any, Any]:
+    variables = make_variables({"early": (8, 9), "late": (8, 9)})
     if freezes is not None:
-        model[freezes].requires_grad_(False)
-    compressor = compress(list(model.items()), name=name)
-    optimizer = hvd.DistributedOptimizer(
-        torch.optim.SGD(list(model.values()), lr=0.1),
-        named_parameters=[(f"{name}.{key}", parameter) for key, parameter in model.items()],
-        compression=compressor,
-    )
-    return model, compressor, optimizer
+        variables[freezes].requires_grad_(False)
+    compressor = compress(params_of(variables), name=name)
+    return variables, compressor, optimizer_without_motion(variables, compressor)
 
 
-def _draw(
-    model: dict[str, torch.nn.Parameter], step: int
-) -> dict[torch.nn.Parameter, torch.Tensor]:
+def _draw(variables: dict[str, nn.Parameter], step: int) -> dict[nn.Parameter, torch.Tensor]:
     generator = torch.Generator().manual_seed(100 * step + hvd.rank())
-    return {
-        parameter: torch.randn(parameter.shape, generator=generator) for parameter in model.values()
-    }
+    return {each: torch.randn(each.shape, generator=generator) for each in variables.values()}
 
 
 @cases
 def pauses_in_a_collective_before_the_step(name: str) -> dict[str, Any]:
     """One rank lacks a gradient until the step; all average a number before."""
-    model, compressor, optimizer = _trained(name, 3)
+    model, compressor, optimizer = _trained(name)
     for step in range(STEPS):
         optimizer.zero_grad()
         gradients = _draw(model, step)
@@ -220,11 +210,10 @@ def pauses_in_a_collective_before_the_step(name: str) -> dict[str, Any]:
 
 @cases
 def pauses_of_two_optimizers_in_another_order(name: str) -> dict[str, Any]:
-    both = [_trained(f"{name}.{number}", number) for number in range(2)]
+    both = [_trained(f"{name}.{number}") for number in range(2)]
     for step in range(STEPS):
-        for model, _, optimizer in both[
-            :: -1 if step and last_rank() else 1
-        ]:  # at first they shake hands
+        # at first they shake hands
+        for model, _, optimizer in both[:: -1 if step and last_rank() else 1]:
             optimizer.zero_grad()
             give_gradients(_draw(model, step))
         for _, _, optimizer in both:
@@ -232,13 +221,13 @@ def pauses_of_two_optimizers_in_another_order(name: str) -> dict[str, Any]:
     return _told([model for model, _, _ in both], [compressor for _, compressor, _ in both])
 
 
-def _told(models: list[dict[str, torch.nn.Parameter]], compressors: list[Any]) -> dict[str, Any]:
+def _told(models: list[dict[str, nn.Parameter]], compressors: list[Any]) -> dict[str, Any]:
     vain = [compressor._wait._skipped for compressor in compressors]
     steps = [compressor.stats()["steps"] for compressor in compressors]
     for compressor in compressors:
         compressor.close()
     return {
-        "digest": digest_of([parameter for model in models for parameter in model.values()]),
+        "digest": digest_of([each.grad for model in models for each in model.values()]),
         "vain": vain,
         "steps": steps,
     }
@@ -247,7 +236,7 @@ def _told(models: list[dict[str, torch.nn.Parameter]], compressors: list[Any]) -
 @cases
 def frozen_parameters(name: str) -> dict[str, Any]:
     """How often a rank rests at its last gradient, of parameters of which one gets none."""
-    model, compressor, optimizer = _trained(name, 5, freezes="early")
+    model, compressor, optimizer = _trained(name, freezes="early")
     rests, take, step = [], compressor._wait.take, 0
 
     def counted(*asked: Any) -> None:
@@ -267,10 +256,8 @@ def frozen_parameters(name: str) -> dict[str, Any]:
 def a_step_is_given_up(name: str) -> dict[str, Any]:
     """The loss scale falls after gradients that were handed over and never asked for again."""
     scales = [8.0, 2.0]
-    model = _model(7)
-    compressor = compress(
-        list(model.items()), name=name, density=1.0, grad_scaler=lambda: scales[0]
-    )
+    model = make_variables({"early": (8, 9), "late": (8, 9)})
+    compressor = compress(params_of(model), name=name, density=1.0, grad_scaler=lambda: scales[0])
     for step in range(2):
         drawn = _draw(model, step)
         sent = []

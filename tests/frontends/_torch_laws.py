@@ -1,13 +1,10 @@
-"""Laws 1 and 2 through Horovod's optimizer, and gradients that say whose they are."""
+"""PyTorch's parameters: added later, zeroed in place, and gradients that say whose they are."""
 
 from __future__ import annotations
 
 import gc
-import itertools
 import random
 import time
-from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import horovod.torch as hvd
@@ -28,7 +25,6 @@ from torch import nn
 from hvd_sparse.torch import Compression
 
 LONG_TRAINING = 200
-SHAPES = {"wide": (16, 40), "tall": (60, 5), "one": (30,)}
 cases = Cases()
 
 
@@ -37,69 +33,33 @@ def integers(shape: torch.Size, *seed: int) -> torch.Tensor:
     return torch.randint(-8, 9, shape, generator=torch.Generator().manual_seed(hash(seed))).float()
 
 
-class Ledger(Books):
-    """Books of parameters that may be others in the middle of a training."""
-
-    def change_parameters(
-        self, added: Mapping[str, tuple[int, ...]], removed: str, compress: Callable[[Any], Any]
-    ) -> Any:
-        """Wrap the optimizer anew, as docs/guide/production.md says."""
-        state = self.compressor.state_dict()
-        self.compressor.close()
-        del self.run
-        gc.collect()
-        self.variables |= make_variables(added)
-        self.given |= {key: np.zeros(shape) for key, shape in added.items()}
-        self.applied |= {key: np.zeros(shape) for key, shape in added.items()}
-        for books in (self.variables, self.given, self.applied):
-            del books[removed]
-        self.compressor = compress(params_of(self.variables))
-        taken = self.compressor.load_state_dict(state, strict=False)
-        self.wrap()
-        return taken
-
-
-def conserve(name: str, method: str, rollback: bool) -> dict[str, Any]:
-    """Twenty steps of chosen gradients at density 0.05; what is lost after each of them."""
-    options = {"density": 0.05, "name": name, "rollback": rollback, **SPARSE_ONLY}
-    ledger = Ledger(
-        SHAPES,
-        lambda named: getattr(Compression, method)(named, **options),
-    )
-    lost = []
-    for step in range(20):
-        ledger.take_step(ledger.gradients(step))
-        lost.append(ledger.lost())
-    stats = ledger.compressor.stats()
-    ledger.compressor.close()
-    return {"lost": lost, "density": stats["density_achieved"], "dense_steps": stats["dense_steps"]}
-
-
-cases["conservation_by_ldte_bs"] = partial(conserve, method="ldte_bs", rollback=True)
-cases["conservation_by_topk"] = partial(conserve, method="topk", rollback=True)
-cases["conservation_without_rollback"] = partial(conserve, method="ldte_bs", rollback=False)
-
-
 @cases
 def parameters_added_later(name: str) -> dict[str, Any]:
-    """Ten steps, another layer, ten more."""
+    """Ten steps, another layer, ten more, as docs/guide/production.md has it."""
 
     def compress(named: Any) -> Any:
         return Compression.topk(named, density=0.05, name=name, **SPARSE_ONLY)
 
-    ledger, lost = Ledger({"first": (16, 40), "removed": (3, 4)}, compress), []
+    books, lost = Books({"first": (16, 40), "removed": (3, 4)}, compress), []
     for step in range(20):
         if step == 10:
-            taken = ledger.change_parameters({"later": (60, 5)}, "removed", compress)
-        ledger.take_step(ledger.gradients(step))
-        lost.append(ledger.lost())
-    tensors = ledger.compressor.state_dict()["tensors"]
-    ledger.compressor.close()
-    return {
-        "lost": lost,
-        "taken": taken,
-        "steps": {key: tensor["steps"] for key, tensor in tensors.items()},
-    }
+            state = books.compressor.state_dict()
+            books.compressor.close()
+            del books.run
+            gc.collect()
+            books.variables |= make_variables({"later": (60, 5)})
+            books.given["later"] = books.applied["later"] = np.zeros((60, 5))
+            for each in (books.variables, books.given, books.applied):
+                del each["removed"]
+            books.compressor = compress(params_of(books.variables))
+            taken = books.compressor.load_state_dict(state, strict=False)
+            books.wrap()
+        books.take_step(books.gradients(step))
+        lost.append(books.lost())
+    tensors = books.compressor.state_dict()["tensors"]
+    books.compressor.close()
+    steps = {key: tensor["steps"] for key, tensor in tensors.items()}
+    return {"lost": lost, "taken": taken, "steps": steps}
 
 
 @cases
@@ -200,33 +160,10 @@ def mark_of(number: int, step: int, rank: int) -> float:
 
 
 @cases
-def groups_make_no_difference(name: str) -> dict[str, Any]:
-    """With our groups and Horovod's, which are others, and in mid-run."""
-    digests = []
-    plans_of_ours = ([None], [3], [1], [2, [["wide", "one"]], 3])
-    for number, (theirs, plans) in enumerate(
-        itertools.product((None, 2, [["one", "wide"]]), plans_of_ours)
-    ):
-        options = {"density": 0.05, "name": f"{name}.{number}", "groups": plans[0], **SPARSE_ONLY}
-        ledger = Ledger(
-            SHAPES,
-            lambda named, options=options: Compression.ldte_bs(named, **options),
-            groups=theirs,
-        )
-        for step in range(6):
-            if len(plans) > 1:
-                ledger.compressor.regroup(plans[step % len(plans)])
-            ledger.take_step(ledger.gradients(step))
-        digests.append(digest_of(ledger.applied.values()))
-        ledger.compressor.close()
-    return {"digests": digests}
-
-
-@cases
 def other_groups_on_one_rank(name: str) -> str:
-    ledger = Ledger(
-        SHAPES, lambda named: Compression.ldte_bs(named, density=0.05, name=name, **SPARSE_ONLY)
-    )
-    said = caught(ledger.compressor.regroup, 1 if hvd.rank() == 0 else 2)
-    ledger.compressor.close()
+    variables = make_variables({"wide": (16, 40), "tall": (60, 5)})
+    options = {"density": 0.05, "name": name, **SPARSE_ONLY}
+    compressor = Compression.ldte_bs(params_of(variables), **options)
+    said = caught(compressor.regroup, 1 if hvd.rank() == 0 else 2)
+    compressor.close()
     return said

@@ -1,5 +1,5 @@
-"""Law 3 for programs that are built differently: embeddings, several optimizers, several
-compressors, groups."""
+"""Training programs that are built differently, each with everything sent beside dense gradients:
+law 3."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import horovod.torch as hvd
 import torch
-from _common import SPARSE_ONLY, Cases
+from _common import SPARSE_ONLY, Cases, Heard
 from _torch_cases import digest_of, flat_parameters
 from torch import nn
 from torch.utils.checkpoint import checkpoint_sequential
@@ -18,46 +18,87 @@ from torch.utils.checkpoint import checkpoint_sequential
 from hvd_sparse.torch import Compression
 
 STEPS = 5
-Compress = Callable[..., Any]
-Program = Callable[[Compress], list[nn.Module]]
+Wrap = Callable[..., Any]
+Program = Callable[[Wrap], nn.Module]
 
 cases = Cases()
 
 
-def compare_with_dense(program: Program, name: str, **options: Any) -> dict[str, Any]:
-    """Run a training program with stock Horovod and compressed; how far apart the models end."""
-    compressors = []
+def descent(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.3)
 
-    def compress(named_parameters: Any, label: str | None = "") -> Any:
-        called = None if label is None else f"{name}.{label}"
-        chosen = {"density": 1.0, "name": called, **SPARSE_ONLY, **options}
-        compressors.append(Compression.ldte_bs(named_parameters, **chosen))
-        return compressors[-1]
 
-    torch.manual_seed(7)
-    dense = torch.cat(
-        [flat_parameters(model) for model in program(lambda *_: hvd.Compression.none)]
-    )
-    torch.manual_seed(7)
-    models = program(compress)
-    stats = [compressor.stats() for compressor in compressors]
-    for compressor in compressors:
-        compressor.close()
+def compare(
+    name: str,
+    program: Program,
+    *,
+    make: Callable[[nn.Module], torch.optim.Optimizer] = descent,
+    method: str = "ldte_bs",
+    hands_over: bool = False,
+    how: Any = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """How far apart a program's models end with the compressor and with dense gradients, also in
+    units of the way.
+
+    program : is given what wraps a model's optimizer, and returns the model
+    how : options of Horovod's optimizer
+    """
+    ends, starts, stats = [], [], []
+    for is_ours in (False, True):
+        compressors: list[Any] = []
+
+        def wrap(
+            model: nn.Module,
+            label: str | None = "model",
+            compression: Any = None,
+            of: nn.Module | None = None,
+            **more: Any,
+        ) -> Any:
+            """``compression`` is another optimizer's; ``of`` is all that it compresses."""
+            optimizer, called = make(model), label and f"{name}.{label}"
+            if compression is None and is_ours:  # noqa: B023
+                chosen = {"density": 1.0, "name": called, **SPARSE_ONLY, **options}
+                chosen |= {"optimizer": optimizer} if hands_over else {}
+                compression = getattr(Compression, method)(
+                    (of or model).named_parameters(), **chosen
+                )
+                compressors.append(compression)  # noqa: B023
+            if not is_ours:  # noqa: B023
+                starts.append((model, flat_parameters(model)))
+            place = f"{called}.{is_ours}."  # noqa: B023
+            return hvd.DistributedOptimizer(
+                optimizer,
+                named_parameters=[(place + key, p) for key, p in model.named_parameters()],
+                compression=compression or hvd.Compression.none,
+                **{**(how or {}), **more},
+            )
+
+        torch.manual_seed(11)
+        with Heard() as said:
+            ours = program(wrap)
+        ends.append(flat_parameters(ours))
+        stats = [compressor.stats() for compressor in compressors]
+        for compressor in compressors:
+            compressor.close()
+    moved = max(float((flat_parameters(model) - start).abs().max()) for model, start in starts)
+    difference = float((ends[0] - ends[1]).abs().max())
+    kinds = ("steps", "sparse_steps", "dense_steps", "dense_bytes")
     return {
-        "difference": float(
-            (torch.cat([flat_parameters(model) for model in models]) - dense).abs().max()
-        ),
-        "digest": digest_of(parameter for model in models for parameter in model.parameters()),
-        "dense_steps": [each["dense_steps"] for each in stats],
-        "dense_bytes": [each["dense_bytes"] for each in stats],
+        "difference": difference,
+        "of_the_way": difference / moved,
+        "digest": digest_of(ours.parameters()),
+        **{kind: [each[kind] for each in stats] for kind in kinds},
         "tensors": [
-            {key: each["tensors"][key]["sparse_steps"] for key in each["tensors"]} for each in stats
+            {key: tensor["sparse_steps"] for key, tensor in each["tensors"].items()}
+            for each in stats
         ],
+        "said": said,
     }
 
 
 def beside_dense(program: Program) -> Program:
-    cases[program.__name__] = partial(compare_with_dense, program)
+    cases[program.__name__] = partial(compare, program=program)
     return program
 
 
@@ -67,13 +108,6 @@ def tower(*widths: int) -> nn.Sequential:
     for wide, narrow in itertools.pairwise(widths):
         layers += [nn.Linear(wide, narrow), nn.Tanh()]
     return nn.Sequential(*layers)
-
-
-def wrap(named: list[tuple[str, nn.Parameter]], compression: Any, **options: Any) -> Any:
-    descent = torch.optim.SGD([parameter for _, parameter in named], lr=0.3)
-    return hvd.DistributedOptimizer(
-        descent, named_parameters=named, compression=compression, **options
-    )
 
 
 class Words(nn.Module):
@@ -90,70 +124,65 @@ class Words(nn.Module):
         return self.head(torch.tanh(hidden.mean(1)))
 
 
-def train_words(
-    compress: Compress, *, looks_twice: Callable[[int], bool], keeps: bool, **options: Any
-) -> Any:
+def train_words(wrap: Wrap, *, every: int = 1, **options: Any) -> nn.Module:
+    """The second table is looked at in every so many steps."""
     model = Words()
-    named = list(model.named_parameters())
-    optimizer = wrap(named, compress(named), **options)
+    optimizer = wrap(model, **options)
     for step in range(STEPS):
-        model.zero_grad(set_to_none=not keeps)
+        model.zero_grad(set_to_none=every == 1)
         draw = torch.Generator().manual_seed(100 * hvd.rank() + step)
         words = torch.randint(0, 12, (6, 3), generator=draw)
-        model(words, looks_twice(step)).pow(2).mean().backward()
+        model(words, step % every == 0).pow(2).mean().backward()
         optimizer.step()
-    return [model]
+    return model
 
 
-@beside_dense
-def embeddings_as_dense(compress: Compress) -> list[nn.Module]:
-    return train_words(compress, looks_twice=lambda step: True, keeps=False, sparse_as_dense=True)
+words = {
+    "embeddings_as_dense": {"sparse_as_dense": True},
+    # Horovod submits the second table's old gradient, kept as zeros, without a hook.
+    "embeddings_as_dense_of_which_one_waits": {"sparse_as_dense": True, "every": 2},
+    # One backward pass where two were announced: Horovod submits in ``step``.
+    "embeddings_as_dense_submitted_late": {"sparse_as_dense": True, "backward_passes_per_step": 2},
+    "sparse_embeddings_untouched": {},
+}
+for label, options in words.items():
+    cases[label] = partial(compare, program=partial(train_words, **options))
 
 
-@beside_dense
-def embeddings_as_dense_of_which_one_waits(compress: Compress) -> list[nn.Module]:
-    """Horovod submits the second table's old gradient, kept as zeros, without a hook."""
-    return train_words(
-        compress, looks_twice=lambda step: step % 2 == 0, keeps=True, sparse_as_dense=True
-    )
-
-
-@beside_dense
-def embeddings_as_dense_submitted_late(compress: Compress) -> list[nn.Module]:
-    """One backward pass where two were announced: Horovod submits in ``step``."""
-    options = {"sparse_as_dense": True, "backward_passes_per_step": 2}
-    return train_words(compress, looks_twice=lambda step: True, keeps=False, **options)
-
-
-@beside_dense
-def sparse_embeddings_untouched(compress: Compress) -> list[nn.Module]:
-    return train_words(compress, looks_twice=lambda step: True, keeps=False)
-
-
-@beside_dense
-def two_optimizers_with_one_compressor(compress: Compress) -> list[nn.Module]:
-    """They step together at even steps, and only the first at odd ones."""
-    model = tower(6, 8, 8, 3)
-    named = list(model.named_parameters())
-    compression = compress(named)
-    first, second = wrap(named[:3], compression), wrap(named[3:], compression)
+def train_steps(wrap: Wrap, model: nn.Module, forward: Any = None, **how: Any) -> nn.Module:
+    optimizer = wrap(model, **how)
     for step in range(STEPS):
         model.zero_grad()
-        for _, parameter in named[3:]:
-            parameter.requires_grad_(step % 2 == 0)
+        (forward or model)(data(step)).pow(2).mean().backward()
+        optimizer.step()
+    return model
+
+
+def train_tower(wrap: Wrap) -> nn.Module:
+    return train_steps(wrap, tower(6, 8, 8, 3))
+
+
+@beside_dense
+def two_optimizers_with_one_compressor(wrap: Wrap) -> nn.Module:
+    """They step together at even steps, and only the first at odd ones."""
+    model = tower(6, 8, 8, 3)
+    first = wrap(model[:2], of=model)
+    second = wrap(model[2:], "rest", first._compression)
+    for step in range(STEPS):
+        model.zero_grad()
+        model[2:].requires_grad_(step % 2 == 0)
         model(data(step)).pow(2).mean().backward()
         first.step()
         if step % 2 == 0:
             second.step()
-    return [model]
+    return model
 
 
 @beside_dense
-def two_compressors_of_a_gan(compress: Compress) -> list[nn.Module]:
+def two_compressors_of_a_gan(wrap: Wrap) -> nn.Module:
     """Generator and critic have parameters of the same names and shapes."""
-    models = [tower(6, 6, 6), tower(6, 6, 6)]
-    named = [list(model.named_parameters()) for model in models]
-    optimizers = [wrap(n, compress(n, label)) for n, label in zip(named, ("maker", "critic"))]
+    models = nn.ModuleList([tower(6, 6, 6), tower(6, 6, 6)])
+    optimizers = [wrap(model, label) for model, label in zip(models, ("maker", "critic"))]
     for step in range(STEPS):
         for turn in (1, 0):
             learner, other = models[turn], models[1 - turn]
@@ -172,49 +201,28 @@ class Tied(nn.Module):
         super().__init__()
         self.first, self.second, self.head = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
         self.second.weight = self.first.weight
+        self.head.weight.requires_grad_(False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head(self.second(self.first(x).tanh()).tanh())
 
 
-def train_steps(
-    compress: Compress,
-    model: nn.Module,
-    forward: Callable[[torch.Tensor], torch.Tensor] | None = None,
-    **options: Any,
-) -> list[nn.Module]:
-    named = list(model.named_parameters())
-    trained = [(key, parameter) for key, parameter in named if not key.startswith("base")]
-    optimizer = wrap(trained, compress(named), **options)
-    for step in range(STEPS):
-        model.zero_grad()
-        (forward or model)(data(step)).pow(2).mean().backward()
-        optimizer.step()
-    return [model]
-
-
-def train_tower(compress: Compress, **options: Any) -> list[nn.Module]:
-    return train_steps(compress, tower(6, 8, 8, 3), **options)
+@beside_dense
+def shared_and_frozen_parameters(wrap: Wrap) -> nn.Module:
+    return train_steps(wrap, Tied())
 
 
 @beside_dense
-def shared_and_frozen_parameters(compress: Compress) -> list[nn.Module]:
-    model = Tied()
-    model.head.weight.requires_grad_(False)
-    return train_steps(compress, model)
-
-
-@beside_dense
-def a_compiled_model(compress: Compress) -> list[nn.Module]:
+def a_compiled_model(wrap: Wrap) -> nn.Module:
     model = tower(6, 8, 8, 3)
-    return train_steps(compress, model, torch.compile(model, backend="aot_eager"))
+    return train_steps(wrap, model, torch.compile(model, backend="aot_eager"))
 
 
 @beside_dense
-def gradient_checkpointing(compress: Compress) -> list[nn.Module]:
+def gradient_checkpointing(wrap: Wrap) -> nn.Module:
     model = tower(6, 8, 8, 3)
     return train_steps(
-        compress, model, lambda x: checkpoint_sequential(model, 2, x, use_reentrant=False)
+        wrap, model, lambda x: checkpoint_sequential(model, 2, x, use_reentrant=False)
     )
 
 
@@ -231,11 +239,10 @@ class Concatenated(nn.Module):
 
 
 @beside_dense
-def parts_of_one_gradient_zeroed_in_place_and_clipped(compress: Compress) -> list[nn.Module]:
+def parts_of_one_gradient_zeroed_in_place_and_clipped(wrap: Wrap) -> nn.Module:
     """Clipped as Horovod asks for it; gradients are kept, so that versions grow."""
     model = Concatenated()
-    named = list(model.named_parameters())
-    optimizer = wrap(named, compress(named))
+    optimizer = wrap(model)
     for step in range(STEPS):
         model.zero_grad(set_to_none=False)
         model(data(step)).pow(2).mean().backward()
@@ -243,32 +250,29 @@ def parts_of_one_gradient_zeroed_in_place_and_clipped(compress: Compress) -> lis
         nn.utils.clip_grad_norm_(model.parameters(), 0.1)
         with optimizer.skip_synchronize():
             optimizer.step()
-    return [model]
+    return model
 
 
 @beside_dense
-def gradients_that_are_parts_of_one_buffer(compress: Compress) -> list[nn.Module]:
+def gradients_that_are_parts_of_one_buffer(wrap: Wrap) -> nn.Module:
     model = tower(6, 8, 8, 3)
-    named = list(model.named_parameters())
-    buffer = torch.zeros(sum(parameter.numel() for _, parameter in named))
-    for (_, parameter), memory in zip(
-        named, buffer.split([parameter.numel() for _, parameter in named])
-    ):
+    sizes = [parameter.numel() for parameter in model.parameters()]
+    buffer = torch.zeros(sum(sizes))
+    for parameter, memory in zip(model.parameters(), buffer.split(sizes)):
         parameter.grad = memory.view_as(parameter)
-    optimizer = wrap(named, compress(named))
+    optimizer = wrap(model)
     for step in range(STEPS):
         buffer.zero_()
         model(data(step)).pow(2).mean().backward()
         optimizer.step()
-    return [model]
+    return model
 
 
 @beside_dense
-def equal_models_with_names_by_default(compress: Compress) -> list[nn.Module]:
+def equal_models_with_names_by_default(wrap: Wrap) -> nn.Module:
     """As in a search over settings; none is closed."""
-    models = [tower(6, 8, 3) for _ in range(3)]
-    named = [list(model.named_parameters()) for model in models]
-    optimizers = [wrap(each, compress(each, None)) for each in named]
+    models = nn.ModuleList([tower(6, 8, 3) for _ in range(3)])
+    optimizers = [wrap(model, None) for model in models]
     for step in range(STEPS):
         for model, optimizer in zip(models, optimizers):
             model.zero_grad()
@@ -282,28 +286,28 @@ class LowRank(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.base = nn.Parameter(
-            torch.randint(-100, 100, (3, 6), dtype=torch.int8), requires_grad=False
-        )
-        self.down, self.up = nn.Parameter(torch.randn(2, 6)), nn.Parameter(torch.zeros(3, 2))
+        drawn = torch.randint(-100, 100, (3, 6), dtype=torch.int8)
+        self.base = nn.Parameter(drawn, requires_grad=False)
+        self.low = nn.ParameterDict({"down": torch.randn(2, 6), "up": torch.zeros(3, 2)})
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x @ (self.base.float() / 100 + self.up @ self.down).T
+        return x @ (self.base.float() / 100 + self.low["up"] @ self.low["down"]).T
 
 
 @beside_dense
-def integers_below_a_correction_of_low_rank(compress: Compress) -> list[nn.Module]:
-    return train_steps(compress, LowRank())
+def integers_below_a_correction_of_low_rank(wrap: Wrap) -> nn.Module:
+    model = LowRank()
+    train_steps(wrap, model.low, model, of=model)
+    return model
 
 
 # Biases go dense by default, beside carriers of another dtype in Horovod's groups.
 cases["groups_of_compressed_and_dense_tensors"] = partial(
-    compare_with_dense, partial(train_tower, groups=2), compress_1d=False, min_numel=30
+    compare, program=train_tower, how={"groups": 2}, compress_1d=False, min_numel=30
 )
 # From two ranks on, dense moves no more bytes than half of the entries with their indices.
-cases["half_density"] = partial(compare_with_dense, train_tower, density=0.5, allow_dense=True)
+cases["half_density"] = partial(compare, program=train_tower, density=0.5, allow_dense=True)
 
 
 def data(step: int) -> torch.Tensor:
-    """This rank's own."""
     return torch.randn(5, 6, generator=torch.Generator().manual_seed(100 * hvd.rank() + step))

@@ -12,7 +12,7 @@ from typing import Any
 
 import horovod.torch as hvd
 import torch
-from _common import SPARSE_ONLY
+from _common import SPARSE_ONLY, reduction_of
 from _pairwise import covering_cases
 from _torch_cases import flat_parameters
 from torch import nn
@@ -35,8 +35,6 @@ FACTORS: dict[str, tuple[Any, ...]] = {
 
 
 class Setting(SimpleNamespace):
-    """One choice of every factor."""
-
     @property
     def is_refused_by_horovod(self) -> bool:
         """Horovod reduces neither bfloat16 nor tensors that are not contiguous."""
@@ -87,7 +85,6 @@ class CountingCompression:
 
 
 def make_network(setting: Setting) -> Network:
-    """The same on every rank."""
     torch.manual_seed(11)
     return Network(setting.layout).to(getattr(torch, setting.dtype))
 
@@ -97,12 +94,7 @@ def descent(model: nn.Module, rate: float = RATE) -> torch.optim.Optimizer:
 
 
 def distributed(model: Network, setting: Setting, compression: Any, process_set: Any) -> Any:
-    """Horovod's optimizer as the setting wants it."""
-    options: dict[str, Any] = {
-        "average": {},
-        "sum": {"op": hvd.Sum},
-        "predivide": {"gradient_predivide_factor": 2.0},
-    }[setting.reduction]
+    options = reduction_of(hvd, setting.reduction)
     group = [model.convolution.weight, model.head.weight, model.scale]
     options |= {"single": {}, "num_groups": {"num_groups": 3}, "explicit": {"groups": [group]}}[
         setting.grouping

@@ -1,5 +1,5 @@
-"""Watching a run changes no bit, says what was sent, names the rank that lags, and shows messages
-under way while gradients are still computed."""
+"""Watching a run changes no bit, says what was sent, and shows messages under way while gradients
+are still computed."""
 
 from __future__ import annotations
 
@@ -11,40 +11,29 @@ from typing import Any
 import horovod.torch as hvd
 import torch
 from _common import SPARSE_ONLY, Cases
-from _torch_cases import digest_of, give_gradients, optimizer_without_motion
+from _torch_cases import Books, digest_of, optimizer_without_motion
 from harness import slow
 from torch import nn
 
 from hvd_sparse.cli.timeline import read_trace
 from hvd_sparse.torch import Compression
-from hvd_sparse.tracing.chrome_trace import SETTING, path_of
+from hvd_sparse.tracing import SETTING, path_of
 
 EVERY, STEPS = 2, 5
-PAUSE_S = slow(0.3)
 SHAPES = {"wide": (40, 30), "tall": (90, 8)}
 cases = Cases()
 
 
 def train(name: str, **options: Any) -> dict[str, Any]:
-    """Some steps, in each of which the last rank comes late; what came of them."""
-    named = {key: torch.nn.Parameter(torch.ones(shape)) for key, shape in SHAPES.items()}
-    compressor = Compression.ldte_bs(
-        named.items(), density=0.1, name=name, **SPARSE_ONLY, **options
-    )
-    optimizer = optimizer_without_motion(named, compressor)
-    draw, seen = torch.Generator().manual_seed(hvd.rank()), []
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        gradients = [torch.randn(shape, generator=draw) for shape in SHAPES.values()]
-        if hvd.rank() == hvd.size() - 1:
-            time.sleep(PAUSE_S)
-        give_gradients(dict(zip(named.values(), gradients)))
-        optimizer.step()
-        seen.append(digest_of(parameter.grad for parameter in named.values()))
-        compressor.log(loss=torch.tensor(0.5, requires_grad=True))
-    text, stats = compressor.summary(all_ranks=True), compressor.stats()
-    compressor.close()
-    return {"gradients": seen, "summary": text, "stats": stats}
+    chosen = {"density": 0.1, "name": name, **SPARSE_ONLY, **options}
+    books = Books(SHAPES, lambda named: Compression.ldte_bs(named, **chosen))
+    seen = []
+    for step in range(STEPS):
+        seen.append(digest_of(books.take_step(books.gradients(step))))
+        books.compressor.log(loss=torch.tensor(0.5, requires_grad=True))
+    found = {"summary": books.compressor.summary(all_ranks=True), **books.compressor.stats()}
+    books.compressor.close()
+    return {"gradients": seen, **found}
 
 
 @cases
@@ -52,16 +41,12 @@ def watched(name: str) -> dict[str, Any]:
     heard: list[dict[str, Any]] = []
     plain = train(f"{name}.plain")
     # One rank alone is told to write: what is written is no affair of the others.
-    options: dict[str, Any] = (
-        {} if hvd.rank() else {"telemetry": heard.append, "telemetry_every": EVERY}
-    )
+    options = {} if hvd.rank() else {"telemetry": heard.append, "telemetry_every": EVERY}
     found = train(f"{name}.watched", **options)
     return {**found, "records": heard, "plain": plain["gradients"]}
 
 
 class Pause(torch.autograd.Function):
-    """A layer whose backward pass takes a while."""
-
     @staticmethod
     def forward(context: Any, x: torch.Tensor) -> torch.Tensor:
         return x.clone()

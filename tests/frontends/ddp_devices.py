@@ -89,7 +89,6 @@ class Carried(dist.ProcessGroup):
 
 
 def start(*, alone: bool) -> torch.device:
-    """Make the device and the process group; return the device."""
     device = pretend.load()
     kinds = [pretend.NAME] if alone else ["cpu", pretend.NAME]
     dist.Backend.register_backend(NAME, Carried, devices=kinds)
@@ -100,7 +99,6 @@ def start(*, alone: bool) -> torch.device:
 def train(
     place: torch.device, name: str, method: str, spoilt: int, ddp: dict[str, Any], **options: Any
 ) -> dict[str, Any]:
-    """Train a little; return what came of it."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 5)).to(place)
     wrapped = DistributedDataParallel(model, **ddp)

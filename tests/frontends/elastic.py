@@ -1,7 +1,8 @@
 """Worker of an elastic run.
 
 Arguments: "torch", "tensorflow" or "keras3", how many workers to kill, and a folder to note it in;
-"device" lets PyTorch's gradients lie on the pretend device, and Horovod carry them there.
+"device" lets PyTorch's gradients lie on the pretend device, and Horovod carry them there.  On a
+cluster of containers: "torch", "until", and a file.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from _elastic import (
     SHAPES,
     WORKER,
     Killer,
+    Until,
     conclude,
     empty_books,
     flat,
@@ -32,9 +34,10 @@ from harness import report
 
 KIND, hvd = sys.argv[1], fw.hvd
 ON_DEVICE = "device" in sys.argv[4:]
+if ON_DEVICE:
+    from devices import carried, pretend
 if KIND == "torch":
     import torch
-    from devices import carried, pretend
 else:
     import tensorflow as tf
 Given = Mapping[str, np.ndarray]
@@ -157,7 +160,6 @@ def of_keras3() -> Parts:
         return flat(optimizer.given[key] for key in SHAPES)
 
     def replica() -> Any:
-        """Weights, momenta and the count of steps."""
         return [np.asarray(each) for each in [*model.weights, *optimizer.variables]]
 
     return KerasState(model, compressor=compressor, books=empty_books(), step=0), take_step, replica
@@ -170,7 +172,12 @@ def main() -> None:
         "tensorflow": of_tensorflow,
         "keras3": of_keras3,
     }[KIND]()  # fmt: skip
-    killer = Killer(sys.argv[3], int(sys.argv[2]))
+    is_until, seen = sys.argv[2] == "until", 0
+    killer = Until(sys.argv[3]) if is_until else Killer(sys.argv[3], int(sys.argv[2]))
+
+    def say(words: str) -> None:
+        if hvd.rank() == 0:
+            print(words, flush=True)
 
     def residuals() -> list[Any]:
         tensors = state.compressor.state_dict()["tensors"]
@@ -179,6 +186,9 @@ def main() -> None:
 
     @hvd.elastic.run
     def train(state: Any) -> None:
+        nonlocal seen  # outside the state: what a fault takes back shows as the difference
+        back = max(0, seen - state.step)
+        say(f"begins on {hvd.size()} ranks: step {state.step}, {back} steps taken back")
         state.books = note_reset(state.books, residuals())
         state.save()  # a worker may die before the first commit, with what it was just given
         while not killer.is_over(
@@ -193,10 +203,17 @@ def main() -> None:
             digests = hvd.allgather_object(fw.digest_of(replica()), name="digests")
             assert len(set(digests)) == 1, f"replicas differ at step {state.step}"
             state.step += 1
+            seen = max(seen, state.step)
+            say(f"step {state.step} on {hvd.size()} ranks")
             time.sleep(0.05)
-            state.commit()
+            if state.step % killer.steps_a_commit == 0:
+                state.commit()
 
     train(state)
+    if is_until:
+        print(f"rank {hvd.rank()}: {killer.check(conclude(state.books))}", flush=True)
+        hvd.allgather_object(0, name="end")
+        return
     stats, weights = state.compressor.stats(), fw.digest_of(replica())
     ways = {"ways": sorted(set(stats["ways"].values())), "wire": stats["wire"]} if ON_DEVICE else {}
     report(hvd.rank(), {**conclude(state.books), "weights": weights, **ways})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import signal
 import subprocess
@@ -58,16 +59,6 @@ FAULTS: dict[str, Callable[[], None]] = {
 }
 
 
-def train(step: Callable[[], Any], fault: Callable[[], None]) -> None:
-    """Good steps on every rank; then the fault on one, and a step without end on the others."""
-    for _ in range(GOOD_STEPS):
-        step()
-    if fw.last_rank():
-        fault()
-    while True:
-        step()
-
-
 # -- what a job outlives --------------------------------------------------------------------------
 
 
@@ -90,20 +81,17 @@ PASSING: dict[str, Callable[[list[int]], None]] = {
 }
 
 
-def train_on(
-    step: Callable[[], Any], fault: Callable[[list[int]], None], processes: list[int]
-) -> None:
-    """Good steps on every rank, before the fault on one and after it."""
+def train(step: Callable[[], Any], fault: Callable[[], Any], steps: range | None) -> None:
+    """Good steps on every rank; then the fault on one, and so many steps or endless ones on all."""
     for _ in range(GOOD_STEPS):
         step()
     if fw.last_rank():
-        fault(processes)
-    for _ in range(GOOD_STEPS):
+        fault()
+    for _ in steps or itertools.count():
         step()
 
 
 def take_the_first_step(step: Callable[[], Any]) -> None:
-    """On all ranks but the last."""
     if fw.last_rank():
         report(fw.hvd.rank(), "absent")
         wait_for("the error")
@@ -124,11 +112,12 @@ def main(what: str) -> None:
         take_the_first_step(step)
     report(rank, "here")
     if what in PASSING:
-        train_on(step, PASSING[what], fw.hvd.allgather_object(os.getpid(), name="processes"))
+        processes = fw.hvd.allgather_object(os.getpid(), name="processes")
+        train(step, partial(PASSING[what], processes), range(GOOD_STEPS))
         report(rank, compressor.stats()["steps"])
     else:
         alone = {"joins": fw.hvd.join, "saves": partial(compressor.save, os.devnull)}
-        train(step, {**FAULTS, **alone}[what])
+        train(step, {**FAULTS, **alone}[what], None)
 
 
 if __name__ == "__main__":

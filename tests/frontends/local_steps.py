@@ -12,7 +12,6 @@ from _framework import NAME, fw
 
 if NAME == "torch":
     import torch
-    from sklearn.datasets import load_digits
 else:
     import tensorflow as tf
 
@@ -53,7 +52,6 @@ class Training:
                 variable.assign(tf.cast(array, variable.dtype))
 
     def arrays(self) -> list[np.ndarray]:
-        """The values, in float32."""
         if NAME == "torch":
             return [v.detach().float().numpy().copy() for v in self.variables.values()]
         return [tf.cast(v, tf.float32).numpy() for v in self.variables.values()]
@@ -176,23 +174,25 @@ made = partial(Compression.topk, density=0.1)
 
 
 @cases
-def what_cannot_be_is_refused(name: str) -> list[str]:
+def refused(name: str) -> list[list[str]]:
     training = Training(name, 2)
     given = training.variables.items() if NAME == "torch" else list(training.variables.values())
     first = [training.descent] if NAME == "torch" else []
-    wrong = [
-        {"compression": "topk", "every": 2},
-        {"compression": made, "every": 0},
-        {"compression": made, "every": 2, "nesterov": True},
-        {"compression": made, "every": 2, "outer_momentum": 1.0},
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"compression": "topk", "every": 2}, "functools.partial"),
+        ({"compression": made, "every": 0}, "1 or more"),
+        ({"compression": made, "every": 2, "nesterov": True}, "without outer_momentum"),
+        ({"compression": made, "every": 2, "outer_momentum": 1.0}, "0, or below 1"),
     ]
-    said = [caught(partial(LocalSteps, *first, given, **options)) for options in wrong]
+    said = [[caught(partial(LocalSteps, *first, given, **o)), words] for o, words in wrong]
     right = {"compression": made, "every": 2}
     if NAME == "torch":
         horovods = fw.optimizer_without_motion(training.variables, training.local.compressor)
-        said.append(caught(partial(LocalSteps, horovods, given, **right)))
+        last = caught(partial(LocalSteps, horovods, given, **right))
+        said.append([last, "give LocalSteps the optimizer itself"])
     else:
-        said.append(caught(tf.function(lambda: LocalSteps(given, **right) and None)))
+        last = caught(tf.function(lambda: LocalSteps(given, **right) and None))
+        said.append([last, "before the training"])
     training.local.compressor.close()
     return said
 
@@ -234,36 +234,6 @@ def frozen_in_tensorflow(name: str) -> dict[str, Any]:
 
 cases["frozen"] = frozen_in_torch if NAME == "torch" else frozen_in_tensorflow
 
-
-def train_on_digits(name: str, every: int) -> dict[str, Any]:
-    """A real training; accuracy on images that no rank has seen, and this rank's bytes."""
-    images, labels = load_digits(return_X_y=True)
-    images, labels = torch.tensor(images / 16, dtype=torch.float32), torch.tensor(labels)
-    torch.manual_seed(0)
-    order = torch.randperm(len(images))
-    mine, unseen = order[hvd.rank() : 1500 : hvd.size()], order[1500:]
-    model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
-    descent = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
-    options = {"density": 1 / 64, "codec": "chunk12", "min_numel": 1, "compress_1d": True}
-    topk = partial(Compression.topk, name=name, **options)
-    local = LocalSteps(descent, model.named_parameters(), compression=topk, every=every)
-    draw = torch.Generator().manual_seed(hvd.rank())
-    for _ in range(192):
-        batch = mine[torch.randint(len(mine), (32,), generator=draw)]
-        descent.zero_grad()
-        torch.nn.functional.cross_entropy(model(images[batch]), labels[batch]).backward()
-        local.step()
-    with torch.no_grad():
-        right = (model(images[unseen]).argmax(dim=1) == labels[unseen]).float().mean()
-    stats = local.stats()
-    local.compressor.close()
-    nbytes = stats["bytes_sent"] - stats["padding_bytes"]
-    return {"accuracy": float(right), "bytes": nbytes, "digest": fw.digest_of(model.parameters())}
-
-
-if NAME == "torch":
-    for steps in (1, 8):
-        cases[f"digits_every_{steps}"] = partial(train_on_digits, every=steps)
 
 if __name__ == "__main__":
     fw.begin(0)

@@ -105,7 +105,6 @@ def of_torch(shape: tuple[int, int], is_contiguous: bool = True) -> tuple[Any, A
 
 
 def of_tensorflow(shape: tuple[int, int]) -> tuple[Any, Any, Any]:
-    """The same, in graph mode."""
     import tensorflow as tf
 
     variable, gradient = tf.Variable(tf.ones(shape)), tf.Variable(tf.ones(shape))

@@ -1,47 +1,93 @@
-"""Worker, under mpirun: every method through a framework, against the numpy core over mpi4py on the
-same gradients.  Argument: the framework."""
+"""Worker: every method and exchange through a framework, with steps that fail, beside the numpy
+core.  Argument: the framework."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
-from _common import SPARSE_ONLY, Cases
+from _common import SPARSE_ONLY, Cases, caught
 from _framework import NAME, fw
 from _method_cases import (
+    BEYOND_STEP,
     BUILT,
+    EXCHANGES,
+    FAILING_STEPS,
+    GROUPED,
+    IN_A_GROUP,
     METHODS,
+    NAN_STEP,
+    ONLY_GROUPED,
     OVER_GROUPS,
     SHAPES,
     STEPS,
+    broken_gradients_of,
     compressor_of,
     found,
     gradients_of,
-    session_beside,
+    simulated,
+    spoilt,
+    uneven_gradients_of,
 )
 
+hvd = fw.hvd
 
-def same_as_the_core(name: str) -> dict[str, Any]:
+
+def made(name: str, groups: int | None, **how: Any) -> tuple[Any, Any, Any]:
+    """A case's compressor, what reduces gradients in rank order of the tensors, and its buckets."""
     variables = fw.make_variables({f"t{i}": shape for i, shape in enumerate(SHAPES)})
-    params = fw.params_of(variables)
-    compressor = compressor_of(fw.Compression, name, params, name=name, **SPARSE_ONLY)
+    params, case = fw.params_of(variables), name.removesuffix(IN_A_GROUP)
+    compressor = compressor_of(fw.Compression, case, params, name=name, **SPARSE_ONLY)
     if NAME == "tensorflow":
         compressor.resolve()
+    reduce = fw.Reducer(compressor, variables, groups=groups, **how)
+    reduce.of = lambda drawn: list(reduce(dict(zip(variables, drawn))).values())
+    buckets = compressor.step.buckets if groups is None else [tuple(range(len(SHAPES)))]
+    return compressor, reduce, buckets
+
+
+def method(name: str) -> dict[str, Any]:
     # One of Horovod's groups, which is what PyTorch makes of so few entries by itself.
-    groups = {"groups": 1} if NAME == "tensorflow" and name in OVER_GROUPS else {}
-    reduce = fw.Reducer(compressor, variables, **groups)
-    session = session_beside(compressor, buckets=[(0, 1, 2)] if groups else None)
-    keys = [spec.key for spec in compressor.step.specs]
-    differences, applied = 0, []
+    groups = 1 if NAME == "tensorflow" and name in OVER_GROUPS else None
+    compressor, reduce, buckets = made(name, groups)
+    applied: list[np.ndarray] = []
     for step in range(STEPS):
-        drawn = [each.astype(np.float32) for each in gradients_of(fw.hvd.rank(), step)]
-        expected = session.reduce(dict(zip(keys, drawn)))
-        results = list(reduce(dict(zip(variables, drawn))).values())
-        applied += results
-        differences += sum(int((expected[k] != each).sum()) for k, each in zip(keys, results))
-    return found(compressor, differences, fw.digest_of(applied))
+        applied += reduce.of([g.astype(np.float32) for g in gradients_of(hvd.rank(), step)])
+    world = {"rank": hvd.rank(), "size": hvd.size(), "steps": range(STEPS), "buckets": buckets}
+    expected = simulated(compressor, gradients_of, average=True, **world)
+    return found(compressor, fw.digest_of(applied), expected)
+
+
+def exchange(name: str, groups: int | None = None) -> dict[str, Any]:
+    compressor, reduce, buckets = made(name, groups, op=hvd.Sum)
+    steps, applied, failed = range(STEPS + 2), [], {}
+    for step in steps:
+        if step not in FAILING_STEPS:
+            applied += reduce.of(uneven_gradients_of(hvd.rank(), step))
+            continue
+        drawn, results = broken_gradients_of(hvd.rank(), hvd.size(), step), []
+        said = caught(lambda: results.extend(reduce.of(drawn)))  # noqa: B023
+        failed[step] = spoilt(results) if results else said
+        reduce.forget()
+    good = [step for step in steps if step not in FAILING_STEPS]
+    world = {"rank": hvd.rank(), "size": hvd.size(), "steps": good, "buckets": buckets}
+    expected = simulated(compressor, uneven_gradients_of, average=False, **world)
+    raised = {"raised": failed[NAN_STEP], "beyond_range": failed[BEYOND_STEP]}
+    result = found(compressor, fw.digest_of(applied), expected)
+    return {**result, **raised, "is_usable": fw.is_usable(name)}
+
+
+def all_cases() -> Cases:
+    alone = [name for name in EXCHANGES if NAME == "torch" or name not in ONLY_GROUPED]
+    cases = Cases(dict.fromkeys(alone, exchange))
+    for name in GROUPED if NAME == "tensorflow" else ():
+        cases[f"{name}{IN_A_GROUP}"] = partial(exchange, groups=1)
+    if hvd.size() == 2:  # the methods' number of ranks is the exchanges' affair
+        cases |= dict.fromkeys([*METHODS, *BUILT], method)
+    return cases
 
 
 if __name__ == "__main__":
     fw.begin(0)
-    fw.run(Cases(dict.fromkeys([*METHODS, *BUILT], same_as_the_core)))
+    fw.run(all_cases())

@@ -16,10 +16,8 @@ if NAME == "torch":
     import torch
 else:
     import tensorflow as tf
-    from _keras_models import fit, go_on, make_built_model
-    from horovod.tensorflow.keras import DistributedOptimizer
 
-    from hvd_sparse.tensorflow import CompressorState, SaveCompressor
+    from hvd_sparse.tensorflow import CompressorState
 
 hvd = fw.hvd
 STEPS, HALF, BAD_STEPS = 12, 5, (4, 5, 9)
@@ -137,7 +135,6 @@ class Training:
         return (signed / hvd.size()).tolist(), moved.tolist()
 
     def save(self, path: Path) -> None:
-        """This rank's own checkpoint."""
         if NAME == "torch":
             parts = [
                 dict(self.variables),
@@ -215,7 +212,6 @@ def resume(name: str, folder: Path) -> list[Any]:
 
 
 def redistribute(name: str, folder: Path) -> dict[str, Any]:
-    """On another number of ranks."""
     training = Training(name, **METHODS[name])
     training.compressor.load(folder / f"{name}.all")
     owed = training.owed()
@@ -223,26 +219,6 @@ def redistribute(name: str, folder: Path) -> dict[str, Any]:
     saved = torch.load(folder / f"{name}.0", weights_only=True)[-1]
     refused = caught(training.compressor.load_state_dict, saved)
     return {"owed": owed, "weights": training.digest()["weights"], "refused": refused}
-
-
-def keras_callback(name: str, folder: Path) -> list[str]:
-    """What ``fit`` saves at an epoch's end is what the compressor keeps then."""
-    model = make_built_model()
-    options = {"density": 0.1, "name": name, "min_numel": 1, "allow_dense": False}
-    compressor = fw.Compression.topk(model, **options)
-    optimizer = tf.keras.optimizers.legacy.SGD(0.05)
-    fit(
-        model,
-        DistributedOptimizer(optimizer, compression=compressor),
-        [SaveCompressor(compressor, folder / "{epoch}")],
-    )
-    digests = [fw.digest_of(fw.residuals_of(compressor).values())]
-    go_on(model)
-    digests.append(fw.digest_of(fw.residuals_of(compressor).values()))
-    compressor.load(folder / "1")
-    digests.append(fw.digest_of(fw.residuals_of(compressor).values()))
-    compressor.close()
-    return digests
 
 
 def main(work: str, folder: Path) -> None:
@@ -255,7 +231,6 @@ def main(work: str, folder: Path) -> None:
             cases["scaling_handed_over"] = partial(loss_scaling, tensor="tall", hands_over=True)
         else:
             cases["scaling_of_a_dense_tensor"] = partial(loss_scaling, tensor="bias")
-            cases["keras_callback"] = partial(keras_callback, folder=folder)
     of_work = {"save": save, "resume": resume, "redistribute": redistribute}[work]
     for method in METHODS if NAME == "torch" else ("ldte_bs",):
         cases[method] = partial(of_work, folder=folder)

@@ -35,7 +35,6 @@ def accelerator() -> str | None:
 
 
 def steps(device: str, name: str) -> dict[str, Any]:
-    """Take steps with gradients on a device."""
     with tf.device(device):
         weight = tf.Variable(tf.zeros(SHAPE), name=f"weight_{name}")
     compressor = Compression.topk([weight], density=0.1, name=name, min_numel=1, allow_dense=False)

@@ -59,7 +59,6 @@ MODELS: dict[str, Callable[[], Any]] = {
 
 
 def data() -> tuple[np.ndarray, np.ndarray]:
-    """This rank's own."""
     draw = np.random.default_rng(hvd.rank())
     return draw.standard_normal((8, FEATURES)).astype("f4"), draw.standard_normal((8, 3)).astype(
         "f4"
@@ -124,13 +123,6 @@ def fit_by_readme(model: Any) -> dict[str, Any]:
     broadcast = keras_hvd.callbacks.BroadcastGlobalVariablesCallback(0)
     model.fit(*data(), batch_size=BATCH_SIZE, epochs=EPOCHS, verbose=0, callbacks=[broadcast])
     return outcome_of(model, names["compression"])
-
-
-@cases
-def readme_built(_: str) -> dict[str, Any]:
-    model = sequential()
-    model.build((None, FEATURES))
-    return fit_by_readme(model)
 
 
 @cases
@@ -225,7 +217,6 @@ def copies_of(nodes: Any) -> list[tuple[str, str]]:
 
 
 def is_pinned(node: Any) -> bool:
-    """Tell whether an operation is said to run on the CPU."""
     return bool(node.device.endswith("/device:CPU:0"))
 
 

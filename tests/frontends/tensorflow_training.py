@@ -7,7 +7,8 @@ import sys
 from functools import partial
 
 import _auto
-import _tensorflow_planned
+import _laws
+import _planned
 from _tensorflow_auto import AUTO, auto_leaves_alone_who_is_not_in_its_process_set
 from _tensorflow_cases import begin, run
 from _tensorflow_identity import IDENTITY
@@ -28,19 +29,19 @@ if __name__ == "__main__":
             made = partial(compare, setting=setting, process_sets=process_sets)
             cases[f"{kind}-{name}"] = made
     if ranks > 1:
-        cases |= LAWS
+        cases |= {**_laws.cases, **LAWS}
+    identity = {f"identity_{name}": case for name, case in (IDENTITY | IDENTITY_IN_KERAS).items()}
     if ranks in (2, 3):
         members = process_sets.get("one_left_out", process_sets["all"])
         alone = partial(auto_leaves_alone_who_is_not_in_its_process_set, process_set=members)
         cases |= {
-            **IDENTITY,
-            **IDENTITY_IN_KERAS,
+            **identity,
             **_auto.cases,
             **AUTO,
-            **_tensorflow_planned.cases,
+            **_planned.cases,
         }
         cases[alone.func.__name__] = alone
     if ranks == 1:
-        case = "direct_allreduce_of_a_group"
-        cases[case] = IDENTITY[case]
+        case = "identity_direct_allreduce_of_a_group"
+        cases[case] = identity[case]
     run({name: cases[name] for name in sys.argv[4:] or cases})

@@ -107,8 +107,6 @@ def test_replicas_learn_and_stay_identical_on_all_ways(world):
 @in_tensorflow
 def test_what_cannot_step_aside_is_refused(world):
     for result in measured(outcome_in(world), "auto_refuses_what_it_cannot"):
-        assert "which is the optimizer's momentum" in result["momentum"]
-        assert "auto measures its ways in the same steps" in result["planned"]
         assert result["bare"].startswith("UnsupportedInput: ")
         assert "hvd.DistributedGradientTape" in result["bare"]
         assert result["other"].startswith("RankMismatch: ")

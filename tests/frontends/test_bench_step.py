@@ -6,14 +6,12 @@ import json
 import subprocess
 import sys
 
-import pytest
 from harness import LIMIT_S, ROOT
 
 PARTS = {"select", "encode", "exchange", "decode", "python"}
 
 
 def run(folder, *arguments):
-    """Return what a quick run printed, its document and its page."""
     command = [sys.executable, "-m", "benchmarks", "step", "--quick", *arguments]
     done = subprocess.run(
         [*command, "--output", str(folder)],
@@ -27,14 +25,14 @@ def run(folder, *arguments):
     return done.stdout, document, (folder / "step.md").read_text()
 
 
-@pytest.fixture(scope="module")
-def ours(tmp_path_factory):
-    """Our method, on one rank and on two."""
-    return run(tmp_path_factory.mktemp("ours"), "--methods", "ldte_bs", "--ranks", "1", "2")
+def check_figures(summary):
+    """The work is a positive multiple of a floor that was measured."""
+    assert summary["floor_ms"]["low"] > 0
+    assert 0 < summary["work"]["low"] <= summary["work"]["median"] <= summary["work"]["high"]
 
 
-def test_a_step_is_measured_with_its_parts_on_any_number_of_ranks(ours):
-    _, document, _ = ours
+def test_a_step_is_measured_with_its_parts_on_any_number_of_ranks(tmp_path):
+    printed, document, page = run(tmp_path, "--methods", "ldte_bs", "--ranks", "1", "2")
     assert document["quick"] is True
     assert [each["ranks"] for each in document["summaries"]] == [1, 2]
     for each in document["summaries"]:
@@ -42,6 +40,12 @@ def test_a_step_is_measured_with_its_parts_on_any_number_of_ranks(ours):
         assert set(each["parts"]) == PARTS
         assert all(part["median"] > 0 for part in each["parts"].values())
         assert 0 < each["one_pass"] <= 1
+    # Half of the small tensors are compressed.
+    assert {(row["sparse_tensors"], row["dense_tensors"]) for row in document["rows"]} == {(64, 64)}
+    assert "no figure here means anything" in page
+    judged = [line for line in page.splitlines() if "us of the pair of calls |" in line]
+    assert len(judged) == 2 and all(line in printed for line in judged)
+    assert all(" met |" in line or " missed by " in line for line in judged)
 
 
 def test_methods_of_horovod_and_handed_over_optimizers_are_measured_beside_it(tmp_path):
@@ -53,22 +57,3 @@ def test_methods_of_horovod_and_handed_over_optimizers_are_measured_beside_it(tm
     assert (dense["parts"], dense["one_pass"]) == ({}, None)
     assert all(set(each["parts"]) == PARTS for each in ours)
     assert all(f"| `{method}` | " in page for method in methods)
-
-
-def check_figures(summary):
-    """The work is a positive multiple of a floor that was measured."""
-    assert summary["floor_ms"]["low"] > 0
-    assert 0 < summary["work"]["low"] <= summary["work"]["median"] <= summary["work"]["high"]
-
-
-def test_half_of_the_small_tensors_are_compressed(ours):
-    _, document, _ = ours
-    assert {(row["sparse_tensors"], row["dense_tensors"]) for row in document["rows"]} == {(64, 64)}
-
-
-def test_the_goals_are_printed_as_on_the_page(ours):
-    printed, _, text = ours
-    assert "no figure here means anything" in text
-    judged = [line for line in text.splitlines() if "us of the pair of calls |" in line]
-    assert len(judged) == 2 and all(line in printed for line in judged)
-    assert all(" met |" in line or " missed by " in line for line in judged)

@@ -16,7 +16,6 @@ REPLICAS = "check_replicas_every=1"
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """A folder of folders, one for each kind of data."""
     folder = tmp_path_factory.mktemp("data")
     make_cifar10(folder / "cifar10")
     make_image_folder(folder / "imagenet")
@@ -25,7 +24,6 @@ def data(tmp_path_factory):
 
 
 def run(script, controller, folder, *arguments):
-    """The JSON lines of a run that must end well."""
     log = folder / f"{script}.jsonl"
     outcome = launch_example(script, RANKS, controller, *arguments, f"--log-json={log}")
     assert outcome.code == 0, outcome.end

@@ -31,7 +31,6 @@ REASONS = {
 
 
 def fail(framework, fault, ranks, controller):
-    """A launch that must end, soon, and not well."""
     outcome = launch("frontends/hangs.py", ranks, controller, framework, fault)
     assert outcome.results == ["here"] * ranks, outcome.end
     assert outcome.code not in (0, None), outcome.end

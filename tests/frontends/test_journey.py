@@ -17,19 +17,12 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def journey(tmp_path_factory):
-    """What it wrote: the document, and the page."""
     output = tmp_path_factory.mktemp("journey")
     command = [sys.executable, "-m", "benchmarks", "journey", "--output", str(output)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)
     assert run.returncode == 0, run.stderr[-4000:]
     page = (output / "journey.md").read_text()
     return json.loads((output / "journey.json").read_text()), page
-
-
-def line_of(document, what, part):
-    """The only line of this tensor and part."""
-    (line,) = [e for e in document["lines"] if e["what"].startswith(what) and e["part"] == part]
-    return line
 
 
 def test_the_page_judges_every_goal(journey):
@@ -60,16 +53,12 @@ def test_both_calls_of_a_tensor_are_followed_into_the_kernels(journey):
 
 
 def test_a_pair_is_the_sum_of_its_calls(journey):
-    document, _ = journey
     for what in ("compressed, alone", "dense"):
-        parts = [
-            line_of({"lines": torch_lines(document)}, what, part)
-            for part in ("compress", "decompress", "the pair")
-        ]
-        assert parts[0]["calls"] + parts[1]["calls"] == parts[2]["calls"]
-        assert parts[2]["fewest"] <= parts[2]["calls"] <= parts[2]["most"]
-
-
-def torch_lines(document):
-    """The lines of PyTorch."""
-    return [line for line in document["lines"] if line["framework"] == "PyTorch"]
+        lines = {
+            line["part"]: line
+            for line in journey[0]["lines"]
+            if line["framework"] == "PyTorch" and line["what"].startswith(what)
+        }
+        pair = lines["the pair"]
+        assert lines["compress"]["calls"] + lines["decompress"]["calls"] == pair["calls"]
+        assert pair["fewest"] <= pair["calls"] <= pair["most"]

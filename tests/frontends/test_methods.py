@@ -1,29 +1,86 @@
-"""Every named method does the same through both frontends as in the numpy core (invariants 24 and
-36)."""
+"""Every method and exchange does the same through both frontends as in the numpy core, and a failed
+step ends on every rank (invariants 24, 25, 30 and 36)."""
 
 from __future__ import annotations
 
 import pytest
 from frontends._common import launched, measured
-from frontends._method_cases import BUILT, METHODS, SHAPES, STEPS
+from frontends._method_cases import BUILT, EXCHANGES, GOING_ON, IN_A_GROUP, METHODS, SHAPES, STEPS
 
 from hvd_sparse.methods import METHODS as NAMED
+from hvd_sparse.registry import EXCHANGES as REGISTERED
+
+OF_TWO = [(2, "gloo", "torch"), (2, "gloo", "tensorflow")]
+WORLDS = [
+    *OF_TWO,
+    (3, "mpi", "torch"),
+    (4, "gloo", "torch"),
+    (3, "gloo", "tensorflow"),
+    (4, "mpi", "tensorflow"),
+]
 
 
-@pytest.fixture(scope="module", params=["torch", "tensorflow"])
-def outcome(request):
-    return launched("frontends/methods.py", 2, "mpi", request.param)
+def name_of(world):
+    return "-".join(map(str, world))
 
 
-def test_every_named_method_has_a_case():
+in_worlds = pytest.mark.parametrize("world", WORLDS, ids=name_of)
+
+
+def outcome_in(world):
+    ranks, controller, framework = world
+    return launched("frontends/methods.py", ranks, controller, framework)
+
+
+def check_bits(results):
+    for result in results:
+        expected = result["expected"]
+        assert (result["applied"], result["kept"]) == (expected["applied"], expected["kept"])
+        assert result["applied"] == results[0]["applied"]
+
+
+def test_every_named_method_has_a_case_and_so_has_every_exchange():
     assert set(METHODS) == set(NAMED)
+    tried = [each["exchange"] for each in EXCHANGES.values()]
+    assert {each if isinstance(each, str) else each["id"] for each in tried} == set(
+        REGISTERED.ids()
+    )
 
 
 @pytest.mark.parametrize("method", [*METHODS, *BUILT])
-def test_a_method_gives_the_bits_of_the_core_on_every_rank(outcome, method):
-    first, *others = measured(outcome, method)
-    for result in (first, *others):
-        assert result["differences"] == 0
-        assert result["applied"] == first["applied"]
+@pytest.mark.parametrize("world", OF_TWO, ids=name_of)
+def test_a_method_gives_the_bits_of_the_core_on_every_rank(world, method):
+    results = measured(outcome_in(world), method)
+    check_bits(results)
+    for result in results:
         assert result["sparse_steps"] == STEPS * len(SHAPES)
         assert result["entries_sent"] > 0
+
+
+def results_of(world, name):
+    """Alone and in a group of Horovod's, as far as the frontend has them."""
+    outcome = outcome_in(world)
+    there = [case for case in (name, f"{name}{IN_A_GROUP}") if case in outcome.check()[0]]
+    assert there
+    return [measured(outcome, case) for case in there]
+
+
+@pytest.mark.parametrize("name", EXCHANGES)
+@in_worlds
+def test_an_exchange_applies_and_keeps_the_bits_that_threads_do(world, name):
+    for results in results_of(world, name):
+        check_bits(results)
+        assert results[0]["expected"]["lost"] == 0 or "published" in name
+
+
+@pytest.mark.parametrize("name", EXCHANGES)
+@in_worlds
+def test_a_step_that_fails_on_one_rank_fails_on_all_and_leaves_no_trace(world, name):
+    for result in (each for results in results_of(world, name) for each in results):
+        assert result["is_usable"]
+        if name in GOING_ON:
+            assert (result["raised"], result["beyond_range"]) == 2 * ("NaN in [1]",)
+            continue
+        assert "PeerFailure" in result["raised"], result["raised"]
+        assert "NonFiniteGradient" in result["raised"], result["raised"]
+        assert "NonFiniteGradient" in result["beyond_range"], result["beyond_range"]

@@ -22,7 +22,6 @@ def framework(request):
 
 @pytest.fixture(scope="module")
 def outcome_of(framework, tmp_path_factory):
-    """What becomes of saving, and of what goes on from there."""
     folder = str(tmp_path_factory.mktemp("checkpoints"))
 
     def outcome(work):
@@ -56,12 +55,6 @@ def test_a_new_process_goes_on_bit_for_bit(outcome_of, framework):
             assert halves == [whole["end"]] * 2, method
             if method == "ldte_bs":  # by the densities' names
                 assert sorted(whole["entries"].values())[-2:] == [9, 19]
-
-
-@pytest.mark.parametrize("framework", TENSORFLOW, indirect=True)
-def test_the_keras_callback_saves_what_is_kept_at_an_epochs_end(outcome_of):
-    for kept, changed, loaded in measured(outcome_of("save"), "keras_callback"):
-        assert loaded == kept != changed
 
 
 @pytest.mark.parametrize("framework", ["torch"], indirect=True)  # TensorFlow's file is the same

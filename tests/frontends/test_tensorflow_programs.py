@@ -4,16 +4,10 @@ callbacks of Keras."""
 from __future__ import annotations
 
 import pytest
-from _common import measured
+from _common import measured, measured_of
 from harness import launch
 
 RANKS = 2
-TAPES = [
-    f"tape_{model}_{way}"
-    for model in ("sequential", "subclassed", "module")
-    for way in ("eager", "graph")
-]
-FITS = ["readme_built", "readme_unbuilt", "readme_unbuilt_subclassed"]
 
 
 @pytest.fixture(scope="module")
@@ -23,22 +17,20 @@ def outcome():
     return result
 
 
-@pytest.mark.parametrize("case", TAPES)
-def test_a_model_that_its_first_batch_builds_trains_with_the_tape(outcome, case):
-    first, second = measured(outcome, case)
-    assert first["weights"] == second["weights"]
-    assert first["steps"] == 3 and first["sparse_steps"] == 3 * (2 if "module" in case else 4)
-    assert first["entries_sent"] > 0
+def test_a_model_that_its_first_batch_builds_trains_with_the_tape(outcome):
+    for case, (first, second) in measured_of(outcome, "tape").items():
+        assert first["weights"] == second["weights"]
+        assert first["steps"] == 3, case
+        assert first["sparse_steps"] == 3 * (2 if "module" in case else 4), case
+        assert first["entries_sent"] > 0
 
 
-@pytest.mark.parametrize("case", FITS)
-def test_the_lines_of_readme_train_models_that_are_built_and_that_are_not(outcome, case):
-    first, second = measured(outcome, case)
-    assert first["weights"] == second["weights"]
-    assert first["steps"] == first["sparse_steps"] == 4, (
-        "of 4 tensors only the large one is compressed"
-    )
-    assert first["entries_sent"] > 0
+def test_the_lines_of_readme_train_models_that_their_first_batch_builds(outcome):
+    for first, second in measured_of(outcome, "readme").values():
+        assert first["weights"] == second["weights"]
+        # of 4 tensors only the large one is compressed
+        assert first["steps"] == first["sparse_steps"] == 4
+        assert first["entries_sent"] > 0
 
 
 def test_horovods_callbacks_of_keras_2_work_once_they_have_its_backend(outcome):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from _common import launched, measured, measured_of
+from _common import check_refused, launched, measured, measured_of
 
 TOLERANCE = 2e-5
 """Of the way that the parameters went: roundings of float32 over eight steps, in another order than
@@ -18,35 +18,15 @@ def outcome():
 def test_everything_sent_trains_like_the_optimizer_itself_through_schedules_and_groups(outcome):
     for name, results in measured_of(outcome, "beside_dense").items():
         for result in results:
-            assert result["difference"] < TOLERANCE, name
+            assert result["of_the_way"] < TOLERANCE, name
             is_dense = name.endswith(("never_compressed", "on_a_dense_way"))
-            assert (result["sparse_steps"] > 0) == (not is_dense), name
+            assert (sum(result["sparse_steps"]) > 0) == (not is_dense), name
         assert len({result["digest"] for result in results}) == 1, name
 
 
-@pytest.mark.parametrize("name", ["sgd", "nesterov", "adamw", "muon"])
-def test_moments_go_over_to_a_compressor_and_come_back(outcome, name):
-    for result in measured(outcome, f"{name}_moved_over"):
-        assert result["difference"] < TOLERANCE
-
-
-@pytest.mark.parametrize(
-    ("name", "arrays"),
-    [
-        ("sgd_resumed", ["momentum", "residual"]),
-        ("sgd_with_velocity_resumed", ["momentum", "residual"]),
-        ("adam_resumed", ["largest", "mean", "residual", "square"]),
-        ("adamw_resumed", ["largest", "mean", "residual", "square"]),
-        ("muon_resumed", ["largest", "mean", "residual", "square"]),
-    ],
-)
-def test_training_goes_on_from_saved_states_and_learns(outcome, name, arrays):
-    results = measured(outcome, name)
-    for result in results:
-        assert len(set(result["digests"])) == 1
-        assert result["losses"][1] < result["losses"][0]
-        assert result["arrays"] == arrays
-    assert len({result["digests"][0] for result in results}) == 1
+def test_moments_go_over_to_a_compressor_and_come_back(outcome):
+    for name, results in measured_of(outcome, "moved_over").items():
+        assert all(result["difference"] < TOLERANCE for result in results), name
 
 
 def test_auto_lets_its_dense_steps_go_through_the_optimizers_memory(outcome):
@@ -59,29 +39,17 @@ def test_auto_lets_its_dense_steps_go_through_the_optimizers_memory(outcome):
         assert is_waiting == [True] * 4 + [False] * 4 + [True] * 12
 
 
-def test_a_run_of_which_the_steps_are_told_sends_along_its_learning_rate(outcome):
+def test_a_rank_whose_learning_rate_is_another_is_named_where_densities_follow_it(outcome):
     results = measured(outcome, "along_the_rate")
-    assert len({result["digest"] for result in results}) == 1
-    for result in results:
-        assert result["codec"] == "sign_mean"
-        achieved = result["achieved"]  # so far, on average: a cosine falls from twice the mean
-        assert achieved[0] == pytest.approx(0.2, rel=0.25)
-        assert achieved[-1] == pytest.approx(0.1, rel=0.15)
-        assert result["losses"][-1] < result["losses"][0]
-    ranks = [result["told"] for result in results]
-    assert all("the density follows the learning rate" in told for told in ranks), ranks
-    assert "which is 0.5 on this rank" in ranks[0]
+    for good, bad in results:
+        assert good == "nothing was raised"
+        assert "the density follows the learning rate" in bad
+    assert "which is 0.5 on this rank" in results[0][1]
 
 
 def test_gradients_are_clipped_together_before_the_selection(outcome):
     for name, results in measured_of(outcome, "clipped").items():
-        assert all(result["difference"] < TOLERANCE for result in results), name
-
-
-def test_clipping_together_wants_an_optimizer_and_no_groups_of_horovods(outcome):
-    for bare, grouped in measured(outcome, "what_clipping_together_wants"):
-        assert bare.startswith("InvalidOption: clip_grad_norm is 0.25 without optimizer=")
-        assert grouped.startswith("InvalidOption: groups is given to hvd.DistributedOptimizer")
+        assert all(result["of_the_way"] < TOLERANCE for result in results), name
 
 
 def test_gradients_that_are_thrown_away_leave_no_trace(outcome):
@@ -91,68 +59,34 @@ def test_gradients_that_are_thrown_away_leave_no_trace(outcome):
         results = measured(outcome, f"thrown_away_{program}")
         assert len({result["digest"] for result in results}) == 1
         for result in results:
-            assert result["difference"] < TOLERANCE, program
+            assert result["of_the_way"] < TOLERANCE, program
             assert result["steps"] == counted, program
 
 
 def test_accuracy_at_stake_is_told_once_with_the_remedy(outcome):
     for result in measured(outcome, "warnings_of_accuracy"):
-        for kind in ("momentum, kept", "adam, kept", "rmsprop, kept"):
-            (text,) = result[kind]
-            assert "optimizer=optimizer" in text, kind
-        (text,) = result["rmsprop, handed over"]
+        assert ["optimizer=optimizer" in text for text in result["kept"]] == [True, True]
+        (text,) = result["handed over"]
         assert "RMSprop: no memory can do this optimizer's work" in text
-        for kind in (
-            "plain, kept",
-            "plain, handed over",
-            "momentum, handed over",
-            "adam, handed over",
-        ):
-            assert result[kind] == [], kind
-        assert result["momentum, dense enough"] == []
+        assert result["at ease"] == []
 
 
-def test_what_no_memory_knows_is_refused_by_name(outcome):
-    for said in measured(outcome, "what_no_memory_knows"):
-        for text, word in zip(
-            said,
-            ("has differentiable", "is Horovod's already", "is list"),
-        ):
-            assert text.startswith("InvalidOption: ") and word in text
-
-
-def test_the_optimizer_that_calls_must_be_the_one_that_was_handed_over(outcome):
-    for said in measured(outcome, "another_optimizer_calls"):
-        assert said.startswith(
-            "InvalidOption: the SGD that calls the compressor is not the optimizer"
-        )
-
-
-def test_gradients_that_no_compressor_saw_are_refused(outcome):
-    for said in measured(outcome, "gradients_come_through_no_compressor"):
-        assert said.startswith(
-            "InvalidOption: the SGD was handed to a compressor that its gradients do not come "
-            "through"
-        )
+def test_what_no_memory_knows_or_does_not_fit_is_refused_by_name(outcome):
+    check_refused(outcome)
 
 
 def test_sparse_gradients_get_the_optimizers_momentum(outcome):
     for name, results in measured_of(outcome, "sparse_gradients").items():
         for result in results:
-            assert result["difference"] < TOLERANCE, name
+            assert result["of_the_way"] < TOLERANCE, name
             assert result["said"] == [], name
-
-
-def test_sparse_gradients_of_adam_are_refused_with_the_remedy(outcome):
-    for said in measured(outcome, "refused_sparse_gradients_of_adam"):
-        assert said.startswith("InvalidOption: ") and "sparse_as_dense=True" in said
 
 
 @pytest.mark.parametrize("kind", ["sgd", "adamw"])
 @pytest.mark.parametrize("name", ["unfrozen", "added"])
 def test_layers_that_horovod_was_not_told_of_get_the_optimizers_own_update(outcome, name, kind):
     for result in measured(outcome, f"{name}_{kind}"):
-        assert result["difference"] < TOLERANCE
+        assert result["of_the_way"] < TOLERANCE
         (text,) = result["said"]
         assert "came through no compressor" in text
         assert text.startswith("tensor '0.weight'" if name == "unfrozen" else "tensor of shape")

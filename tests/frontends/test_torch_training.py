@@ -1,9 +1,5 @@
-"""Training through Horovod's PyTorch optimizer, on real ranks: laws 1 to 3, under MPI and Gloo.
-
-Every case runs in every world, and each number of ranks is one world, as more ranks than cores are
-slow: so every case meets both controllers, even and odd numbers of ranks, and one rank alone.
-``test_real_exchanges`` takes the other controller for 3 and 4 ranks.
-"""
+"""Training through Horovod's PyTorch optimizer, on real ranks: laws 1 to 3, in worlds of both
+controllers, of even and odd numbers of ranks, and of one rank alone."""
 
 from __future__ import annotations
 
@@ -11,13 +7,14 @@ import _torch_laws
 import _torch_programs
 import _torch_watching
 import pytest
-from _common import ULP, launched, measured
+from _common import ULP, launched, measured, measured_of
 from _pairwise import all_pairs, pairs_of
 from _torch_hiding import C_MAX
 from _torch_hiding import SHAPES as HIDING_SHAPES
-from _torch_planned import ADOPTED_AT, REJOINED_AT
-from _torch_planned import SHAPES as PLANNED_SHAPES
 from _torch_training import FACTORS, SETTINGS, STEPS
+
+from hvd_sparse.plan.measurements import STEPS as MEASURED
+from hvd_sparse.plan.measurements import WARMUP
 
 WORLDS = [(1, "mpi"), (2, "gloo"), (3, "mpi"), (4, "mpi")]
 TOLERANCE_ULPS = 4
@@ -25,7 +22,9 @@ TOLERANCE_ULPS = 4
 MATRICES_AND_SCALARS = 7
 """Tensors of the network that have an entry."""
 PROGRAMS = [name for name in _torch_programs.cases if name != "half_density"]
-CONSERVATION = [name for name in _torch_laws.cases if name.startswith("conservation")]
+ADOPTED_AT = WARMUP + MEASURED
+REJOINED_AT = ADOPTED_AT + 3
+"""The step at which a plan is adopted, and that of a new world."""
 
 
 @pytest.fixture(scope="module", params=WORLDS, ids=lambda world: f"{world[0]}-{world[1]}")
@@ -76,22 +75,19 @@ def test_programs_train_like_dense(outcome, name):
     assert len({result["digest"] for result in results}) == 1
 
 
-def test_sparse_gradients_pass_untouched(outcome):
-    for result in measured(outcome, "sparse_embeddings_untouched"):
-        assert set(result["tensors"][0]) == {"head.weight", "head.bias"}
+COMPRESSED = {
+    "sparse_embeddings_untouched": ("head.weight", "head.bias"),
+    "embeddings_as_dense": ("first.weight", "second.weight", "head.weight", "head.bias"),
+    "integers_below_a_correction_of_low_rank": ("low.down", "low.up"),
+    "groups_of_compressed_and_dense_tensors": ("0.weight", "2.weight"),
+}
 
 
-def test_densified_gradients_are_compressed(outcome):
-    for result in measured(outcome, "embeddings_as_dense"):
-        assert result["tensors"] == [
-            dict.fromkeys(("first.weight", "second.weight", "head.weight", "head.bias"), 5)
-        ]
-
-
-def test_biases_in_groups_go_dense(outcome):
-    for result in measured(outcome, "groups_of_compressed_and_dense_tensors"):
-        assert result["tensors"] == [{"0.weight": 5, "2.weight": 5}]
-        assert result["dense_bytes"][0] > 0
+def test_sparse_and_small_gradients_and_integers_are_left_alone(outcome):
+    for name, tensors in COMPRESSED.items():
+        for result in measured(outcome, name):
+            assert result["tensors"] == [dict.fromkeys(tensors, _torch_programs.STEPS)]
+            assert (result["dense_bytes"][0] > 0) == ("dense_tensors" in name), name
 
 
 def test_half_density_goes_dense_where_that_is_cheaper(outcome):
@@ -104,12 +100,12 @@ def test_half_density_goes_dense_where_that_is_cheaper(outcome):
             assert result["difference"] <= TOLERANCE_ULPS * ULP["float32"]
 
 
-@pytest.mark.parametrize("name", CONSERVATION)
-def test_nothing_is_lost(outcome, name):
-    for result in measured(outcome, name):
-        assert result["lost"] == [0] * 20
-        assert result["dense_steps"] == 0
-        assert 0.04 <= result["density"] <= 0.065
+def test_nothing_is_lost(outcome):
+    for name, results in measured_of(outcome, "conservation").items():
+        for result in results:
+            assert result["lost"] == [0] * 20, name
+            assert (result["steps"], result["dense_steps"]) == (20, 0)
+            assert 0.04 <= result["density_achieved"] <= 0.065
 
 
 def test_parameters_added_later_join_and_nothing_of_the_others_is_lost(outcome):
@@ -140,15 +136,12 @@ def test_gradients_zeroed_in_place_make_no_memory_grow(outcome):
         assert result["places"] == [3, 3]
 
 
-def test_parameters_that_need_no_gradient_and_are_no_floats_are_left_out(outcome):
-    for result in measured(outcome, "integers_below_a_correction_of_low_rank"):
-        assert result["tensors"] == [{"down": _torch_programs.STEPS, "up": _torch_programs.STEPS}]
-
-
 def test_groups_make_no_difference(outcome):
-    for result in measured(outcome, "groups_make_no_difference"):
-        assert len(result["digests"]) == 12
-        assert len(set(result["digests"])) == 1
+    results = measured(outcome, "groups_make_no_difference")
+    for result in results:
+        assert len(result) == 16
+        assert {each["applied"] for each in result} == {results[0][0]["applied"]}
+        assert len({each["kept"] for each in result}) == 1
 
 
 def test_groups_that_differ_between_ranks_are_refused(outcome):
@@ -157,21 +150,15 @@ def test_groups_that_differ_between_ranks_are_refused(outcome):
         assert alone or "ranks were given different groups" in result
 
 
-def test_a_plan_makes_no_difference_to_any_bit(outcome):
-    for result in measured(outcome, "a_plan_makes_no_difference"):
-        usual, planned = result["digests"]
-        assert planned == usual
-
-
-def test_all_ranks_adopt_one_plan_at_one_step_and_another_in_a_new_world(outcome):
-    for result in measured(outcome, "a_plan_makes_no_difference"):
-        assert result["alike"]
-        assert result["adopted"] == [ADOPTED_AT, REJOINED_AT + ADOPTED_AT]
-        compressed = [i for i, shape in enumerate(PLANNED_SHAPES.values()) if len(shape) > 1]
-        assert all(positions == compressed for positions in result["buckets"]), (
-            "a tensor is in no bucket, or in two"
-        )
-        for plan in result["plans"]:
+def test_a_plan_is_adopted_at_one_step_and_in_a_new_world_and_changes_no_bit(outcome):
+    for result in measured(outcome, "planned_makes_no_difference"):
+        usual, planned = result["without"], result["planned"]
+        assert planned["digests"] == usual["digests"] and planned["alike"]
+        assert planned["adopted"] == [ADOPTED_AT, REJOINED_AT + ADOPTED_AT]
+        grouped = sorted(key for members in planned["groups"] for key in members)
+        assert grouped == sorted(key for members in usual["groups"] for key in members)
+        assert len(grouped) == 6, "a tensor is in no bucket, or in two"
+        for plan in filter(None, planned["plans"]):
             assert set(plan["predicted_s"]) == {"none", "all", "default", "planned"}
             assert plan["predicted_s"]["planned"] == min(plan["predicted_s"].values())
             assert plan["wire"]["start_s"] > 0
@@ -182,8 +169,9 @@ def test_groups_that_are_given_end_measuring_until_it_is_asked_for_again(outcome
         assert result["has_plan"] == [
             step >= 2 * ADOPTED_AT for step in range(len(result["has_plan"]))
         ]
-        assert "groups is 'planned', which is settled before the first step" in result["refused"]
-        assert "groups is 'planned', and auto measures its ways" in result["both"]
+        usual, auto = result["refused"]
+        assert "groups is 'planned', which is settled before the first step" in usual
+        assert "groups is 'planned', and auto measures its ways" in auto
 
 
 def test_the_ranks_of_a_process_set_plan_for_themselves(outcome):
@@ -193,7 +181,7 @@ def test_the_ranks_of_a_process_set_plan_for_themselves(outcome):
     assert all(plan is not None and plan == plans[0] for plan in plans)
     for result in results:  # steps in the warm-up are dense, and the plan is for those behind it
         if result["is_member"]:
-            assert set(result["nbytes"]) == set(PLANNED_SHAPES)
+            assert set(result["nbytes"]) == {"wide", "tall", "one", "deep", "small", "bias"}
             assert 4 * 64 <= result["nbytes"]["wide"] <= 12 * 64
 
 
@@ -221,17 +209,8 @@ def test_watching_changes_no_bit_and_tells_what_was_sent(outcome):
 
 
 def test_a_summary_is_printed_on_one_rank_alone(outcome):
-    name = measured(outcome, "watched")[0]["stats"]["name"]
+    name = measured(outcome, "watched")[0]["name"]
     assert outcome.output.count(f"hvd_sparse {name}: {_torch_watching.STEPS} steps") == 1
-
-
-def test_the_rank_that_comes_late_is_named(outcome):
-    first, *others = measured(outcome, "watched")
-    found = [each["lagging_ranks"] for each in first["records"] if each["event"] == "step"]
-    if not others:
-        assert all(each in ([], None) for each in found), "alone, nobody can lag"
-    else:  # not in the first record: in that step the ranks wait for each other to shake hands
-        assert any(len(others) in each for each in found[1:] if each is not None), found
 
 
 def test_an_early_message_is_under_way_while_later_gradients_are_computed(outcome):
@@ -246,7 +225,7 @@ def test_an_early_message_is_under_way_while_later_gradients_are_computed(outcom
         assert all(result["spans"][what] == _torch_watching.STEPS for what in counted)
 
 
-def test_all_ranks_send_what_hides_and_nothing_is_lost(outcome):
+def test_all_ranks_send_what_hides_nothing_is_lost_and_a_new_world_measures_anew(outcome):
     for result in measured(outcome, "densities_that_hide"):
         assert not any(result["lost"]) and result["alike"]
         least, asked = 1 / C_MAX, result["asked"]
@@ -258,12 +237,7 @@ def test_all_ranks_send_what_hides_and_nothing_is_lost(outcome):
         assert least in found.values(), "nothing is computed behind the last gradient"
         assert result["told"] == {"c_max": C_MAX, "is_measured": True}
         assert "densities that hide, as measured" in result["summary"]
-        assert result["density"] == [f"hiding:{C_MAX}"] * 2
-
-
-def test_a_state_holds_what_hides_and_a_new_world_measures_anew(outcome):
-    for result in measured(outcome, "densities_that_hide"):
-        assert result["goes_on"] and result["resumed"] == [result["found"]["densities"], True]
+        assert result["goes_on"] and result["resumed"] == [found, True]  # by the state
         assert not result["is_measured_in_a_new_world"]
 
 

@@ -1,17 +1,17 @@
 """Worker, under mpirun: gradients on the pretend device, beside the same on the CPU.
 
-``_device_runs`` says how, and what the environment may ask for.
+``_device_runs`` says how, and what the environment may ask for.  "set": two ranks of three train.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import _device_laws  # noqa: F401  its laws are cases
-import _device_states  # noqa: F401
+import _device_laws  # its laws are cases
 import _device_wires  # noqa: F401
+import horovod.torch as hvd
 import torch
-from _device_runs import Run, cases, method, on_both, with_gradients
+from _device_runs import IN_A_SET, Run, cases, method, on_both, with_gradients
 from _method_cases import BUILT, METHODS, OPTIONS_ON_DEVICES, SHAPES, STAYING
 from _torch_cases import run
 from torch import nn
@@ -41,5 +41,12 @@ for kind in (torch.float64, torch.float16, torch.bfloat16):
     cases[str(kind).removeprefix("torch.")] = on_both(of_dtype(kind))
 
 
+def a_process_set(name: str) -> dict[str, Any]:
+    pair = hvd.add_process_set([0, 2])
+    train = _device_laws.train
+    each = on_both(lambda place, device: train(place, device, process_set=pair))
+    return each(name) if pair.included() else {}
+
+
 if __name__ == "__main__":
-    run(cases)
+    run({"a_process_set": a_process_set} if IN_A_SET else cases)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import _torch_programs
 import horovod.torch as hvd
 import torch
 from _common import SPARSE_ONLY, Cases, Heard, Scripted, caught
@@ -19,13 +20,12 @@ from hvd_sparse.torch import Compression
 
 cases = Cases()
 STEPS = 8
-WITHOUT_MASK = {"id": "momentum_correction", "masking": False}
-"""The memory of before, for programs that ask for it."""
+UNMASKED = {"memory": {"id": "momentum_correction", "masking": False}}
+DENSE = {"min_numel": 10**6}
 Make = Callable[[nn.Module], torch.optim.Optimizer]
 
 
 def network() -> nn.Module:
-    """The same on every rank."""
     torch.manual_seed(5)
     return nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 4))
 
@@ -42,26 +42,22 @@ def sgd(model: nn.Module, **options: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(groups_of(model), momentum=0.9, **options)
 
 
+nesterov = partial(sgd, nesterov=True)
+
+
 def adamw(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(groups_of(model), betas=(0.8, 0.95), eps=1e-6)
 
 
-def adam(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.Adam(groups_of(model))
-
-
 def muon(model: nn.Module) -> torch.optim.Optimizer:
-    """Muon for matrices, and Adam for the rest."""
     return paired(model.parameters())
 
 
-def rate_at(step: int) -> float:
-    """A schedule that stands still for a step."""
-    return 0.0 if step == 3 else 1 / (1 + step)
+compare = partial(_torch_programs.compare, make=sgd, method="topk", hands_over=True)
 
 
-def backward(model: nn.Module, step: int, rank: int) -> torch.Tensor:
-    draw = torch.Generator().manual_seed(100 * step + rank)
+def backward(model: nn.Module, step: int) -> torch.Tensor:
+    draw = torch.Generator().manual_seed(100 * step + hvd.rank())
     inputs = torch.randn(16, 12, generator=draw)
     loss = nn.functional.mse_loss(model(inputs), inputs[:, :4].roll(1, dims=1))
     loss.backward()
@@ -83,159 +79,43 @@ def train(
     losses = []
     for step in steps:
         optimizer.zero_grad()
-        loss = backward(model, step, hvd.rank())
+        loss = backward(model, step)
         losses.append(float(optimizer.step(lambda loss=loss: loss)))
         if schedule is not None:
             schedule.step()
     return losses
 
 
-def compare(
-    name: str,
-    program: Callable[[Callable[..., Any]], Any],
-    *,
-    make: Make = sgd,
-    method: str = "topk",
-    how: Any = None,
-    **options: Any,
-) -> dict[str, Any]:
-    """A training program with the compressor, everything being sent, beside the same with dense
-    gradients: how far apart they end, in units of the way.
-
-    program : is given what wraps a model's optimizer, and returns the model
-    how : options of Horovod's optimizer
-    """
-    ends, starts, stats = [], [], []
-    for hands_over in (False, True):
-        compressors: list[Any] = []
-
-        def wrap(model: nn.Module, label: str = "model", **more: Any) -> Any:
-            optimizer, compression = make(model), hvd.Compression.none
-            if hands_over:  # noqa: B023
-                compression = getattr(Compression, method)(
-                    model.named_parameters(), density=1.0, name=f"{name}.{label}",
-                    optimizer=optimizer, **options,
-                )  # fmt: skip
-                compressors.append(compression)  # noqa: B023
-            else:
-                starts.append((model, flat_parameters(model)))
-            place = f"{name}.{label}.{hands_over}"  # noqa: B023
-            return distributed(place, model, optimizer, compression, **{**(how or {}), **more})
-
-        torch.manual_seed(11)
-        with Heard() as said:
-            ours = program(wrap)
-        ends.append(flat_parameters(ours))
-        stats = [compressor.stats() for compressor in compressors]
-        for compressor in compressors:
-            compressor.close()
-    moved = max(float((flat_parameters(model) - start).abs().max()) for model, start in starts)
-    return {
-        "difference": float((ends[0] - ends[1]).abs().max()) / moved,
-        "digest": digest_of(ours.parameters()),
-        "sparse_steps": sum(each["sparse_steps"] for each in stats),
-        "steps": [each["steps"] for each in stats],
-        "said": said,
-    }
-
-
 def scheduled(wrap: Callable[..., Any]) -> nn.Module:
-    """Train along a schedule; Horovod spreads a state by a step of zero gradients."""
+    """Along a rate that is 0 for a step; Horovod spreads a state by a step of zero gradients."""
     model = network()
     wrapped = wrap(model)
     if hasattr(wrapped._compression, "stats"):
         hvd.broadcast_optimizer_state(wrapped, root_rank=0)
-    train(model, wrapped, schedule=torch.optim.lr_scheduler.LambdaLR(wrapped, rate_at))
+    rates = torch.optim.lr_scheduler.LambdaLR(wrapped, lambda n: 0.0 if n == 3 else 1 / (1 + n))
+    train(model, wrapped, schedule=rates)
     decays = [group["weight_decay"] for group in wrapped.param_groups]
     assert len(decays) != 2 or decays == [0.1, 0.0], "the groups are no longer the user's"
     return model
 
 
-beside_dense = partial(partial, compare, program=scheduled)
-DENSE = {"min_numel": 10**6}
 for label, chosen in {
     "sgd": {},
     "sgd_summed": {"how": {"op": hvd.Sum}},
-    "sgd_corrected": {"memory": WITHOUT_MASK},
-    "nesterov": {"make": partial(sgd, nesterov=True)},
+    "sgd_corrected": UNMASKED,
+    "nesterov": {"make": nesterov},
     "sgd_on_a_dense_way": {"method": "auto", "ways": ("dense",)},
     "dampened": {"make": partial(sgd, dampening=0.4, maximize=True)},
+    "sgd_never_compressed": DENSE,
+    "adamw_never_compressed": {"make": adamw, **DENSE},
+    "amsgrad_never_compressed": {
+        "make": lambda model: torch.optim.Adam(groups_of(model), amsgrad=True, maximize=True),
+        **DENSE,
+    },
+    "nadam_never_compressed": {"make": lambda model: torch.optim.NAdam(groups_of(model)), **DENSE},
+    "muon_never_compressed": {"make": muon, **DENSE},
 }.items():
-    cases[f"beside_dense_{label}"] = beside_dense(**chosen, **SPARSE_ONLY)
-for label, make in {
-    "sgd": sgd,
-    "adam": adam,
-    "adamw": adamw,
-    "amsgrad": lambda model: torch.optim.Adam(groups_of(model), amsgrad=True, maximize=True),
-    "nadam": lambda model: torch.optim.NAdam(groups_of(model)),
-    "muon": muon,
-}.items():
-    cases[f"beside_dense_{label}_never_compressed"] = beside_dense(make=make, **DENSE)
-
-
-def trained(
-    name: str,
-    make: Make,
-    steps: range,
-    resumed: Any = None,
-    density: float = 0.1,
-    **options: Any,
-) -> tuple[Any, list[float]]:
-    """The state of everything after some steps at a low density, and the losses."""
-    model = network()
-    optimizer = make(model)
-    if resumed is not None:
-        model.load_state_dict(resumed["model"])
-    compressor = Compression.ldte_bs(
-        model.named_parameters(),
-        density=density,
-        name=name,
-        min_numel=20,
-        optimizer=optimizer,
-        **options,
-    )
-    wrapped = distributed(name, model, optimizer, compressor)
-    if resumed is not None:
-        wrapped.load_state_dict(resumed["optimizer"])
-        compressor.load_state_dict(resumed["compressor"])
-    losses = []
-    for step in steps:
-        for group in wrapped.param_groups:
-            group["lr"] = 0.02 / (1 + step / 10)
-        losses += train(model, wrapped, range(step, step + 1))
-    state = {
-        "model": copy.deepcopy(model.state_dict()),
-        "optimizer": copy.deepcopy(wrapped.state_dict()),
-        "compressor": compressor.state_dict(),
-        "digest": digest_of(model.parameters()),
-    }
-    compressor.close()
-    return state, losses
-
-
-def resumed(name: str, *, make: Make, **options: Any) -> dict[str, Any]:
-    """Training in one go, and with a stop in the middle, under one name."""
-    whole, losses = trained(name, make, range(40), **options)
-    half, _ = trained(name, make, range(20), **options)
-    rest, _ = trained(name, make, range(20, 40), half, **options)
-    return {
-        "digests": [whole["digest"], rest["digest"]],
-        "losses": [sum(losses[:4]), sum(losses[-4:])],
-        "arrays": sorted(half["compressor"]["tensors"]["0.weight"]["arrays"]),
-    }
-
-
-cases["sgd_resumed"] = partial(resumed, make=sgd)
-cases["sgd_with_velocity_resumed"] = partial(
-    resumed,
-    make=partial(sgd, nesterov=True),
-    density=0.05,
-    schedule={"id": "piecewise", "boundaries": [20, 30], "densities": [0.5, 0.2, 0.05]},
-    allow_dense=False,
-)
-cases["adamw_resumed"] = partial(resumed, make=adamw)
-cases["adam_resumed"] = partial(resumed, make=adam)
-cases["muon_resumed"] = partial(resumed, make=muon)
+    cases[f"beside_dense_{label}"] = partial(compare, program=scheduled, **chosen)
 
 
 @cases
@@ -263,42 +143,24 @@ def ways_change(name: str) -> dict[str, Any]:
     }
 
 
-def along_the_rate(name: str) -> dict[str, Any]:
-    """What a run sends that is told its steps; and with one rank's scheduler ahead."""
+@cases
+def along_the_rate(name: str) -> list[str]:
+    """A run that is told its steps, with all schedulers at one rate, and with one rank's ahead."""
     model = network()
     optimizer = sgd(model)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, RUN)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+    chosen = {"density": 0.1, "min_numel": 20, "allow_dense": False, "optimizer": optimizer}
     compressor = Compression.ldte_bs(
-        model.named_parameters(),
-        name=name,
-        min_numel=20,
-        optimizer=optimizer,
-        scheduler=schedule,
-        steps=RUN,
-        density=0.1,
-        allow_dense=False,
+        model.named_parameters(), name=name, scheduler=schedule, steps=STEPS, **chosen
     )
-    wrapped, sent, losses = distributed(name, model, optimizer, compressor), [], []
+    wrapped = distributed(name, model, optimizer, compressor)
     hvd.broadcast_optimizer_state(wrapped, root_rank=0)
-    for step in range(RUN):
-        losses += train(model, wrapped, range(step, step + 1), schedule)
-        sent.append(compressor.stats()["density_achieved"])
-    ends = digest_of(model.parameters())
+    said = [caught(train, model, wrapped, range(3), schedule)]
     if hvd.rank() == 0:
         wrapped.param_groups[0]["lr"] = 0.5
-    told = caught(train, model, wrapped, range(1))
+    said.append(caught(train, model, wrapped, range(1)))
     compressor.close()
-    return {
-        "digest": ends,
-        "achieved": sent,
-        "losses": losses,
-        "codec": compressor.configuration.codec.id,
-        "told": told,
-    }
-
-
-RUN = 24
-cases["along_the_rate"] = along_the_rate
+    return said
 
 
 def cycle_momentum(optimizer: torch.optim.Optimizer, step: int) -> None:
@@ -350,12 +212,9 @@ def moved_over(name: str, *, make: Make, comes_back: bool = True, **options: Any
     return {"difference": apart / moved}
 
 
-cases["sgd_moved_over"] = partial(moved_over, make=sgd, min_numel=10**6)
-cases["nesterov_moved_over"] = partial(
-    moved_over, make=partial(sgd, nesterov=True), comes_back=False, **SPARSE_ONLY
-)
-cases["adamw_moved_over"] = partial(moved_over, make=adamw, min_numel=10**6)
-cases["muon_moved_over"] = partial(moved_over, make=muon, min_numel=10**6)
+cases["moved_over_nesterov"] = partial(moved_over, make=nesterov, comes_back=False, **SPARSE_ONLY)
+for label, make in {"sgd": sgd, "adamw": adamw, "muon": muon}.items():
+    cases[f"moved_over_{label}"] = partial(moved_over, make=make, **DENSE)
 
 
 BOUND = 0.25
@@ -385,29 +244,10 @@ def clipped(wrap: Callable[..., Any], scaler: Any = None) -> nn.Module:
 
 scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
 for label, program, chosen in (
-    ("sgd", clipped, SPARSE_ONLY),
-    ("sgd_scaled", partial(clipped, scaler=scaler), {"grad_scaler": scaler, **SPARSE_ONLY}),
+    ("sgd_scaled", partial(clipped, scaler=scaler), {"grad_scaler": scaler}),
     ("adamw", clipped, {"make": adamw, **DENSE}),
 ):
     cases[f"clipped_{label}"] = partial(compare, program=program, clip_grad_norm=BOUND, **chosen)
-
-
-@cases
-def what_clipping_together_wants(name: str) -> list[str]:
-    """What is said where nothing holds Horovod's gradients back, or its groups do not wait."""
-    said = []
-    for hands_over in (False, True):
-        model = network()
-        optimizer = sgd(model) if hands_over else torch.optim.SGD(model.parameters(), lr=0.1)
-        options = {"optimizer": optimizer} if hands_over else {}
-        compressor = Compression.topk(
-            model.named_parameters(), density=0.1, name=name, clip_grad_norm=BOUND, **options
-        )
-        groups = {"groups": 1} if hands_over else {}
-        wrapped = distributed(name, model, optimizer, compressor, **groups)
-        said.append(caught(train, model, wrapped, range(1)))
-        compressor.close()
-    return said
 
 
 def skip_batches(wrap: Callable[..., Any]) -> nn.Module:
@@ -417,7 +257,7 @@ def skip_batches(wrap: Callable[..., Any]) -> nn.Module:
     compressor = optimizer._compression
     for step in range(STEPS):
         optimizer.zero_grad()
-        backward(model, step, hvd.rank())
+        backward(model, step)
         optimizer.synchronize()
         if step % 3 != 1:
             with optimizer.skip_synchronize():
@@ -436,7 +276,7 @@ def climb_first(wrap: Callable[..., Any]) -> nn.Module:
     for step in range(STEPS):
         for move in (0.05, -0.05):
             model.zero_grad(set_to_none=step % 2 == 0)
-            backward(model, step, hvd.rank())
+            backward(model, step)
             optimizer.synchronize()
             with torch.no_grad():
                 for number, parameter in enumerate(model.parameters()):
@@ -466,81 +306,71 @@ def contest(wrap: Callable[..., Any]) -> nn.Module:
 
 
 for program in (skip_batches, climb_first, contest):
-    cases[f"thrown_away_{program.__name__}"] = partial(
-        compare, program=program, memory=WITHOUT_MASK, **SPARSE_ONLY
-    )
-
-
-def said_of(
-    name: str, make: Callable[[Any], torch.optim.Optimizer], *, hands_over: bool, density: float
-) -> list[str]:
-    """What is logged of accuracy in two steps of an optimizer."""
-    model = network()
-    optimizer = make(model.parameters())
-    options = {"optimizer": optimizer} if hands_over else {}
-    with Heard() as said:
-        compressor = Compression.ldte_bs(
-            model.named_parameters(), density=density, name=name, min_numel=20, **options
-        )
-        train(model, distributed(name, model, optimizer, compressor), range(2))
-    compressor.close()
-    return [text for text in said if "accuracy" in text]
+    cases[f"thrown_away_{program.__name__}"] = partial(compare, program=program, **UNMASKED)
 
 
 @cases
 def warnings_of_accuracy(name: str) -> dict[str, list[str]]:
-    optim = torch.optim
-    makers: dict[str, Any] = {
-        "momentum": partial(optim.SGD, lr=0.1, momentum=0.9),
-        "plain": partial(optim.SGD, lr=0.1),
-        "adam": optim.Adam,
-        "rmsprop": optim.RMSprop,
-    }
-    said = {
-        f"{kind}, {'handed over' if hands_over else 'kept'}": said_of(
-            name, make, hands_over=hands_over, density=0.01
-        )
-        for kind, make in makers.items()
-        for hands_over in (False, True)
-    }
+    """What is logged of accuracy in two steps of an optimizer that is kept, or handed over."""
+
+    def said_of(make: Any, hands_over: bool, density: float = 0.01) -> list[str]:
+        model = network()
+        optimizer = make(model.parameters())
+        options = {"optimizer": optimizer} if hands_over else {}
+        with Heard() as said:
+            compressor = Compression.ldte_bs(
+                model.named_parameters(), density=density, name=name, min_numel=20, **options
+            )
+            train(model, distributed(name, model, optimizer, compressor), range(2))
+        compressor.close()
+        return [text for text in said if "accuracy" in text]
+
+    momentum = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+    plain = partial(torch.optim.SGD, lr=0.1)
     return {
-        **said,
-        "momentum, dense enough": said_of(name, makers["momentum"], hands_over=False, density=0.5),
+        "kept": said_of(momentum, False) + said_of(torch.optim.RMSprop, False),
+        "handed over": said_of(torch.optim.RMSprop, True),
+        "at ease": said_of(plain, False) + said_of(momentum, True) + said_of(momentum, False, 0.5),
     }
 
 
 @cases
-def what_no_memory_knows(name: str) -> list[str]:
-    model = network()
-    optim, parameters = torch.optim, list(model.parameters())
-    wrong: list[Any] = [
-        optim.Adam(parameters, differentiable=True),
-        distributed(name, model, optim.SGD(parameters, lr=0.1), hvd.Compression.none),
-        parameters,
+def refused(name: str) -> list[list[str]]:
+    def made(handed: Make | None, model: nn.Module, **options: Any) -> Any:
+        options |= {} if handed is None else {"optimizer": handed(model)}
+        return Compression.topk(model.named_parameters(), density=0.1, name=name, **options)
+
+    def of_horovod(model: nn.Module) -> Any:
+        return distributed(name, model, plain_sgd(model), hvd.Compression.none)
+
+    def stepped(
+        hands_over: bool, calls: Make | None = None, through: Any = None, **how: Any
+    ) -> str:
+        model = network()
+        optimizer = sgd(model)
+        clips = {"clip_grad_norm": BOUND} if how else {}
+        compressor = made((lambda _: optimizer) if hands_over else None, model, **clips)
+        calling = optimizer if calls is None else calls(model)
+        wrapped = distributed(name, model, calling, through or compressor, **how)
+        said = caught(train, model, wrapped, range(1))
+        compressor.close()
+        return said
+
+    differentiable = partial(torch.optim.Adam, differentiable=True)
+    mixed = caught(partial(compare, name, looks_up, **PLAIN["adamw"]))
+    return [
+        [caught(made, lambda m: differentiable(m.parameters()), network()), "has differentiable"],
+        [caught(made, of_horovod, network()), "is Horovod's already"],
+        [caught(made, lambda m: list(m.parameters()), network()), "is list"],
+        [stepped(True, sgd), "the SGD that calls the compressor is not the optimizer"],
+        [
+            stepped(True, through=hvd.Compression.none),
+            "the SGD was handed to a compressor that its gradients do not come through",
+        ],
+        [mixed, "sparse_as_dense=True"],
+        [stepped(False, plain_sgd, groups=None), "clip_grad_norm is 0.25 without optimizer="],
+        [stepped(True, groups=1), "groups is given to hvd.DistributedOptimizer"],
     ]
-    topk = partial(Compression.topk, density=0.1, name=name)
-    return [caught(partial(topk, model.named_parameters(), optimizer=each)) for each in wrong]
-
-
-def unlike_what_was_handed_over(name: str, *, keeps_compressor: bool) -> str:
-    """Another optimizer calls the compressor, or another compression reduces its gradients."""
-    model = network()
-    handed = sgd(model)
-    compressor = Compression.topk(
-        model.named_parameters(), density=0.1, name=name, optimizer=handed
-    )
-    calling, through = (
-        (sgd(model), compressor) if keeps_compressor else (handed, hvd.Compression.none)
-    )
-    said = caught(train, model, distributed(name, model, calling, through), range(1))
-    compressor.close()
-    return said
-
-
-cases["another_optimizer_calls"] = partial(unlike_what_was_handed_over, keeps_compressor=True)
-cases["gradients_come_through_no_compressor"] = partial(
-    unlike_what_was_handed_over, keeps_compressor=False
-)
 
 
 @cases
@@ -560,7 +390,7 @@ def compiled_steps(name: str) -> dict[str, float]:
             step = torch.compile(wrapped.step, backend="eager") if is_compiled else wrapped.step
             for number in range(3):
                 wrapped.zero_grad()
-                backward(model, number, hvd.rank())
+                backward(model, number)
                 step()
             ends.append(flat_parameters(model))
             compressor.close()
@@ -607,26 +437,6 @@ def plain_adamw(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=0.02)
 
 
-# Adam before the selection is Adam only where nothing is selected.
-PLAIN: dict[str, dict[str, Any]] = {
-    "sgd": {"make": plain_sgd, "memory": WITHOUT_MASK, **SPARSE_ONLY},
-    "adamw": {"make": plain_adamw, **DENSE},
-}
-as_dense = {"sparse_as_dense": True}
-looking = partial(partial, compare, program=looks_up)
-cases["sparse_gradients"] = looking(**PLAIN["sgd"])
-cases["sparse_gradients_alone"] = partial(
-    compare, program=partial(looks_up, rest=nn.Identity), **PLAIN["sgd"]
-)
-for kind, chosen in PLAIN.items():
-    cases[f"sparse_gradients_as_dense_{kind}"] = looking(how=as_dense, **chosen)
-
-
-@cases
-def refused_sparse_gradients_of_adam(name: str) -> str:
-    return caught(partial(compare, name, looks_up, **PLAIN["adamw"]))
-
-
 def unfreezes(wrap: Callable[..., Any], adds_group: bool = False) -> nn.Module:
     """Train with a layer that Horovod was not told of, from the fourth step on."""
     model = network()
@@ -639,12 +449,23 @@ def unfreezes(wrap: Callable[..., Any], adds_group: bool = False) -> nn.Module:
             if adds_group:
                 wrapped.add_param_group({"params": list(late.parameters())})
         wrapped.zero_grad()
-        backward(model, step, hvd.rank())
+        backward(model, step)
         wrapped.step()
     return model
 
 
+# Adam before the selection is Adam only where nothing is selected.
+PLAIN: dict[str, dict[str, Any]] = {
+    "sgd": {"make": plain_sgd, **UNMASKED},
+    "adamw": {"make": plain_adamw, **DENSE},
+}
+looking = partial(partial, compare, program=looks_up)
+cases["sparse_gradients"] = looking(**PLAIN["sgd"])
+cases["sparse_gradients_alone"] = partial(
+    compare, program=partial(looks_up, rest=nn.Identity), **PLAIN["sgd"]
+)
 for kind, chosen in PLAIN.items():
+    cases[f"sparse_gradients_as_dense_{kind}"] = looking(how={"sparse_as_dense": True}, **chosen)
     cases[f"unfrozen_{kind}"] = partial(compare, program=unfreezes, **chosen)
     adds = partial(unfreezes, adds_group=True)
     cases[f"added_{kind}"] = partial(compare, program=adds, **chosen)

@@ -9,9 +9,10 @@ from functools import partial
 from typing import Any
 
 import _auto
+import _laws
+import _planned
 import _torch_hiding
 import _torch_laws
-import _torch_planned
 import _torch_programs
 import _torch_watching
 from _common import Case
@@ -20,16 +21,17 @@ from _torch_training import SETTINGS, compare_with_dense
 
 
 def all_cases(process_sets: dict[str, Any]) -> dict[str, Case]:
-    members = partial(_torch_planned.planned_by_members, process_sets=process_sets)
+    members = partial(_planned.planned_by_members, process_sets=process_sets)
     return {
         **{name: partial(compare_with_dense, process_sets=process_sets) for name in SETTINGS},
         **_torch_programs.cases,
+        **_laws.cases,
         **_torch_laws.cases,
         **_auto.cases,
         **_torch_watching.cases,
         **_torch_hiding.cases,
         "planned_by_members": members,
-        **_torch_planned.cases,
+        **_planned.cases,
     }
 
 

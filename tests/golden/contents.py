@@ -15,7 +15,6 @@ LETTERS = {"float32": "f", "float64": "d"}
 
 
 def codec_of(entry: dict[str, Any]) -> Any:
-    """The codec of a manifest's entry: an id, or an id with options."""
     return CODECS.resolve(entry["codec"])
 
 
@@ -44,7 +43,6 @@ def message_of(content: dict[str, Any]) -> decoder.Message:
 
 
 def write(entry: dict[str, Any]) -> bytes:
-    """What the package makes of a manifest's entry."""
     codec = codec_of(entry)
     if entry["kind"] == "frame":
         return codec.encode(selection_of(entry["content"])).tobytes()

@@ -5,12 +5,11 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from golden import bodies, contents, decoder
+from golden import contents, decoder
 
 from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.registry import CODECS
@@ -45,7 +44,6 @@ def test_files_are_the_bytes_that_were_committed(file):
 
 @pytest.mark.parametrize("codec", sorted(set(CODECS) - {"auto"}))
 def test_every_codec_has_payloads_of_the_current_wire_version(codec):
-    """All but the one that writes the others' frames."""
     assert any(contents.codec_of(entry).id == codec for entry in FRAMES.values())
 
 
@@ -92,7 +90,7 @@ def test_package_and_decoder_read_messages_right(file):
         assert dict(zip(got.members, frames)) == wanted.frames
 
 
-def is_read_by_package(data: bytes, entry: dict) -> bool:
+def is_read(data: bytes, entry: dict) -> bool:
     codec, buffer = contents.codec_of(entry), np.frombuffer(data, np.uint8)
     try:
         if entry["kind"] == "frame":
@@ -106,53 +104,21 @@ def is_read_by_package(data: bytes, entry: dict) -> bool:
     return True
 
 
-def is_read_by_decoder(data: bytes, entry: dict) -> bool:
-    try:
-        if entry["kind"] == "frame":
-            decoder.read_frame(data)
-        else:
-            bodies.need(
-                len(decoder.read_messages(data)) == len(entry["content"]), "a message is missing"
-            )
-    except bodies.Unreadable:
-        return False
-    return True
-
-
-@pytest.mark.parametrize(
-    "reader", [is_read_by_package, is_read_by_decoder], ids=["package", "decoder"]
-)
 @pytest.mark.parametrize("file", CURRENT)
-def test_no_truncation_and_no_changed_byte_is_read(file, reader):
+def test_no_truncation_and_no_changed_byte_is_read(file):
     entry, data = CURRENT[file], golden(file)
-    assert reader(data, entry)
+    assert is_read(data, entry)
     for size in range(len(data)):
-        assert not reader(data[:size], entry), f"cut to {size} bytes"
+        assert not is_read(data[:size], entry), f"cut to {size} bytes"
     for position in range(len(data)):
         changed = bytes([data[position] ^ 0x10])
-        assert not reader(data[:position] + changed + data[position + 1 :], entry), (
-            f"byte {position} changed"
-        )
+        altered = data[:position] + changed + data[position + 1 :]
+        assert not is_read(altered, entry), f"byte {position} changed"
 
 
-@pytest.mark.parametrize(
-    ("file", "allowed"),
-    [
-        ("decoder.py", {"struct", "zlib", "dataclasses", "golden", "golden.bodies"}),
-        ("bodies.py", {"struct"}),
-    ],
-)
-def test_the_decoder_is_its_own(file, allowed):
-    """It imports nothing but what it says: neither the package nor numpy."""
-    tree = ast.parse((FOLDER / file).read_text())
-    imported = {
-        alias.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import)
-        for alias in node.names
-    }
-    imported |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert imported == {"__future__", *allowed}
-    assert {name for name in imported if not name.startswith("golden")} - {"__future__"} <= set(
-        sys.stdlib_module_names
-    )
+@pytest.mark.parametrize("file", ["decoder.py", "bodies.py"])
+def test_the_decoder_is_its_own(file):
+    for node in ast.walk(ast.parse((FOLDER / file).read_text())):
+        names = [node.module] if isinstance(node, ast.ImportFrom) else []
+        names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        assert set(names) <= {"__future__", "struct", "zlib", "dataclasses", "golden"}

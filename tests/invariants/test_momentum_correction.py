@@ -6,11 +6,10 @@ import math
 
 import numpy as np
 import pytest
+import worlds
 from conformance.memory_checks import every_nth
 from distributions import draw
 
-from hvd_sparse.collectives.local import LocalWorld
-from hvd_sparse.configuration import Configuration
 from hvd_sparse.kernels import reference
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.step.session import Session
@@ -49,7 +48,6 @@ def never_compressed(state, given, parameter):
 
 
 def corrected(send, **options):
-    """The parameter after training with one rank that sends everything."""
     state = MEMORIES.create("momentum_correction", momentum=MOMENTUM, **options).create(
         SPEC, rollback=True
     )
@@ -62,7 +60,6 @@ def corrected(send, **options):
 
 
 def sgd(momentum, nesterov=False, weight_decay=0.0):
-    """The same with an optimizer's momentum, as every framework defines it."""
     parameter, buffer = START.copy(), np.zeros(NUMEL)
     for step in range(STEPS):
         d = gradient(parameter, step) + weight_decay * parameter
@@ -118,29 +115,23 @@ def test_what_arrives_of_long_gradients_at_right_angles_has_the_norm_that_was_as
     """DGC's rule: N clipped gradients of which none points another's way are together as long as
     one."""
     memory = {"id": "momentum_correction", "clip_norm": 2.0}
-    configuration = Configuration.create(
-        selector={"id": "topk", "density": 1.0}, memory=memory, min_numel=1, allow_dense=False
-    )
+    configuration = worlds.configure("topk", 1.0, memory=memory)
 
     def program(collective):
         given = np.zeros((8, 8), np.float32)
         given[collective.rank] = 100.0
-        session = Session(
-            configuration, [TensorSpec("t", (8, 8), "float32")], collective, average=average
-        )
-        return session.reduce({"t": given})["t"]
+        session = Session(configuration, worlds.tensors((8, 8)), collective, average=average)
+        return session.reduce({"t0": given})["t0"]
 
-    for reduced in LocalWorld(world_size).run(program):
+    for reduced in worlds.run(world_size, program):
         assert math.isclose(np.linalg.norm(reduced), 2.0, rel_tol=1e-5)
 
 
 def test_a_gradient_that_is_short_enough_is_not_clipped():
     memory = MEMORIES.create("momentum_correction", clip_norm=2.0)
     given = 1e-3 * draw("normal", NUMEL, "float64")
-    assert (
-        memory.create(SPEC, rollback=True).compensate(given, reference, 4).vector.tolist()
-        == given.tolist()
-    )
+    accumulated = memory.create(SPEC, rollback=True).compensate(given, reference, 4)
+    assert accumulated.vector.tolist() == given.tolist()
 
 
 @pytest.mark.parametrize("beta", [0.1, 0.5, 1.0])

@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import worlds
 from distributions import draw
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_sparse.collectives.local import LocalWorld
-from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import RankMismatch
 from hvd_sparse.kernels import reference
 from hvd_sparse.memories.momentum_feedback import momentum_left
@@ -39,7 +38,6 @@ def state_of(rollback: bool = True, **options: Any) -> Any:
 
 
 def step_of(state: Any, given_now: np.ndarray, density: float | None, **settings: Any) -> Any:
-    """One step that sends the largest entries: what the optimizer is given."""
     told = {"rate": 1.0, "momentum": 0.9, "nesterov": False, "weight_decay": 0.0, **settings}
     state.tune(**told)
     state.density = density
@@ -156,9 +154,8 @@ def test_a_step_that_crosses_the_bound_and_fails_leaves_no_trace(densities):
 @pytest.mark.parametrize("average", [True, False], ids=["average", "sum"])
 @pytest.mark.parametrize("density", [0.05, 0.3], ids=["feedback", "velocity"])
 def test_ranks_together_apply_and_owe_all_gradients(density, average):
-    configuration = Configuration.create(
-        selector={"id": "topk", "density": density}, memory="momentum_feedback", min_numel=1
-    )
+    options = {"memory": "momentum_feedback", "allow_dense": True}
+    configuration = worlds.configure("topk", density, **options)
     spec = TensorSpec("t", (20, 30), "float64")
 
     def program(collective):
@@ -171,7 +168,7 @@ def test_ranks_together_apply_and_owe_all_gradients(density, average):
         (state,) = session.step.transactions.settle_all().values()
         return applied, total, owed_by(state.memory, 0.9, False, density)
 
-    results = LocalWorld(3).run(program)
+    results = worlds.run(3, program)
     owed, total = (sum(result[i] for result in results) for i in (2, 1))
     scale = 3 if average else 1
     for applied, _, _ in results:
@@ -179,9 +176,8 @@ def test_ranks_together_apply_and_owe_all_gradients(density, average):
 
 
 def test_weight_decay_of_ranks_that_are_summed_is_added_once():
-    configuration = Configuration.create(
-        selector={"id": "topk", "density": 1.0}, memory="momentum_feedback", min_numel=1
-    )
+    options = {"memory": "momentum_feedback", "allow_dense": True}
+    configuration = worlds.configure("topk", 1.0, **options)
     spec = TensorSpec("t", (6, 10), "float64")
     settings = {"rate": 1.0, "momentum": 0.5, "nesterov": False, "weight_decay": 0.1}
 
@@ -192,7 +188,7 @@ def test_weight_decay_of_ranks_that_are_summed_is_added_once():
         # the first step learns that ranks are summed
         return [session.reduce({"t": nothing})["t"].ravel() for _ in range(3)][1:]
 
-    for second, third in LocalWorld(2).run(program):
+    for second, third in worlds.run(2, program):
         np.testing.assert_allclose(third, 0.5 * second + 0.1 * START, rtol=1e-12)
 
 
@@ -209,9 +205,7 @@ ADAM = {"rate": 1.0, "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8, "weight_decay
     ],
 )
 def test_ranks_whose_optimizers_differ_are_refused(memory, settings):
-    configuration = Configuration.create(
-        selector={"id": "topk", "density": 0.05}, memory=memory, min_numel=1
-    )
+    configuration = worlds.configure("topk", 0.05, memory=memory)
     spec = TensorSpec("t", (20, 30), "float32")
 
     def program(collective):
@@ -220,4 +214,4 @@ def test_ranks_whose_optimizers_differ_are_refused(memory, settings):
         with pytest.raises(RankMismatch, match="an optimizer with the same settings"):
             session.reduce({"t": draw("normal", 600).reshape(20, 30)})
 
-    LocalWorld(2).run(program)
+    worlds.run(2, program)

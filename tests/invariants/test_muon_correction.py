@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import worlds
 from conformance.memory_checks import every_nth
 from distributions import draw
 from installed import is_installed
 
-from hvd_sparse.collectives.local import LocalWorld
-from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels import reference
 from hvd_sparse.registry import MEMORIES
@@ -18,11 +17,11 @@ from hvd_sparse.types import TensorSpec
 
 SHAPE, STEPS, MOMENTUM = (12, 5), 8, 0.9
 SPEC = TensorSpec("t", SHAPE, "float64")
+MUON = {"id": "muon_correction", "momentum": MOMENTUM}
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
 
 def update_of(gradients, *, nesterov=True, shape=SHAPE, scale=None):
-    """Muon's update with these gradients so far: its singular values go through the polynomial."""
     count = len(gradients)
     m = sum((1 - MOMENTUM) * MOMENTUM ** (count - 1 - i) * g for i, g in enumerate(gradients))
     u = (1 - MOMENTUM) * gradients[-1] + MOMENTUM * m if nesterov else m
@@ -90,11 +89,7 @@ def test_tensors_of_one_dimension_are_adams():
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_density_1_is_the_mean_of_the_updates_that_muon_takes_from_each_ranks_gradients(ranks):
     """On one rank that is Muon."""
-    configuration = Configuration.create(
-        selector={"id": "topk", "density": 1.0},
-        memory={"id": "muon_correction", "momentum": MOMENTUM},
-        min_numel=1,
-    )
+    configuration = worlds.configure("topk", 1.0, memory=MUON, allow_dense=True)
 
     def program(collective):
         session = Session(configuration, [SPEC], collective)
@@ -102,7 +97,7 @@ def test_density_1_is_the_mean_of_the_updates_that_muon_takes_from_each_ranks_gr
         applied = [session.reduce({"t": g.reshape(SHAPE)})["t"].reshape(-1) for g in given]
         return given, applied
 
-    results = LocalWorld(ranks).run(program)
+    results = worlds.run(ranks, program)
     for step in range(4):
         expected = np.mean([update_of(given[: step + 1]) for given, _ in results], axis=0)
         for _, applied in results:
@@ -111,13 +106,7 @@ def test_density_1_is_the_mean_of_the_updates_that_muon_takes_from_each_ranks_gr
 
 @pytest.mark.parametrize("codec", ["index_value", "sign_mean"])
 def test_what_is_applied_and_what_waits_are_all_updates(codec):
-    configuration = Configuration.create(
-        selector={"id": "topk", "density": 0.1},
-        memory={"id": "muon_correction", "momentum": MOMENTUM},
-        codec=codec,
-        min_numel=1,
-        allow_dense=False,
-    )
+    configuration = worlds.configure("topk", 0.1, memory=MUON, codec=codec)
 
     def program(collective):
         session, applied = Session(configuration, [SPEC], collective), np.zeros(60)
@@ -127,7 +116,7 @@ def test_what_is_applied_and_what_waits_are_all_updates(codec):
         (state,) = session.step.transactions.settle_all().values()
         return given, applied, state.memory.arrays()["residual"].copy()
 
-    results = LocalWorld(3).run(program)
+    results = worlds.run(3, program)
     updates = [update_of(given[: step + 1]) for given, *_ in results for step in range(9)]
     waiting = np.mean([residual for *_, residual in results], axis=0)
     assert waiting.any()

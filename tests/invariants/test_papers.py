@@ -68,8 +68,7 @@ def squares(x):
 @pytest.mark.parametrize("id", ["stc", "sbc", "ef_sign"])
 @pytest.mark.parametrize("name", ALL)
 def test_messages_of_signs_leave_what_their_identity_says(id, name):
-    """|x - C(x)|^2 = |x|^2 - (sum of the kept magnitudes)^2 / kept, where all that could be kept is
-    not zero."""
+    """|x - C(x)|^2 = |x|^2 - (sum of the kept magnitudes)^2 / kept."""
     x = draw(name, 500, "float64")
     x[x == 0] = 1e-9
     selector = SELECTORS.create(id, **({} if id == "ef_sign" else {"density": 0.1}))
@@ -101,7 +100,6 @@ def test_sbc_sends_the_side_with_the_larger_mean(name, flip):
 @pytest.mark.parametrize("average", [True, False], ids=["average", "sum"])
 @pytest.mark.parametrize("world_size", [1, 2, 3, 6])
 def test_signsgd_applies_the_sign_that_most_ranks_have_sent(world_size, average):
-    """The published rule, beside a count in plain integers; ties and zeros included."""
     specs = worlds.tensors((40, 5), (7,))
     options = {"memory": "majority_vote", "codec": "one_bit", "min_numel": 10}
     configuration = Configuration.create(selector="sign_vote", **options)
@@ -161,7 +159,6 @@ def test_redsync_counts_nothing_while_it_uses_its_threshold_again():
 
 @pytest.mark.parametrize("scale", [1e-3, 1e3])
 def test_redsync_drops_a_threshold_that_no_longer_fits(scale):
-    """Nothing reaches it, or more than 2k entries do: it is searched anew in the same step."""
     selector, x = SELECTORS.create("redsync_search", density=0.01), draw("normal", 5_000)
     first = selector.find(x, Context())
     again = selector.find(scale * x, Context(warm=first.threshold, memo=first.memo))
@@ -170,7 +167,6 @@ def test_redsync_drops_a_threshold_that_no_longer_fits(scale):
 
 
 def sent_indices(case, rank, key="t", step=0):
-    """What one rank selects from a gradient of its own."""
     configuration = Configuration.create(selector=case.create(SELECTORS, density=0.05))
     pipeline = Pipeline(configuration, reference)
     state = TensorState(TensorSpec(key, (40, 50), "float32"), configuration)

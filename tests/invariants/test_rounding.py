@@ -48,7 +48,6 @@ def test_rounding_stays_within_its_bound_and_never_overflows(dtype, values, scal
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
 def test_two_levels_are_the_means_of_their_groups_in_any_order(dtype, scale):
-    """Two bits a value: by the definition, in plain float64; and a contraction on every vector."""
     codec, rng = CODECS.create("golomb", values="int2"), np.random.default_rng(0)
     for name in ALL:
         vector = (draw(name, 2_000, dtype) * scale).astype(dtype)
@@ -114,8 +113,7 @@ def test_what_a_mean_of_magnitudes_rounds_stays_behind_every_selector(case):
 
 
 def check_rounding_stays(selector, memory, codec, rollback):
-    """Sent + kept == accumulated bit for bit for exact codecs; kept == accumulated - decoded else;
-    overflow included."""
+    """Kept is accumulated minus decoded, which for exact codecs is what was not sent."""
     spec = TensorSpec("t", (40, 50), "float32")
     configuration = Configuration.create(
         selector=selector, memory=memory, codec=codec, rollback=rollback

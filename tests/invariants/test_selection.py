@@ -46,30 +46,12 @@ def test_what_is_left_is_at_most_its_share(case, name):
         assert dropped(selection, x) <= (1 - selection.count / x.size) * squares(x) * (1 + 1e-12)
 
 
-@exact
-@names
-def test_no_other_k_entries_leave_less(case, name):
-    x, rng = draw(name, 200, "float64"), np.random.default_rng(1)
-    taken = find(case.create(SELECTORS, density=0.1), x).selection.indices
-    best = squares(np.delete(x, taken))
-    for _ in range(50):
-        assert best <= squares(np.delete(x, rng.permutation(200)[:20])) * (1 + 1e-12)
-
-
 @pytest.mark.parametrize("name", ["normal", "laplace", "student_t3", "uniform"])
 @pytest.mark.parametrize("density", [0.01, 0.1, 0.5])
 def test_bell_shaped_data_leaves_at_most_the_square(name, density):
     x = draw(name, 100_000, "float64")
     selection = SELECTORS.create("topk", density=density).select(x)
     assert dropped(selection, x) <= (1 - density) ** 2 * squares(x) * 1.001
-
-
-@pytest.mark.parametrize("density", [0.01, 0.1, 0.5])
-def test_equal_magnitudes_leave_exactly_their_share(density):
-    x = np.ones(1_000)
-    assert dropped(SELECTORS.create("topk", density=density).select(x), x) == 1_000 - round(
-        1_000 * density
-    )
 
 
 @pytest.mark.parametrize("name", ["normal", "lognormal", "one_spike"])
@@ -101,11 +83,9 @@ def test_exact_selectors_take_the_same_indices_ties_included(case, name, dtype):
     for numel in (0, 1, 7, 1_000):
         for density in DENSITIES:
             x = draw(name, numel, dtype)
-            best = SELECTORS.create("topk", density=density).select(x)
-            assert (
-                find(case.create(SELECTORS, density=density), x).selection.indices.tolist()
-                == best.indices.tolist()
-            )
+            best = SELECTORS.create("topk", density=density).select(x).indices.tolist()
+            found = find(case.create(SELECTORS, density=density), x).selection
+            assert found.indices.tolist() == best
 
 
 @pytest.mark.parametrize("density", [0.001, 0.01, 0.1])

@@ -51,7 +51,6 @@ def user_at(folder: Path) -> Path:
 
 
 def typed(cluster: Cluster, block: Block, folder: Path) -> dict[str, object]:
-    """Return what came of a block."""
     script = folder / "commands"
     script.write_text(block.text)
     shell = ["bash", "-e"] if block.where == "slurm" else ["sh", "-e"]

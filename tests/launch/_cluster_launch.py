@@ -22,7 +22,6 @@ HOSTS = "host1:1,host2:2,host3:1"
 
 
 def launch(*arguments: str) -> dict[str, object]:
-    """On host1, as a user would."""
     command = cluster.on("host1", [str(ROOT / "scripts" / "launch"), "-H", HOSTS, *arguments])
     done = subprocess.run(
         command,
@@ -36,7 +35,6 @@ def launch(*arguments: str) -> dict[str, object]:
 
 
 def logs(where: Path) -> dict[str, str]:
-    """Return what each rank wrote, errors too."""
     return {
         path.name: "".join(each.read_text() for each in sorted(path.glob("std*")))
         for path in sorted(where.rglob("rank.*"))

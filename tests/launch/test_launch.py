@@ -1,4 +1,5 @@
-"""``scripts/launch``: what it refuses, what it would run, and what comes of it on several hosts."""
+"""``scripts/launch``: what it refuses, what it would run, and what comes of it on several hosts, as
+of the documentation's commands for them."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from blocks import Block, blocks_for
 from harness import LIMIT_S
 from installed import horovod_parts
 
@@ -33,7 +35,6 @@ def program(path: Path, script: str) -> None:
 
 
 def launch(folder: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    """Start the script in a folder whose ``bin`` comes first."""
     environment = {
         **os.environ,
         "HVD_SPARSE_VENV": str(folder / "none"),
@@ -52,7 +53,6 @@ def launch(folder: Path, *arguments: str, **settings: str) -> subprocess.Complet
 
 
 def line_of(folder: Path, *arguments: str) -> list[str]:
-    """Return the command line that would be run."""
     program(folder / "bin" / "horovodrun", "touch TOUCHED")
     done = launch(folder, *arguments, "--dry-run", "--", "python", "train.py")
     assert done.returncode == 0, done.stderr
@@ -62,28 +62,19 @@ def line_of(folder: Path, *arguments: str) -> list[str]:
     return line
 
 
-REFUSED = {
-    "-oProxyCommand=id": "is no host name",
-    "a;id:1": "is no host name",
-    "$(id):2": "is no host name",
-    "me@host": "is no host name",
-    ".hidden": "is no host name",
-    "host:0": "is no host name",
-    "host:many": "is no host name",
-    "": "is no host name",
-}
+NO_NAMES = ["-oProxyCommand=id", "a;id:1", "$(id):2", "me@host", ".hidden", "host:0", "host:a", ""]
 
 
-@pytest.mark.parametrize(("name", "words"), REFUSED.items())
+@pytest.mark.parametrize("name", NO_NAMES)
 @pytest.mark.parametrize("way", ["-H", "--hostfile"])
-def test_a_host_name_that_is_none_is_refused_before_anything_is_started(tmp_path, way, name, words):
+def test_a_host_name_that_is_none_is_refused_before_anything_is_started(tmp_path, way, name):
     """Everything that could be started says so in a file; nothing may."""
     for each in ("ssh", "horovodrun", "mpirun", "id"):
         program(tmp_path / "bin" / each, f"touch {tmp_path}/TOUCHED")
     (tmp_path / "hosts").write_text(f"localhost\n{name}:\n" if not name else f"localhost\n{name}\n")
     where = {"-H": f"localhost,{name}:1", "--hostfile": "hosts"}[way]
     done = launch(tmp_path, way, where, "--interface", "lo", "--", "true")
-    assert done.returncode == 1 and words in done.stderr and name in done.stderr
+    assert done.returncode == 1 and "is no host name" in done.stderr and name in done.stderr
     assert not (tmp_path / "TOUCHED").exists()
 
 
@@ -205,3 +196,29 @@ def test_a_rank_that_fails_fails_the_launch(seen, controller):
 def test_the_interface_between_the_hosts_is_found(seen):
     assert "--network-interfaces eth0" in seen["dry"]["output"]
     assert "-H host1:1\\,host2:2\\,host3:1" in seen["dry"]["output"]
+
+
+RANKS = {"hosts": 4, "slurm": 3}
+BLOCKS = [each for where in RANKS for each in blocks_for(where)]
+
+
+def outcome_of(block: Block, folder: Path) -> dict[str, Any]:
+    script = str(ROOT / "tests" / "launch" / "_cluster_documented.py")
+    code, output = finish(
+        start(inside([sys.executable, script, str(folder), block.name])), LIMIT_S + 120
+    )
+    assert code == 0, output[-6000:]
+    return json.loads((folder / "seen.json").read_text())[block.name]
+
+
+@needs_spaces
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda each: each.name)
+def test_a_command_of_the_documentation_runs_on_several_hosts(block, tmp_path):
+    controller = "mpi" if "mpirun" in block.text else "gloo"
+    if controller not in horovod_parts():
+        pytest.skip(f"Horovod was built without {controller}")
+    outcome = outcome_of(block, tmp_path)
+    assert outcome["code"] == 0, outcome["output"][-4000:]
+    for rank in range(RANKS[block.where]):
+        told = f"rank {rank} of {RANKS[block.where]} has trained 3 steps"
+        assert told in outcome["output"]

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness import LIMIT_S
+from harness import LIMIT_S, launch_environment
 
 from benchmarks.network.cluster import inside
 
@@ -39,21 +39,11 @@ def why_not() -> str | None:
 needs_spaces = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
 
-def environment() -> dict[str, str]:
-    return {
-        **os.environ,
-        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-    }
-
-
 def start(command: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
         command,
         cwd=ROOT,
-        env=environment(),
+        env={**os.environ, **launch_environment()},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,

@@ -62,7 +62,6 @@ def test_ratios_are_taken_within_rounds():
 
 
 def measured(tmp_path, *arguments):
-    """The only setting of a small run on two hosts."""
     usual = ["--hosts", "2", "--models", "transformer", "--rounds", "1", "--steps", "1"]
     command = [sys.executable, "-m", "benchmarks.network", *usual, *arguments]
     code, output = finish(start([*command, "--output", str(tmp_path / "net")]), 300)

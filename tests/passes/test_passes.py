@@ -17,9 +17,8 @@ from pathlib import Path
 import cases
 import pytest
 from harness import LIMIT_S, ROOT
-from passes.mutants import MUTANTS
 from passes.page_trap import compile_trap
-from passes.worker import CASES, DIRECTED
+from passes.worker import CASES, DIRECTED, MUTANTS
 
 # Torch's operations are a pass each: that engine is for devices, where no page faults count them.
 TWO_THREADS = {"id": "numba", "threads": 2}

@@ -1,10 +1,7 @@
 """Worker: how often a step of one tensor goes over gradient and residual, and how much fresh memory
-it takes.
+it takes; step by step, for every case and every mutant of the engine, as JSON.
 
     python worker.py LIBRARY '"numba"'      or an engine with options, as JSON
-
-Prints a JSON object: for every case of ``CASES`` and every mutant of the engine, what was measured,
-step by step.
 """
 
 from __future__ import annotations
@@ -13,16 +10,16 @@ import itertools
 import json
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from passes.mutants import MUTANTS
 from passes.page_trap import PageTrap, fresh_bytes
 
 from benchmarks._gradients import Gradients
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.exchanges.members import Outgoing
+from hvd_sparse.exchanges.context import Outgoing
 from hvd_sparse.kernels.engines import resolve_engine
 from hvd_sparse.step.pipeline import Pipeline
 from hvd_sparse.step.tensor_state import TensorState
@@ -48,9 +45,48 @@ DIRECTED = {"momentum_correction": ("velocity",), "adam_correction": ("mean", "s
 """Memories that do an optimizer's work, and the vectors that they have for it."""
 
 
-class Measurement:
-    """One tensor, step by step."""
+class Mutant:
+    """Kernels, one of which does something more before it does its work."""
 
+    def __init__(self, kernels: Any, name: str, extra: Callable[..., Any]) -> None:
+        self._kernels = kernels
+        self._name = name
+        self._extra = extra
+
+    def __getattr__(self, name: str) -> Any:
+        original = getattr(self._kernels, name)
+        if name != self._name:
+            return original
+
+        def with_extra(*arguments: Any) -> Any:
+            self._extra(*arguments)
+            return original(*arguments)
+
+        return with_extra
+
+
+def _around(name: str, extra: Callable[..., Any]) -> Callable[[Any], Mutant]:
+    return lambda kernels: Mutant(kernels, name, extra)
+
+
+MUTANTS: dict[str, Callable[[Any], Mutant]] = {
+    "looks at the gradient first": _around(
+        "accumulate_and_take", lambda gradient, *_: gradient.max()
+    ),
+    "looks at the residual first": _around(
+        "accumulate_and_take", lambda gradient, residual, *_: residual.max()
+    ),
+    "adds zeros to the residual first": _around(
+        "accumulate_and_take", lambda gradient, residual, *_: residual.__iadd__(0)
+    ),
+    "looks at the new residual afterwards": _around(
+        "trim", lambda taken, count, out: None if out is None else out.max()
+    ),
+    "copies the gradient": _around("accumulate_and_take", lambda gradient, *_: gradient.copy()),
+}
+
+
+class Measurement:
     def __init__(
         self, library: Path, kernels: Any, selector: str, rollback: bool, memory: str | None = None
     ) -> None:
@@ -103,7 +139,6 @@ class Measurement:
 
 
 def _both(name: str, buffer: Any) -> dict[str, np.ndarray]:
-    """The one array of a memory, or the two."""
     second = {SECOND + name: buffer.new} if buffer.can_roll_back else {}
     return {name: buffer.old, **second}
 

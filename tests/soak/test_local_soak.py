@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pickle
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import worlds
-from soak_plan import SHAPES, Plan, check_redistribution, check_step
+from soak_plan import SHAPES, Plan, check_redistribution, check_steps
 
 from hvd_sparse.frontend.compressor import Compressor
 from hvd_sparse.state import checkpoint_file as checkpoint
@@ -44,53 +45,33 @@ def gather(collective: Any, value: Any) -> list[Any]:
 def run_segment(
     collective: Any, plan: Plan, configuration: Any, steps: range, average: bool, saved: Any
 ) -> bytes:
-    """Some steps of one world, from what was saved of the last; what this rank saves.  Rank 0
-    checks for all."""
     compressor = NumpyCompressor(collective, configuration, average)
     rank, size = collective.rank, collective.world_size
     if saved:
         states = [checkpoint.from_bytes(state) for state in saved]
         compressor.load_state_dict(redistribute(states, size)[rank])
         kept = gather(collective, compressor.residuals())
-        old = [
-            {key: t["arrays"]["residual"] for key, t in state["tensors"].items()}
-            for state in states
-        ]
-        check_redistribution(old, kept, average=average)
-    for step in steps:
-        before = compressor.residuals()
-        result = compressor.session.reduce(plan.gradients(step, rank, size), plan.scale(step))
-        columns = list(zip(*gather(collective, (before, compressor.residuals(), result))))
-        failure = ""
-        if rank == step % size:
-            try:
-                check_step(plan, step, *columns, average=average)
-            except AssertionError as error:
-                failure = str(error)
-        assert not any(failures := gather(collective, failure)), (
-            failures
-        )  # all ranks end, or the others would wait
+        check_redistribution(states, kept, average=average)
+
+    def reduce(step: int) -> Any:
+        return compressor.session.reduce(plan.gradients(step, rank, size), plan.scale(step))
+
+    gathered = partial(gather, collective)
+    check_steps(plan, steps, reduce, compressor.residuals, gathered, average=average)
     return checkpoint.to_bytes(compressor.state_dict())
 
 
-def soak(
-    seed: int,
-    segments: int,
-    steps_a_segment: int,
-    selector: str,
-    average: bool,
-    over: str = "tensor",
-) -> int:
+def soak(seed: int, segments: int, each: int, selector: str, average: bool, over: str) -> int:
     plan, saved, start = Plan(seed), [], 0
-    schedule = plan.schedule(segments * steps_a_segment)
+    schedule = plan.schedule(segments * each)
     configuration = worlds.configure(
         selector, 0.1, schedule=schedule, check_replicas_every=10, select_over=over
     )
     for size in plan.sizes(segments):
-        steps = range(start, start + steps_a_segment)
+        steps = range(start, start + each)
         world = worlds.LocalWorld(size, 3600.0)
         saved = world.run(run_segment, plan, configuration, steps, average, saved)
-        start += steps_a_segment
+        start += each
     return sum(bool(plan.spoiled(step, 4)) for step in range(start))
 
 
@@ -103,17 +84,12 @@ def soak(
         ("ldte_bs", False, "group"),
     ],
 )
-def test_nothing_is_lost_and_replicas_stay_equal_at_every_step(
-    selector: str, average: bool, over: str
-) -> None:
-    assert (
-        soak(seed=1, segments=6, steps_a_segment=40, selector=selector, average=average, over=over)
-        > 5
-    )
+def test_nothing_is_lost_and_replicas_stay_equal_at_every_step(selector, average, over):
+    assert soak(1, 6, 40, selector, average, over) > 5
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize(("selector", "average"), [("ldte_bs", True), ("topk", False)])
-def test_so_it_is_over_20000_steps(selector: str, average: bool) -> None:
-    assert soak(seed=2, segments=40, steps_a_segment=500, selector=selector, average=average) > 500
+def test_so_it_is_over_20000_steps(selector, average):
+    assert soak(2, 40, 500, selector, average, "tensor") > 500

@@ -12,13 +12,8 @@ from soak_plan import Plan
 def soak(folder: Path, sizes: list[int], steps: int, between: int) -> tuple[int, int]:
     checks = faults = 0
     for segment, size in enumerate(sizes):
-        arguments = (
-            str(folder),
-            str(segment * steps),
-            str(steps),
-            str(between),
-            str(len(sizes) * steps),
-        )
+        numbers = (segment * steps, steps, between, len(sizes) * steps)
+        arguments = (str(folder), *map(str, numbers))
         controller = CONTROLLERS[segment % len(CONTROLLERS)]
         results = launch(
             "soak/torch_soak.py", size, controller, *arguments, limit_s=LIMIT_S + steps

@@ -10,7 +10,7 @@ import horovod.torch as hvd
 import numpy as np
 import torch
 from harness import report
-from soak_plan import SHAPES, Plan, check_redistribution, check_step
+from soak_plan import SHAPES, Plan, check_redistribution, check_steps
 from torch import nn
 
 from hvd_sparse.state import checkpoint_file as checkpoint
@@ -56,28 +56,24 @@ def main() -> None:
 
     if start:
         compressor.load(folder / str(start))
-        old = [
-            {k: t["arrays"]["residual"] for k, t in s["tensors"].items()}
-            for s in checkpoint.read(folder / str(start))
-        ]
-        check_redistribution(old, gather(residuals()), average=True)
-    checks = faults = 0
-    for step in range(start, start + count):
+        states = checkpoint.read(folder / str(start))
+        check_redistribution(states, gather(residuals()), average=True)
+
+    def reduce(step: int) -> dict[str, np.ndarray]:
         scale[0] = plan.scale(step)
-        is_checked = step % between == 0
-        before = residuals() if is_checked else {}
-        optimizer.zero_grad()
         given = plan.gradients(step, rank, size)
+        optimizer.zero_grad()
         sum((parameters[key] * torch.from_numpy(given[key])).sum() for key in SHAPES).backward()
         optimizer.step()
-        faults += bool(plan.spoiled(step, size))
-        if is_checked:
-            result = {key: parameter.grad.numpy() for key, parameter in parameters.items()}
-            check_step(plan, step, *zip(*gather((before, residuals(), result))), average=True)
-            checks += 1
+        result = {key: parameter.grad.numpy() for key, parameter in parameters.items()}
         with torch.no_grad():
             for parameter in parameters.values():
                 parameter.zero_()  # a step with NaN that nobody skips would spoil them
+        return result
+
+    steps = range(start, start + count)
+    checks = check_steps(plan, steps, reduce, residuals, gather, average=True, between=between)
+    faults = sum(bool(plan.spoiled(step, size)) for step in steps)
     compressor.save(folder / str(start + count))
     report(
         rank, {"checks": checks, "faults": faults, "skipped": compressor.stats()["nonfinite_steps"]}

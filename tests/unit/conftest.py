@@ -21,6 +21,5 @@ def world_of_one() -> Iterator[None]:
 
 @pytest.fixture
 def make() -> Iterator[Any]:
-    """Makes compressors in a world of one, and closes them."""
     with making() as make_one:
         yield make_one

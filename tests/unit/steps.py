@@ -28,7 +28,7 @@ def gradients(collective: LocalCollective, step: int) -> dict[str, np.ndarray]:
 
 
 def measured_step(session: Session, given: dict[str, np.ndarray]) -> Step:
-    """A step: what was accumulated before it, the average that came of it, what stays after it."""
+    """What was accumulated before a step, the average that came of it, what stays."""
     kept = worlds.residuals(session)
     accumulated = {
         key: kept.get(key, np.zeros(g.size)) + g.reshape(-1).astype(np.float64)
@@ -38,8 +38,7 @@ def measured_step(session: Session, given: dict[str, np.ndarray]) -> Step:
 
 
 def assert_conserved(steps: list[Step]) -> None:
-    """Law 1 over all ranks: N * average + what stays is what was accumulated.  All exact for small
-    whole numbers."""
+    """Law 1 over all ranks, exact for small whole numbers."""
     for key in steps[0][0]:
         accumulated = sum(before[key] for before, _, _ in steps)
         average = steps[0][1][key].astype(np.float64).reshape(-1)
@@ -50,8 +49,7 @@ def assert_conserved(steps: list[Step]) -> None:
 def start_exchange(
     session: Session, positions: Any, given: dict[str, np.ndarray]
 ) -> dict[int, tuple[np.ndarray, Any]]:
-    """Compress tensors in the order given, and reduce their carriers: what ``decompress`` takes, by
-    position."""
+    """Compress, and reduce the carriers: what ``decompress`` takes, by position."""
     flat = {position: given[SPECS[position].key].reshape(-1) for position in positions}
     wires = {position: session.driver.compress(position, flat[position]) for position in positions}
     collective = session.collective

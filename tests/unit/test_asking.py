@@ -1,4 +1,4 @@
-"""Ranks answer each other over UDP, and nobody else, whatever arrives at their ports."""
+"""Ranks answer each other over UDP, nobody else, and stand still for a while unharmed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 import worlds
+from harness import slow
 
 from hvd_sparse.step.driver import Conversation
 from hvd_sparse.watch import peers
+from hvd_sparse.watch import peers as clocks
 from hvd_sparse.watch.peers import Answer, Endpoint, Port, addresses, ask_all, introduce
-from hvd_sparse.watch.watchdog import Watchdog
+from hvd_sparse.watch.watchdog import EXIT_CODE, Watchdog
 
 HANG_S = 600.0
 """Seconds for an answer, that only a hang meets."""
@@ -82,7 +85,6 @@ def watched():
 
 @pytest.fixture
 def listen():
-    """Starts ports that answer what they are told to, and closes them."""
     made = []
 
     def start(rank, answer=lambda submitted: None):
@@ -149,40 +151,20 @@ def test_a_question_that_was_lost_is_sent_again():
         assert ask_all([endpoint], {}, HANG_S) == {1: answer}
 
 
-GARBAGE = {
-    "nothing": b"",
-    "half a secret": b"0" * 16,
-    "another secret": b"0" * 64 + b'{"a": 1}',
-    "a request of the web": b"GET / HTTP/1.1\r\n\r\n",
-    "binary": bytes(range(256)) * 100,
-}
+GARBAGE = [b"", b"0" * 16, b"0" * 64 + b'{"a": 1}', b"GET / HTTP/1.1\r\n\r\n", bytes(range(256))]
+NONSENSE = [b"", b'{"a": ', b"[" * 50_000, b"[]", b'{"a": "x"}', b"\xff\xfe"]
 
 
-@pytest.mark.parametrize("said", GARBAGE.values(), ids=GARBAGE)
-def test_whoever_does_not_know_the_secret_learns_nothing(watched, said):
+@pytest.mark.parametrize("knows", [False, True], ids=["a stranger", "a rank"])
+def test_who_does_not_know_the_secret_or_talks_nonsense_is_not_answered(watched, knows):
+    secret = watched.token.encode() + b"0" * 32 if knows else b""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
-        stranger.sendto(said, ("127.0.0.1", watched.port))
-        assert is_answered(watched)
+        for said in NONSENSE if knows else GARBAGE:
+            stranger.sendto(secret + said, ("127.0.0.1", watched.port))
+            assert is_answered(watched)
         stranger.setblocking(False)  # an answer would be there: datagrams are taken in order
         with pytest.raises(BlockingIOError):
             stranger.recv(1)
-
-
-TRUSTED = {
-    "nothing": b"",
-    "half a question": b'{"a": ',
-    "brackets": b"[" * 50_000,
-    "no mapping": b"[]",
-    "no numbers": b'{"a": "x"}',
-    "no letters": b"\xff\xfe",
-}
-
-
-@pytest.mark.parametrize("said", TRUSTED.values(), ids=TRUSTED)
-def test_a_port_outlives_a_rank_that_talks_nonsense(watched, said):
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as rank:
-        rank.sendto(watched.token.encode() + b"0" * 32 + said, ("127.0.0.1", watched.port))
-    assert is_answered(watched)
 
 
 def test_strangers_who_flood_a_port_do_not_keep_it_from_answering(watched):
@@ -215,3 +197,86 @@ def test_a_process_that_has_ended_or_a_port_that_is_closed_is_silent(other):
     watchdog.close()
     while ask_all([endpoint], {}, SILENT_S):  # until its thread has seen it
         pass
+
+
+LIMIT_S = slow(3.0)
+
+WAITS = """
+import ctypes, sys, threading, time
+import numpy as np
+from hvd_sparse.collectives.local import LocalWorld
+from hvd_sparse.watch.watchdog import PatientCollective, Watchdog
+
+limit_s = float(sys.argv[1])
+
+def notice():
+    read_s = time.monotonic()
+    while time.monotonic() - read_s < limit_s:
+        read_s = time.monotonic()
+        time.sleep(0.01)
+    print("stood still", flush=True)
+
+threading.Thread(target=notice, daemon=True).start()
+
+def on_rank(collective):
+    watchdog = Watchdog("w", collective.rank, limit_s)
+    watchdog.ledger.begin("a")
+    if not collective.rank:
+        print("waits", flush=True)
+    elif sys.stdin.readline() == "locks\\n":
+        ctypes.PyDLL(None).sleep(int(2 * limit_s))  # for all threads
+        sys.stdin.readline()
+    total = PatientCollective(collective, watchdog).allreduce(np.ones(2), "a").wait(limit_s)
+    watchdog.ledger.end("a")
+    return total.tolist()
+
+print(LocalWorld(2, timeout_s=1200).run(on_rank), flush=True)
+"""
+
+
+@pytest.fixture
+def waiting():
+    process = subprocess.Popen(
+        [sys.executable, "-c", WAITS, str(LIMIT_S)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "waits\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def suspend(process):
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(2 * LIMIT_S)
+    process.send_signal(signal.SIGCONT)
+
+
+def lock(process):
+    process.stdin.write("locks\n")
+    process.stdin.flush()
+
+
+@pytest.mark.parametrize("stand_still", [suspend, lock])
+def test_a_process_that_stood_still_for_longer_than_the_limit_waits_on(waiting, stand_still):
+    """Neither the wait nor the watchdog ends it."""
+    stand_still(waiting)
+    assert waiting.stdout.readline() == "stood still\n"
+    output, _ = waiting.communicate("goes on\n")
+    assert (waiting.returncode, output) == (0, "[[2.0, 2.0], [2.0, 2.0]]\n")
+
+
+def test_the_limit_holds_after_a_standstill_too(waiting):
+    suspend(waiting)
+    waiting.stdout.read()
+    assert waiting.wait() in (1, EXIT_CODE)  # of the wait, or of the watchdog
+
+
+def test_a_clock_that_does_not_run_any_more_is_started_anew():
+    clock = clocks.RunningClock()
+    clock._thread = threading.Thread(target=lambda: None)  # as after a fork
+    clock.start()
+    while not clock.now_s:
+        time.sleep(clocks.TURN_S)

@@ -18,29 +18,13 @@ from hvd_sparse.errors import (
     UnsupportedInput,
 )
 from hvd_sparse.frontend.naming import check_keys
-from hvd_sparse.registry import MEMORIES, SCHEDULES, SELECTORS
+from hvd_sparse.registry import EXCHANGES, MEMORIES, SCHEDULES, SELECTORS
 from hvd_sparse.selectors.contract import DensitySelector
 from hvd_sparse.step.session import Session
 from hvd_sparse.types import INDEX_LIMIT, TensorSpec
 
-NO_DENSITIES = [
-    0,
-    0.0,
-    -1,
-    -0.5,
-    1.5,
-    2,
-    math.nan,
-    math.inf,
-    -math.inf,
-    True,
-    False,
-    "x",
-    "0.1",
-    None,
-    1j,
-    [0.1],
-]
+NO_DENSITIES = [0, 0.0, -1, -0.5, 1.5, 2, math.nan, math.inf, -math.inf, True, False]
+NO_DENSITIES += ["x", "0.1", None, 1j, [0.1]]
 
 
 @pytest.mark.parametrize(
@@ -54,10 +38,10 @@ def test_a_density_outside_zero_to_one_is_refused_with_an_example(id):
         assert "in (0, 1]; 0.001 sends one entry in a thousand" in str(caught.value)
 
 
-@pytest.mark.parametrize("density", NO_DENSITIES, ids=repr)
-def test_a_schedule_refuses_them_too(density):
-    with pytest.raises(InvalidOption, match=r"in \(0, 1\]"):
-        SCHEDULES.create("constant", value=density)
+def test_a_schedule_refuses_them_too():
+    for density in NO_DENSITIES:
+        with pytest.raises(InvalidOption, match=r"in \(0, 1\]"):
+            SCHEDULES.create("constant", value=density)
 
 
 @pytest.mark.parametrize("density", [0.5, np.float32(0.5), np.float64(0.5), 1])
@@ -113,26 +97,29 @@ WRONG_MEMORIES = {
     ("momentum_correction", "masking"): [None],
     ("low_pass", "beta"): [0, 1.5, "low"],
 }
+WRONG_EXCHANGES = {
+    ("gtopk", "conserving"): [1],
+    ("oktopk", "period"): [0],
+    ("oktopk", "drift"): [0.9],
+    ("oktopk", "slack"): [0.5],
+    ("oktopk", "least_entries"): [0],
+    ("hierarchical", "ranks_per_node"): [0],
+    ("auto", "latency_ms"): [0],
+    ("auto", "bandwidth_gbit"): [-1],
+    ("auto", "ranks_per_node"): [1.5],
+}
+WRONG = [(SELECTORS, WRONG_OPTIONS), (MEMORIES, WRONG_MEMORIES), (EXCHANGES, WRONG_EXCHANGES)]
 
 
 @pytest.mark.parametrize(
     ("registry", "id", "name", "values"),
-    [
-        (registry, *place, values)
-        for registry, wrong in ((SELECTORS, WRONG_OPTIONS), (MEMORIES, WRONG_MEMORIES))
-        for place, values in wrong.items()
-    ],
+    [(registry, *place, values) for registry, wrong in WRONG for place, values in wrong.items()],
 )
 def test_options_that_no_part_could_keep_are_refused_by_name(registry, id, name, values):
     given = {"threshold": 1.0} if id == "fixed_threshold" else {}
     for value in values:
         with pytest.raises(InvalidOption, match=f"{name} of {registry.get(id).__name__} is"):
             cases.Case(id, {**given, name: value}).create(registry, density=0.1)
-
-
-@pytest.mark.parametrize("keys", [[], ["a"], ["a", "b"], ["module.a", "module.b", "a"]])
-def test_names_that_differ_are_accepted(keys):
-    check_keys(keys)
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,6 @@ def accuracy():
 
 
 class Trained:
-    """A matrix and a vector, whose gradients are told."""
-
     def __init__(self, kind, *told, rate=0.1, adamw=False):
         torch.manual_seed(0)
         self.network = torch.nn.Linear(COLUMNS, ROWS)
@@ -36,7 +34,6 @@ class Trained:
         self.drawn = torch.Generator().manual_seed(3)
 
     def step(self, matrices=None):
-        """Take a step with these gradients, or others; return them, [workers, rows, columns]."""
         if matrices is None:
             matrices = torch.randn(WORKERS, ROWS, COLUMNS, generator=self.drawn)
         each = iter(matrices)
@@ -46,9 +43,6 @@ class Trained:
     @property
     def weight(self):
         return self.network.weight.detach().clone()
-
-
-# -- the rules of others --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rank", [1, 4])
@@ -129,9 +123,6 @@ def test_demo_sends_the_largest_cosines_and_moves_by_signs(accuracy):
     assert int((components.abs() < 1e-4).sum()) >= 2
 
 
-# -- ours, simulated and real ---------------------------------------------------------------------
-
-
 def test_the_workers_share_what_dense_sees(accuracy):
     losses = []
     for rule in ("dense", "everything"):
@@ -153,12 +144,3 @@ def test_real_ranks_train_as_simulated_ones(accuracy):
     simulated = training.run(rule)
     # a loss is that of one rank's examples, and of all
     assert simulated["score"] == pytest.approx(real["score"], abs=0.5)
-
-
-# -- which runs, and what becomes of them ---------------------------------------------------------
-
-
-# -- networks and data ----------------------------------------------------------------------------
-
-
-# -- curves ---------------------------------------------------------------------------------------

@@ -54,7 +54,6 @@ def test_select_times_everybody_and_prints_every_line(selecting):
 
 
 def test_codecs_measures_the_frames_of_every_codec(tmp_path):
-    """8 bytes an entry and a header; times above zero; index_value is once itself."""
     printed, folder = run_quick_bench("codecs", tmp_path, "matplotlib", "rich")
     page = (folder / "codecs.md").read_text()
     assert page in printed and all(f"| `{id}` | " in page for id in CODECS)

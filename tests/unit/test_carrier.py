@@ -18,8 +18,7 @@ WORLDS = (1, 2, 3, 4, 7, 31, 32, 33, 128, 300)
 
 
 def ring_sum(carriers, factor=1.0, prescale=1.0):
-    """A sum in the carriers' own precision, as frameworks make it: scaled before, added one by one,
-    scaled after."""
+    """As frameworks sum, in the carriers' own precision: scaled, added one by one, scaled."""
     dtype = carriers[0].dtype
     total = np.zeros_like(carriers[0])
     for carrier in carriers:
@@ -105,7 +104,6 @@ def test_one_rank_that_runs_something_else_is_found_in_a_world_of_any_size(
 def test_carriers_that_agree_on_something_else_than_this_ranks_are_refused(
     dtype, checksum, old, world_size
 ):
-    """As those of another step do, whatever Horovod multiplied them by."""
     layout = carrier_layout(dtype, world_size)
     reduced = ring_sum(carriers_of(layout, [old] * world_size), 1.0 / world_size)
     if old == checksum:
@@ -164,7 +162,6 @@ def test_what_is_no_sum_is_refused_with_the_remedy(world_size, reduction, dtype)
 @dtypes
 @pytest.mark.parametrize("world_size", range(2, 11))
 def test_sums_over_other_ranks_than_the_process_sets_are_refused(world_size, dtype):
-    """Every proper subset of the ranks, summed and averaged: the wrong process set."""
     layout = carrier_layout(dtype, world_size)
     carriers = carriers_of(layout, [0x12345] * world_size)
     for size in range(1, world_size):

@@ -23,37 +23,24 @@ ROWS, MODEL = 40, {"a": "[8, 5] float32", "b": "[3] float64"}
 
 def state_of(rank, size=3, reduction="average", memory=("residual",), step=7):
     draw = np.random.default_rng([rank, size])
-    arrays = {name: draw.normal(size=ROWS).astype("f4") for name in memory}
-    tensors = {
-        "a": {
-            "steps": step,
-            "threshold": 0.1 + rank,
-            "memo": [1, 0.5],
-            "is_sparse": True,
-            "arrays": arrays,
-        },
-        "b": {
-            "steps": step,
-            "threshold": None,
-            "memo": None,
-            "is_sparse": False,
-            "arrays": {"residual": draw.normal(size=3)},
-        },
-    }
-    fixed = {
-        "version": 2,
-        "library": "1",
-        "config": {"name": None},
-        "model": MODEL,
-        "reduction": reduction,
-    }
-    return {**fixed, "rank": rank, "world_size": size, "tensors": tensors}
+    first = {"steps": step, "threshold": 0.1 + rank, "memo": [1, 0.5], "is_sparse": True}
+    second = {"steps": step, "threshold": None, "memo": None, "is_sparse": False}
+    first["arrays"] = {name: draw.normal(size=ROWS).astype("f4") for name in memory}
+    second["arrays"] = {"residual": draw.normal(size=3)}
+    head = {"version": 2, "library": "1", "config": {"name": None}, "model": MODEL}
+    head |= {"reduction": reduction, "rank": rank, "world_size": size}
+    return {**head, "tensors": {"a": first, "b": second}}
 
 
 def flat(states, key, name="residual"):
     return np.stack(
         [np.asarray(state["tensors"][key]["arrays"][name], np.float64) for state in states]
     )
+
+
+def write(path, *states):
+    with checkpoint.atomic(path) as stream:
+        stream.write(checkpoint.to_bytes(*states))
 
 
 def assert_same(one, other):
@@ -70,7 +57,7 @@ def assert_same(one, other):
 
 def test_what_is_written_is_read_bit_for_bit(tmp_path):
     states = [state_of(rank) for rank in range(3)]
-    checkpoint.write(tmp_path / "file", states)
+    write(tmp_path / "file", *states)
     for given, found in zip(states, checkpoint.read(tmp_path / "file")):
         assert_same(given, found)
     assert_same(states[1], checkpoint.from_bytes(checkpoint.to_bytes(states[1])))
@@ -78,7 +65,7 @@ def test_what_is_written_is_read_bit_for_bit(tmp_path):
 
 def test_every_truncation_and_every_altered_byte_is_refused(tmp_path):
     path = tmp_path / "file"
-    checkpoint.write(path, [state_of(0, 1)])
+    write(path, state_of(0, 1))
     whole = path.read_bytes()
     damaged = [whole[:size] for size in range(len(whole))]
     damaged += [
@@ -147,7 +134,7 @@ def test_what_killed_writers_left_is_gone_after_the_next_one(tmp_path):
         assert len(set(partials(tmp_path)) - set(foreign)) == 1, (
             "each removes what the last one left"
         )
-    checkpoint.write(path, [state_of(0)])
+    write(path, state_of(0))
     assert sorted(os.listdir(tmp_path)) == sorted([*foreign, "file"])
     assert len(checkpoint.read(path)) == 1
 
@@ -160,7 +147,7 @@ def test_what_a_living_writer_is_at_is_left_alone(tmp_path):
     try:
         assert writer.stdout.readline() == "writes\n"
         at_work = partials(tmp_path)
-        checkpoint.write(path, [state_of(0)])
+        write(path, state_of(0))
         assert len(at_work) == 1 and partials(tmp_path) == at_work
     finally:
         writer.kill()
@@ -168,10 +155,10 @@ def test_what_a_living_writer_is_at_is_left_alone(tmp_path):
 
 
 def test_a_file_that_cannot_be_finished_leaves_the_old_one(tmp_path):
-    checkpoint.write(tmp_path / "file", [state_of(0)])
+    write(tmp_path / "file", state_of(0))
     before = (tmp_path / "file").read_bytes()
     with pytest.raises(TypeError):
-        checkpoint.write(tmp_path / "file", [{**state_of(0), "config": object()}])
+        write(tmp_path / "file", {**state_of(0), "config": object()})
     assert (tmp_path / "file").read_bytes() == before
     assert os.listdir(tmp_path) == ["file"]
 
@@ -292,8 +279,6 @@ def test_states_of_different_steps_are_refused():
 
 
 def test_all_ranks_gather_into_one_file(tmp_path):
-    """Also where a tensor has had a step on some ranks alone."""
-
     def on_rank(collective):
         state = state_of(collective.rank)
         if collective.rank == 1:
@@ -319,7 +304,6 @@ def test_a_file_that_rank_0_cannot_write_is_an_error_on_every_rank(tmp_path):
 
 @pytest.mark.parametrize("path", ["with\0nul", "lone \ud800 surrogate", None, 7])
 def test_a_path_that_is_none_is_an_error_on_every_rank(path, tmp_path, monkeypatch):
-    """Also where it is wrong in a way that is no OSError."""
     monkeypatch.chdir(tmp_path)
 
     def on_rank(collective):
@@ -331,8 +315,6 @@ def test_a_path_that_is_none_is_an_error_on_every_rank(path, tmp_path, monkeypat
 
 
 class LostAt:
-    """A collective that fails at the given gather, as where a rank has died."""
-
     def __init__(self, collective, last):
         self._collective, self._left, self.rank = collective, last, collective.rank
         self.world_size, self.calls = collective.world_size, 0

@@ -22,8 +22,7 @@ class Failure(Exception):
 
 
 class Failing:
-    """A rank's collective that fails at one exchange, or, where that one still ends well, at the
-    next."""
+    """A collective that fails at one exchange, or, where that still ends well, at the next."""
 
     def __init__(self, collective, exchange, fails_at_it):
         self._collective, self._left, self._fails_at_it = collective, exchange, fails_at_it
@@ -46,8 +45,7 @@ class Failing:
 
 
 class Worker:
-    """A model, of which only the steps matter, and a compressor's state: committed and taken back
-    together."""
+    """A model, of which the steps matter, and a compressor's state, committed together."""
 
     def __init__(self, number):
         self.commits = Commits()
@@ -89,9 +87,6 @@ class Worker:
 
 
 def rejoin(workers, exchange=99, failing=frozenset()):
-    """What becomes of it, by rank: a Failure, an error, or None where the worker is in the new
-    world."""
-
     def act(collective):
         worker = workers[collective.rank]
         unsteady = Failing(collective, exchange, collective.rank in failing)
@@ -116,8 +111,7 @@ def old_world():
 
 
 def fail_together(workers, exchange, failing, victim, saving=frozenset()):
-    """Rejoining fails, and one dies of it; the survivors, back at their commits.  Who got past all
-    may have committed."""
+    """Rejoining fails, and one worker dies of it; return the survivors, at their commits."""
     found = rejoin(workers, exchange, failing)
     for rank, (worker, outcome) in enumerate(zip(workers, found)):
         assert isinstance(outcome, Failure) or (

@@ -1,18 +1,24 @@
-"""What both frontends' compressors have in common: names and identity."""
+"""What both frontends' compressors have in common: names, identity, and states that go on."""
 
 from __future__ import annotations
 
 import copy
+import functools
 import gc
+import math
+import operator
 import pickle
+import re
 
+import numpy as np
 import pytest
 import worlds
 from compressors import SPECS, NumpyCompressor
 from worlds import configure, tensors
 
-from hvd_sparse.errors import InvalidOption
+from hvd_sparse.errors import CorruptCheckpoint, InvalidOption, RankMismatch
 from hvd_sparse.frontend.compressor import Compressor, say_alone
+from hvd_sparse.types import TensorSpec
 
 
 def test_two_live_compressors_of_one_name_are_refused_with_the_remedies(make):
@@ -153,3 +159,199 @@ def test_a_world_of_one_is_warned_of_once_unless_it_may_grow(
     say_alone.cache_clear()
     make(configure(name="one")), make(configure(name="other"))
     assert [record.getMessage()[:12] for record in caplog.records] == ["world size 1"] * warnings
+
+
+@pytest.mark.parametrize("over", ["tensor", "group"])
+def test_five_steps_a_checkpoint_and_five_steps_are_ten_steps_bit_for_bit(make, over):
+    through = make(configure("ldte_bs", 0.1, name="through", select_over=over))
+    expected = through.train(range(10))
+    before = make(configure("ldte_bs", 0.1, name="before", select_over=over))
+    first_half = before.train(range(5))
+    state = pickle.loads(pickle.dumps(before.state_dict()))
+    after = make(configure("ldte_bs", 0.1, name="after", select_over=over))
+    after.load_state_dict(state)
+    assert first_half + after.train(range(5, 10)) == expected
+    assert worlds.snapshot(after.session) == worlds.snapshot(through.session)
+
+
+def test_a_state_is_a_copy_that_later_steps_do_not_touch(make):
+    compressor = make()
+    compressor.train(range(2))
+    state = compressor.state_dict()
+    kept = pickle.dumps(state)
+    compressor.train(range(2, 5))
+    assert pickle.dumps(state) == kept
+
+
+def test_a_state_can_be_loaded_into_a_compressor_that_has_trained_meanwhile(make):
+    compressor = make()
+    compressor.train(range(2))
+    state, expected = compressor.state_dict(), worlds.snapshot(compressor.session)
+    compressor.train(range(2, 5))
+    compressor.load_state_dict(state)
+    assert worlds.snapshot(compressor.session) == expected
+
+
+def test_a_state_from_before_there_were_groups_to_select_from_is_loaded_as_it_was(make):
+    compressor = make()
+    compressor.train(range(3))
+    state = compressor.state_dict()
+    compressor.train(range(3, 5))
+    expected = worlds.snapshot(compressor.session)
+    del state["config"]["select_over"]
+    for tensor in state["tensors"].values():
+        del tensor["selected_in"]
+    compressor.load_state_dict(state)
+    compressor.train(range(3, 5))
+    assert worlds.snapshot(compressor.session) == expected
+
+
+def test_a_state_from_before_the_first_step_takes_everything_back(make):
+    compressor = make()
+    untrained = compressor.state_dict()
+    compressor.train(range(3))
+    compressor.load_state_dict(untrained)
+    assert not any(residual.any() for residual in worlds.residuals(compressor.session).values())
+    assert all(steps == 0 for steps, _, _ in worlds.snapshot(compressor.session).values())
+
+
+RESIDUAL = "tensors t1 arrays residual"
+INVALID = "its configuration is not valid in this version"
+NO_VECTOR = "its residual of 't1' is not a vector"
+DIFFERENT = [
+    ("version", 99, "it has version 99, this build reads 2"),
+    ("tensors", lambda told: {**told, "other": told["t0"]}, "tensor 'other' is unknown"),
+    (
+        "tensors",
+        lambda told: {**told, "t1": told["t0"]},
+        "its residual of 't1' has 120 entries, the tensor 9",
+    ),
+    ("config rollback", False, "rollback was False and is True"),
+    ("config selector density", 0.5, "'density': 0.5"),
+    ("config selector id", "unheard_of", INVALID),
+    ("config selector", [[]], INVALID),
+    ("config unheard_of", 1, INVALID),
+    ("model t1", "[7] float32", "tensor 't1' was [7] float32 and is [9] float32"),
+    ("model t2", "[7] float32", "tensor 't2' is no longer there"),
+    ("model", lambda told: {"t0": told["t0"]}, "tensor 't1' is new"),
+    ("world_size", 2, "it is of a world of 2 ranks, this one has 1: save(path) and load(path)"),
+    ("rank", 1, "it is rank 1's, this is rank 0: residuals belong to their rank"),
+    ("tensors t1 arrays", {}, "its residual of 't1' is missing"),
+    ("tensors t1 arrays u", np.zeros(9), "its u of 't1' is unknown"),
+    (RESIDUAL, lambda r: r[:0], "its residual of 't1' has 0 entries, the tensor 9"),
+]
+SPOILT = [
+    (RESIDUAL, lambda r: r.reshape(3, 3), NO_VECTOR),
+    (RESIDUAL, lambda r: r[0], NO_VECTOR),
+    (RESIDUAL, ["x"] * 9, NO_VECTOR),
+    (RESIDUAL, [[1.0], [2.0, 3.0]], NO_VECTOR),
+    (RESIDUAL, None, NO_VECTOR),
+    (
+        RESIDUAL,
+        lambda r: np.where(np.arange(9) == 4, np.nan, r).astype(r.dtype),
+        "its residual of 't1' is nan at entry 4",
+    ),
+    (RESIDUAL, lambda r: r + np.inf, "its residual of 't1' is inf at entry 0"),
+    (RESIDUAL, lambda r: r.astype("f8") + 1e300, "its residual of 't1' is 1e+300 at entry 0"),
+    ("tensors t1", None, "tensors is {"),
+    *(
+        (f"tensors t1 {field}", value, f"{field} of 't1' is {value!r}")
+        for field, value in (
+            ("steps", "x"),
+            ("steps", -1),
+            ("steps", 1.5),
+            ("threshold", "0"),
+            ("threshold", math.nan),
+            ("memo", [[[]]]),
+            ("memo", "x"),
+            ("selected_in", 3),
+            ("arrays", []),
+        )
+    ),
+    *(
+        (field, value, f"{field} is {value!r}")
+        for field, value in (
+            ("tensors", []),
+            ("model", None),
+            ("config", "x"),
+            ("reduction", "max"),
+            ("rank", None),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "words", "error"),
+    [
+        *((*spoilt, RankMismatch) for spoilt in DIFFERENT),
+        *((*spoilt, CorruptCheckpoint) for spoilt in SPOILT),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused_with_what_is_wrong_and_nothing_is_lost(
+    make, place, value, words, error
+):
+    compressor = make()
+    compressor.train(range(2))
+    before, kept = worlds.snapshot(compressor.session), residual_bytes(compressor)
+    assert any(map(any, worlds.residuals(compressor.session).values())), "nothing is to lose"
+    state = compressor.state_dict()
+    *fields, last = place.split()
+    part = functools.reduce(operator.getitem, fields, state)
+    part[last] = value(part[last]) if callable(value) else value
+    with pytest.raises(error, match=re.escape(words)):
+        compressor.load_state_dict(state)
+    assert worlds.snapshot(compressor.session) == before
+    assert residual_bytes(compressor) == kept
+
+
+def residual_bytes(compressor):
+    return {
+        key: residual.tobytes() for key, residual in worlds.residuals(compressor.session).items()
+    }
+
+
+def test_an_engine_that_is_not_here_does_not_keep_a_state_from_being_loaded(make):
+    """It may differ between ranks, and from run to run."""
+    compressor = make()
+    compressor.train(range(2))
+    state, expected = compressor.state_dict(), worlds.snapshot(compressor.session)
+    state["config"].update(engine="unheard_of", timeout_s=1.0)
+    compressor.load_state_dict(state)
+    assert worlds.snapshot(compressor.session) == expected
+
+
+def test_not_strictly_what_both_know_is_taken_and_the_rest_is_told(make):
+    """As torch does; another shape is an error either way."""
+    old = make()
+    old.train(range(2))
+    state, expected = old.state_dict(), worlds.snapshot(old.session)
+    specs = [SPECS[0], TensorSpec("t7", (9,), "float32")]
+    new = make(specs=specs)
+    with pytest.raises(RankMismatch, match="'t7' is new; tensor 't1' is no longer there"):
+        new.load_state_dict(state)
+    taken = new.load_state_dict(state, strict=False)
+    assert (taken.missing_keys, taken.unexpected_keys) == (["t7"], ["t1"])
+    assert worlds.snapshot(new.session) == {"t0": expected["t0"]}
+    other_shape = make(specs=[TensorSpec("t0", (30, 5), "float32")])
+    with pytest.raises(
+        RankMismatch, match=r"tensor 't0' was \[30, 4\] float32 and is \[30, 5\] float32"
+    ):
+        other_shape.load_state_dict(state, strict=False)
+
+
+@pytest.mark.parametrize("field", ["config", "model", "rank", "world_size", "reduction", "tensors"])
+def test_a_state_that_lacks_a_field_is_no_state(make, field):
+    compressor = make()
+    state = compressor.state_dict()
+    del state[field]
+    with pytest.raises(CorruptCheckpoint, match=field):
+        compressor.load_state_dict(state)
+
+
+def test_a_state_is_loaded_by_a_compressor_of_another_name(make):
+    first, second = make(), make()
+    first.train(range(3))
+    second.load_state_dict(first.state_dict())
+    assert first.name != second.name
+    assert first.train(range(3, 5)) == second.train(range(3, 5))

@@ -11,7 +11,7 @@ import cases
 import pytest
 from worlds import tensors
 
-from hvd_sparse.cli.cite import papers
+from hvd_sparse.cli import papers
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption, UnknownName
 from hvd_sparse.frontend.compressor import Compressor
@@ -95,11 +95,6 @@ def test_a_frontend_without_a_device_wire_refuses_it():
         Compressor(create(wire=wire, name=wire), "nowhere.0", 2).close()
 
 
-def test_schedule_is_the_selectors_density_unless_told():
-    assert create().schedule.density(10**6) == 0.25
-    assert create(schedule={"id": "constant", "value": 0.125}).schedule.density(0) == 0.125
-
-
 def test_unknown_options_are_refused_with_those_there_are():
     with pytest.raises(
         InvalidOption, match=r"unknown option 'dense', 'min_size'; .*min_numel.*allow_dense"
@@ -176,16 +171,6 @@ def test_small_flat_and_empty_tensors_stay_dense(shape, options, is_sparse):
     assert create(**options).is_sparse(spec.shape, spec.numel) is is_sparse
 
 
-@pytest.mark.parametrize(
-    ("world_size", "goes_dense"), [(1, False), (2, False), (3, False), (4, True), (5, True)]
-)
-def test_a_step_goes_dense_where_that_moves_no_more_bytes(world_size, goes_dense):
-    """At a density of 1/4 and 8 bytes an entry: from 4 ranks on."""
-    (spec,) = tensors((40, 40))
-    assert create().goes_dense(spec, 0, world_size) is goes_dense
-    assert create(allow_dense=False).goes_dense(spec, 0, world_size) is False
-
-
 def test_str_names_every_part_and_option():
     text = str(create(name="generator"))
     for field in dataclasses.fields(Configuration):
@@ -251,6 +236,7 @@ def test_a_methods_own_codec_is_a_default_that_another_takes_the_place_of(method
     [
         ("index_value", 4, True),
         ("index_value", 3, False),
+        ("index_value", 1, False),
         ("block16", 8, True),
         ("block16", 7, False),
         ("bitmap", 8, True),
@@ -263,6 +249,7 @@ def test_where_dense_moves_no_more_bytes_depends_on_what_the_codec_needs(
 ):
     (spec,) = tensors((40, 40))
     assert create(codec=codec).goes_dense(spec, 0, world_size) is goes_dense
+    assert create(codec=codec, allow_dense=False).goes_dense(spec, 0, world_size) is False
 
 
 def test_every_method_of_the_class_is_listed_with_its_paper():

@@ -1,8 +1,9 @@
-"""What ``hvd_sparse.ddp`` refuses, in one process: by name, with the remedy."""
+"""``hvd_sparse.ddp`` in one process: what it refuses, by name, and gradients that it clips."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -14,12 +15,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from hvd_sparse.ddp import DdpCompressor, register
-from hvd_sparse.errors import (
-    InvalidOption,
-    SparseError,
-    UnknownName,
-    UnsupportedInput,
-)
+from hvd_sparse.errors import InvalidOption, SparseError, UnknownName, UnsupportedInput
 
 pytestmark = pytest.mark.usefixtures("world_of_one")
 
@@ -108,22 +104,6 @@ def test_from_config_makes_an_equal_compressor(handle: DdpCompressor) -> None:
     other.close()
 
 
-def test_a_world_of_one_keeps_what_it_does_not_apply(
-    model: DistributedDataParallel, handle: DdpCompressor
-) -> None:
-    inputs = torch.randn(5, 8)
-    model(inputs).square().mean().backward()
-    applied = {name: p.grad.clone() for name, p in model.module.named_parameters()}
-    bare = nn.Sequential(nn.Linear(8, 6), nn.Linear(6, 2))
-    bare.load_state_dict(model.module.state_dict())
-    bare(inputs).square().mean().backward()
-    arrays = handle.state_dict()["tensors"]
-    for name, parameter in bare.named_parameters():
-        kept = arrays[name]["arrays"]["residual"].view_as(parameter) if name in arrays else 0
-        assert torch.equal(applied[name] + kept, parameter.grad)
-    assert handle.stats()["entries_sent"] == 5
-
-
 def test_a_failed_step_leaves_ddp_ready_for_the_next() -> None:
     model = model_of()
     made = register(model, "topk", density=0.1, min_numel=1, on_nonfinite="raise")
@@ -165,11 +145,8 @@ def test_states_go_between_compiled_and_plain_models() -> None:
         states.append(handle.state_dict())
         handle.close()
     first, second = states
-    assert (
-        list(first["model"])
-        == list(second["model"])
-        == [name for name, _ in plain.module.named_parameters()]
-    )
+    names = [name for name, _ in plain.module.named_parameters()]
+    assert list(first["model"]) == list(second["model"]) == names
     # as the names were before, and still are where a program gives them
     for part in ("model", "tensors"):
         second[part] = {f"_orig_mod.{name}": told for name, told in second[part].items()}
@@ -230,3 +207,92 @@ def test_an_optimizer_of_other_parameters_is_refused() -> None:
     with pytest.raises(InvalidOption, match=r"'0.weight' is in none of the optimizer's"):
         register(model, "topk", density=0.1, optimizer=optimizer)
     assert type(optimizer) is torch.optim.SGD
+
+
+BOUND, STEPS = 0.5, 6
+MAKERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "sgd": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, nesterov=True),
+    "adamw": lambda p: torch.optim.AdamW(p, 0.02),
+    "plain": lambda p: torch.optim.SGD(p, 0.1),
+}
+
+
+def trained(name: str, *, registered: bool, scaled: bool = False) -> tuple[list[Any], list[float]]:
+    """Parameters, and the largest entry of the first weight's gradient in every step."""
+    torch.manual_seed(0)
+    layers = nn.Linear(8, 40), nn.Tanh(), nn.Linear(40, 40), nn.Tanh(), nn.Linear(40, 2)
+    model = DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=0.002)
+    optimizer = MAKERS[name](model.parameters())
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=scaled)
+    handle = None
+    if registered:
+        options: dict[str, Any] = {"min_numel": 10**6, "optimizer": optimizer}
+        if name == "plain":
+            options = {"min_numel": 1, "compress_1d": True, "allow_dense": False}
+        if scaled:
+            options["grad_scaler"] = scaler
+        handle = register(model, "topk", density=1.0, clip_grad_norm=BOUND, **options)
+    tops = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        # the last steps are within the bound
+        loss = model(torch.full((3, 8), step - 2.0)).square().mean() * 4.0 ** (2 - step)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        if not registered:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), BOUND)
+        tops.append(float(model.module[0].weight.grad.abs().max()))
+        scaler.step(optimizer)
+        scaler.update()
+    if handle is not None:
+        assert len(handle.step.buckets) > 1 or name != "plain"
+        handle.close()
+    return [p.detach() for p in model.parameters()], tops
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("name", MAKERS)
+def test_everything_sent_trains_as_with_torchs_clipping(name: str, scaled: bool) -> None:
+    ends, tops = trained(name, registered=True, scaled=scaled)
+    plain_ends, plain_tops = trained(name, registered=False)
+    for one, other in zip(ends, plain_ends, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+    if name == "plain":
+        assert tops == pytest.approx(plain_tops, rel=1e-4)
+
+
+def test_of_one_rank_alone_horovod_clips_nothing_and_the_step_does() -> None:
+    gradients = pytest.importorskip("hvd_sparse.torch.gradients", exc_type=ImportError)
+    ends = []
+    for is_ours in (True, False):
+        weight = nn.Parameter(torch.linspace(-1.0, 1.0, 12))
+        optimizer, other = torch.optim.SGD([weight], 0.1), torch.optim.SGD([nn.Parameter()], 0.1)
+        handle = gradients.clip_alone([weight], BOUND) if is_ours else None
+        for _ in range(3):
+            optimizer.zero_grad()
+            weight.square().sum().backward()
+            if handle is None:
+                torch.nn.utils.clip_grad_norm_([weight], BOUND)
+            other.step()
+            optimizer.step()
+        if handle is not None:
+            handle.remove()
+        ends.append(weight.detach())
+    assert torch.equal(*ends)
+
+
+def test_a_gradient_that_is_not_finite_is_seen_as_ever() -> None:
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 6), nn.Linear(6, 2)))
+    handle = register(model, "topk", density=0.5, min_numel=1, clip_grad_norm=BOUND)
+    model(torch.full((2, 8), torch.inf)).sum().backward()
+    assert model.module[0].weight.grad.isnan().all()
+    assert handle.stats()["nonfinite_steps"] == 1
+    handle.close()
+
+
+def test_a_density_that_hides_has_nothing_to_hide_behind() -> None:
+    model = DistributedDataParallel(nn.Linear(8, 6))
+    with pytest.raises(
+        InvalidOption, match=r"clip_grad_norm is 0\.5, which waits for all gradients"
+    ):
+        register(model, "topk", density="hiding", clip_grad_norm=BOUND)

@@ -88,7 +88,6 @@ def test_the_density_of_a_run_sends_an_entry_five_times_within_bounds():
 
 
 def trained(count, name="cosine", every=1, method="ldte_bs", **options):
-    """Return the compressor of a run, and the entries that it sent at every step."""
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Linear(100, 100, bias=False))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)

@@ -50,7 +50,6 @@ def test_each_tensor_sends_what_its_own_density_asks_for(density, selector):
 
 
 def sum_of(uniform):
-    """What uniform densities send, each of the tensor that has it in the rule."""
     return {name: sent(each)[name] for name, each in zip(NAMES, uniform)}
 
 
@@ -92,11 +91,7 @@ def test_tensors_that_go_dense_anyway_need_no_density():
 SCHEDULES = {
     "dense_warmup": ({"warmup_steps": 2}, [1.0, 1.0], [1.0, 1.0]),
     "exponential_warmup": ({"stage_steps": 1}, [0.25, 0.0625], [0.25, 0.1]),
-    "piecewise": (
-        {"boundaries": [1, 2], "densities": [0.2, 0.04, 0.02]},
-        [0.1, 0.02],
-        [1.0, 0.2],
-    ),
+    "piecewise": ({"boundaries": [1, 2], "densities": [0.2, 0.04, 0.02]}, [0.1, 0.02], [1.0, 0.2]),
 }
 
 

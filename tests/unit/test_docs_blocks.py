@@ -1,4 +1,4 @@
-"""Blocks of the documentation that need no ranks run."""
+"""Blocks of the documentation that need no ranks run; a method added by its page holds the laws."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from adding import added, steps, tried
 from blocks import ROOT, blocks_for, commands_of
 from installed import is_installed
 from programs import run_documented
@@ -22,8 +23,7 @@ PYTHON = blocks_for("python")
 
 
 def whole(number: int) -> str:
-    """Return a block with those before it that it goes on from; their process group is not
-    ended."""
+    """Return a block behind those that it goes on from."""
     block = PYTHON[number]
     if not block.goes_on:
         return block.text
@@ -72,7 +72,6 @@ def test_a_command_of_the_checkout_runs_in_it(block):
 
 
 def write_a_run(path: Path) -> None:
-    """Write what a user's run without a compressor has written down by itself."""
     sink = JsonLines(os.fspath(path)).open()
     for step in (1, 50, 100):
         sink.log(step=step, loss=1 / step, bytes_sent=1000)
@@ -82,3 +81,42 @@ def write_a_run(path: Path) -> None:
 def run_block(block, command: str, folder: Path) -> None:
     done = run_documented(command, folder)
     assert done.returncode == 0, f"{block.name}\n{done.stdout}\n{done.stderr}"
+
+
+LAWS = ("tests/conformance/test_selectors.py", "tests/conformance/test_cases.py")
+NAMES = ("tests/unit/test_configuration.py", "tests/unit/test_variants.py")
+CHOSEN = "mean_multiple and not curve or every_registered or every_method"
+"""All that is known by the method's name, but for the curve, which takes half a minute, and what
+compares the lists of methods."""
+
+
+def test_a_method_that_is_added_as_the_page_says_holds_the_laws(tmp_path):
+    done = tried(added(tmp_path), CHOSEN, *LAWS, *NAMES)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    passed = int(re.search(r"(\d+) passed", done.stdout)[1])
+    assert passed > 40
+    assert "skipped" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("step", "test"),
+    [
+        (1, "No module named 'hvd_sparse.selectors.mean_multiple'"),
+        (2, "test_every_registered_part_has_a_case_and_every_case_a_part[selector]"),
+        (4, "test_every_method_has_a_page_and_a_place_in_the_table"),
+        (7, "test_every_method_has_a_page_and_a_place_in_the_table"),
+    ],
+)
+def test_a_step_that_is_left_out_is_named(step, test, tmp_path):
+    files = LAWS[1:] + NAMES
+    done = tried(added(tmp_path, without=step), "every_registered or every_method", *files)
+    assert done.returncode != 0
+    assert test in done.stdout + done.stderr
+
+
+def test_the_blocks_of_adding_are_those_of_the_steps():
+    marked = [block.text for block in blocks_for("adding")]
+    of_steps = [block.text for _, blocks in steps().values() for block in blocks]
+    assert [text for text in of_steps if text in marked] == marked
+    assert len(of_steps) == len(marked) + 1, "the part itself also runs by itself"
+    assert list(steps()) == list(range(1, 8))

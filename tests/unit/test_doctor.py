@@ -20,7 +20,6 @@ OF_WRITERS = ("tensorboard", "wandb", "mlflow")
 
 
 def of_pyproject() -> set[tuple[str, str]]:
-    """Every package that an extra brings to users, with the extra."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     section = text.partition("[project.optional-dependencies]\n")[2].partition("\n[")[0]
     extras = dict(re.findall(r"^(\w+) = \[(.*)\]$", section, re.MULTILINE))
@@ -62,10 +61,13 @@ def test_the_versions_that_it_knows_as_tested_are_those_of_the_stacks():
         assert set(versions) == set(re.findall(rf"^{package}==(\d+\.\d+)", pins, re.MULTILINE))
 
 
-def test_a_version_that_was_not_tested_is_told_with_those_that_were(monkeypatch):
+def test_a_version_that_was_not_tested_is_told_with_those_that_were(monkeypatch, capsys):
     versions = {"tensorflow": "2.20.1", "torch": "2.13.5+cpu"}
     monkeypatch.setattr(doctor, "_version_of", versions.get)
-    assert doctor._untested() == {"tensorflow": "2.20.1"}
+    monkeypatch.setattr(doctor, "_loads", lambda *_: False)
+    assert doctor.run(None) == 1
+    told = re.findall(r"^ +(\S+) +(\S+); tested: .+$", capsys.readouterr().out, re.MULTILINE)
+    assert told == [("tensorflow", "2.20.1")]
 
 
 def test_an_engine_that_does_not_load_is_told_with_its_reason(tmp_path):

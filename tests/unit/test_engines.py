@@ -1,4 +1,4 @@
-"""Which engine runs, and what it says when it is the slow one."""
+"""Which engine runs, what the slow one says, and threads that flush subnormal numbers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 from installed import has_triton, is_installed, with_triton
 from programs import run_python
 
+needs_torch = pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
 WITHOUT_NUMBA = (
     "import sys, logging; logging.basicConfig(format='%(message)s'); sys.modules['numba'] = None\n"
 )
@@ -36,7 +37,7 @@ def test_an_engine_that_is_asked_for_and_not_there_is_an_error_with_the_remedy(e
     assert f"pip install 'hvd-sparse[{extra}]'" in done.stderr
 
 
-@pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
+@needs_torch
 def test_the_engine_torch_needs_no_numba():
     script = (
         "import numpy as np\n"
@@ -65,3 +66,75 @@ def test_triton_is_refused_where_no_vector_is_on_a_gpu(how, words):
     assert "InvalidOption" in done.stderr
     assert words in done.stderr
     assert "leave engine out" in done.stderr
+
+
+SCRIPT = """
+import cases
+import numpy as np
+import torch
+from hvd_sparse.registry import CODECS
+from hvd_sparse.types import Selection
+
+codecs = [case.create(CODECS) for case in cases.CODECS]
+indices = np.arange(0, 1_000, 5, dtype=np.uint32)
+noise = np.random.default_rng(0).normal(size=indices.size)
+scales = {"float32": (1.0, 1e-5, 1e-39), "float64": (1.0, 1e-39, 1e-310)}
+selections = [
+    Selection(indices, (noise * scale).astype(dtype), 1_000)
+    for dtype in scales
+    for scale in scales[dtype]
+]
+frames = [[codec.encode(selection) for selection in selections] for codec in codecs]
+values = [
+    [codec.decode(frame).values.tobytes() for frame in those]
+    for codec, those in zip(codecs, frames)
+]
+
+assert torch.set_flush_denormal(True)
+assert not (np.full(8, 1e-40, np.float32) > 0).any(), "subnormal numbers are not flushed"
+for codec, those, meant in zip(codecs, frames, values):
+    assert [codec.decode(frame).values.tobytes() for frame in those] == meant, codec
+    if codec.is_exact:
+        again = [codec.encode(selection).tobytes() for selection in selections]
+        assert again == [frame.tobytes() for frame in those], codec
+    for selection in selections:
+        codec.decode(codec.encode(selection))
+"""
+
+
+@needs_torch
+def test_codecs_do_not_depend_on_how_a_thread_treats_subnormal_numbers():
+    run = run_python("-c", SCRIPT)
+    assert run.returncode == 0, run.stderr
+
+
+HANDSHAKE = """
+import numpy as np
+import torch
+import worlds
+from hvd_sparse.collectives.local import LocalWorld
+from hvd_sparse.step.session import Session
+from hvd_sparse.errors import RankMismatch
+
+SPECS = worlds.tensors((4, 3))
+
+
+def script(collective, flushing):
+    # of this thread, which is this rank
+    assert collective.rank not in flushing or torch.set_flush_denormal(True)
+    session = Session(worlds.configure(), SPECS, collective)
+    return session.reduce(worlds.normals(SPECS, collective.rank))["t0"].tobytes()
+
+
+for flushing in ((), (0, 1, 2)):
+    assert len(set(worlds.run(3, lambda collective: script(collective, flushing)))) == 1
+for error in LocalWorld(3, worlds.TIMEOUT_S).run_all(script, (1,)):
+    assert isinstance(error, RankMismatch), error
+    assert 'rank 1 has "subnormal numbers": "taken for zero"' in str(error), error
+"""
+
+
+@needs_torch
+def test_a_rank_that_alone_takes_subnormal_numbers_for_zero_is_named_before_the_first_step():
+    run = run_python("-c", HANDSHAKE)
+    assert run.returncode == 0, run.stderr

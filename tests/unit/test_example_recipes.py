@@ -77,51 +77,34 @@ class Recorded:
         return lambda params, **options: (name, options)
 
 
+WARMUP = {"id": "exponential_warmup", "value": 0.001, "stage_steps": 7, "stages": 2}
+DENSE = {"id": "dense_warmup", "value": 0.01, "warmup_steps": 35}
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
         (
-            ["--method", "ldte_bs,variant=paper", "--warmup-epochs", "2"],
-            {
-                "density": 0.001,
-                "variant": "paper",
-                "schedule": {
-                    "id": "exponential_warmup",
-                    "value": 0.001,
-                    "stage_steps": 7,
-                    "stages": 2,
-                },
-            },
+            "ldte_bs,variant=paper --warmup-epochs 2",
+            {"density": 0.001, "variant": "paper", "schedule": WARMUP},
         ),
+        ("topk --warmup dense --density 0.01", {"density": 0.01, "schedule": DENSE}),
+        ("topk,density=0.5 --warmup none", {"density": 0.5}),
+        ("adacomp", {}),
+        ("ef_sign --clip-norm 2", {"memory": {"id": "momentum_feedback", "clip_norm": 2.0}}),
         (
-            ["--method", "topk", "--warmup", "dense", "--density", "0.01"],
-            {
-                "density": 0.01,
-                "schedule": {"id": "dense_warmup", "value": 0.01, "warmup_steps": 35},
-            },
-        ),
-        (["--method", "topk,density=0.5", "--warmup", "none"], {"density": 0.5}),
-        (["--method", "adacomp"], {}),
-        (
-            ["--method", "ef_sign", "--clip-norm", "2"],
-            {"memory": {"id": "momentum_feedback", "clip_norm": 2.0}},
-        ),
-        (
-            ["--method", "ef_sign", "--clip-norm", "2", "--optimizer", "adamw"],
+            "ef_sign --clip-norm 2 --optimizer adamw",
             {"memory": {"id": "adam_correction", "clip_norm": 2.0}},
         ),
-        (
-            ["--method", "dgc", "--clip-norm", "2", "--warmup", "none"],
-            {"density": 0.001, "clip_norm": 2.0},
-        ),
+        ("dgc --clip-norm 2 --warmup none", {"density": 0.001, "clip_norm": 2.0}),
     ],
 )
 def test_a_compressor_gets_what_the_options_say(arguments, expected, monkeypatch):
     from recipes.options import build_compression
 
-    args = options(*arguments, monkeypatch=monkeypatch)
+    args = options("--method", *arguments.split(), monkeypatch=monkeypatch)
     name, given = build_compression(args, 7, Recorded(), "params", "optimizer", None, None)
-    assert name == arguments[1].split(",")[0]
+    assert name == arguments.split()[0].split(",")[0]
     assert given == {"optimizer": "optimizer", **expected}
 
 

@@ -15,6 +15,7 @@ import torch
 from muon import SingleDeviceMuon, paired
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from hvd_sparse.ddp import register
@@ -54,50 +55,73 @@ def loss_of(model: nn.Module, step: int) -> torch.Tensor:
     return model(torch.full((2, 8), step - 2.0)).square().sum()
 
 
+def take_step(
+    optimizer: torch.optim.Optimizer,
+    loss: torch.Tensor,
+    scaler: torch.amp.GradScaler | None,
+    between: Callable[[], Any] = lambda: None,
+) -> None:
+    (loss if scaler is None else scaler.scale(loss)).backward()
+    between()
+    if scaler is None:
+        optimizer.step()
+    else:
+        scaler.step(optimizer)
+        scaler.update()
+
+
 def same(mine: list[torch.Tensor], plain: list[torch.Tensor]) -> None:
     for one, other in zip(mine, plain, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
-def outside_of_the_model(name: str, *, hands_over: bool) -> list[torch.Tensor]:
-    temperature = nn.Parameter(torch.ones(3))
-    model, optimizer = made(name, temperature)
-    handle = handed(model, optimizer) if hands_over else None
+def trained(
+    name: str,
+    loss: Callable[..., torch.Tensor],
+    *others: nn.Parameter,
+    hands_over: bool,
+    scaler: torch.amp.GradScaler | None = None,
+    scheduled: str = "",
+) -> list[torch.Tensor]:
+    model, optimizer = made(name, *others)
+    options = {} if scaler is None else {"grad_scaler": scaler}
+    scheduler = CosineAnnealingLR(optimizer, STEPS) if scheduled == "before" else None
+    handle = handed(model, optimizer, **options) if hands_over else None
+    scheduler = CosineAnnealingLR(optimizer, STEPS) if scheduled == "behind" else scheduler
     for step in range(STEPS):
         optimizer.zero_grad()
-        (loss_of(model, step) + ((step + 1) * temperature**2).sum()).backward()
-        optimizer.step()
+        take_step(optimizer, loss(model, step), scaler)
+        if scheduler is not None:
+            scheduler.step()
     if handle is not None:
         handle.close()
-    return [temperature.detach(), *(p.detach() for p in model.parameters())]
+    return [p.detach() for p in (*others, *model.parameters())]
 
 
 @of_each_optimizer
 def test_parameters_outside_of_the_model_get_the_optimizers_own_update(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    mine = outside_of_the_model(name, hands_over=True)
+    ends = []
+    for hands_over in (False, True):
+        temperature = nn.Parameter(torch.ones(3))
+
+        def loss(model: nn.Module, step: int, outside: Any = temperature) -> torch.Tensor:
+            return loss_of(model, step) + ((step + 1) * outside**2).sum()
+
+        ends.append(trained(name, loss, temperature, hands_over=hands_over))
     said = [record.getMessage() for record in caplog.records]
     assert sum("came through no compressor" in text for text in said) == 1
     assert any(text.startswith("tensor of shape [3] has a gradient") for text in said)
-    same(mine, outside_of_the_model(name, hands_over=False))
-
-
-def by_the_bare_model(name: str, *, hands_over: bool) -> list[torch.Tensor]:
-    model, optimizer = made(name)
-    handle = handed(model, optimizer) if hands_over else None
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        loss_of(model.module, step).backward()
-        optimizer.step()
-    if handle is not None:
-        handle.close()
-    return [p.detach() for p in model.parameters()]
+    same(ends[1], ends[0])
 
 
 @of_each_optimizer
 def test_a_model_that_is_trained_without_ddp_is_trained_by_the_optimizer(name: str) -> None:
-    same(by_the_bare_model(name, hands_over=True), by_the_bare_model(name, hands_over=False))
+    def loss(model: Any, step: int) -> torch.Tensor:
+        return loss_of(model.module, step)
+
+    same(trained(name, loss, hands_over=True), trained(name, loss, hands_over=False))
 
 
 @pytest.mark.parametrize("passed_by", ["module", "no_sync"])
@@ -125,27 +149,17 @@ def test_a_gradient_that_passes_the_compressor_by_is_refused_where_others_came_t
     handle.close()
 
 
-def scaled(name: str, *, hands_over: bool) -> tuple[list[torch.Tensor], list[float]]:
-    model, optimizer = made(name)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
-    handle = handed(model, optimizer, grad_scaler=scaler) if hands_over else None
-    scales = []
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        scaler.scale(loss_of(model, step) * (torch.inf if step == 2 else 1.0)).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        scales.append(scaler.get_scale())
-    if handle is not None:
-        handle.close()
-    return [p.detach() for p in model.parameters()], scales
-
-
 @of_each_optimizer
 def test_a_scaler_unscales_and_skips_whether_the_optimizer_is_fused_or_not(name: str) -> None:
-    (mine, scales), (plain, plain_scales) = (scaled(name, hands_over=h) for h in (True, False))
-    assert scales == plain_scales and len(set(scales)) == 2
-    same(mine, plain)
+    def loss(model: nn.Module, step: int) -> torch.Tensor:
+        return loss_of(model, step) * (torch.inf if step == 2 else 1.0)
+
+    ends = []
+    for hands_over in (True, False):
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+        ends.append(trained(name, loss, hands_over=hands_over, scaler=scaler))
+        assert scaler.get_scale() == 2.0**15, "one step was skipped"
+    same(*ends)
 
 
 def test_step_hooks_are_called_once_a_step() -> None:
@@ -223,19 +237,11 @@ def said_while_training(
     scaler: torch.amp.GradScaler | None = None,
     **options: Any,
 ) -> list[str]:
-    """What is logged in three steps of AdamW, the first of which has gradients of zeros."""
     model, optimizer = made("adamw")
     handle = handed(model, optimizer, **options)
     for step in range(3):
         optimizer.zero_grad()
-        loss = loss_of(model, step) * step
-        (loss if scaler is None else scaler.scale(loss)).backward()
-        between(model)
-        if scaler is None:
-            optimizer.step()
-        else:
-            scaler.step(optimizer)
-            scaler.update()
+        take_step(optimizer, loss_of(model, step) * step, scaler, lambda: between(model))
     handle.close()
     return [record.getMessage() for record in caplog.records]
 
@@ -290,8 +296,6 @@ def test_nothing_is_told_where_results_are_applied_as_they_came(
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
 def test_torchs_own_muon_is_taken_over_and_goes_on_from_its_state() -> None:
-    """It computes in bfloat16, and the memory in float32."""
-
     def train(model: Any, optimizer: torch.optim.Optimizer, steps: range) -> None:
         for step in steps:
             optimizer.zero_grad()
@@ -322,30 +326,11 @@ def test_torchs_own_muon_is_taken_over_and_goes_on_from_its_state() -> None:
     assert (ends[0] - ends[1]).abs().max() < 0.02 * (ends[1] - start).abs().max()
 
 
-def scheduled(name: str, *, first: str) -> list[torch.Tensor]:
-    """Train with a schedule, which is made before the compressor, behind it, or without one.
-
-    A schedule puts a ``step`` of the optimizer's class on the object.
-    """
-    model, optimizer = made(name)
-    handle = handed(model, optimizer) if first == "compressor" else None
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
-    if first == "schedule":
-        handle = handed(model, optimizer)
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        loss_of(model, step).backward()
-        optimizer.step()
-        schedule.step()
-    if handle is not None:
-        handle.close()
-    return [parameter.detach() for parameter in model.parameters()]
-
-
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
 def test_a_schedule_may_be_made_before_the_compressor_or_behind_it(name: str) -> None:
     before, behind, plain = (
-        scheduled(name, first=first) for first in ("schedule", "compressor", "neither")
+        trained(name, loss_of, hands_over=hands_over, scheduled=scheduled)
+        for hands_over, scheduled in ((True, "before"), (True, "behind"), (False, "before"))
     )
     for one, other in zip(before, behind, strict=True):
         assert torch.equal(one, other)

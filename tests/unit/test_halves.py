@@ -10,7 +10,7 @@ from distributions import SMOOTH, draw
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption, NonFiniteGradient
 from hvd_sparse.kernels import reference
-from hvd_sparse.memories._residual16 import STORED, narrow, widen
+from hvd_sparse.memories.error_feedback import STORED, narrow, widen
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.step.pipeline import Pipeline
 from hvd_sparse.step.tensor_state import TensorState

@@ -1,15 +1,17 @@
-"""The handshake: equal ranks pass in one collective, different ones all learn what differs."""
+"""Ranks agree: the handshake names what differs, and replicas that drift apart are noticed."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import worlds
-from worlds import configure, tensors
+from worlds import configure, integers, tensors
 
 from hvd_sparse.collectives.local import LocalWorld
-from hvd_sparse.errors import RankMismatch
+from hvd_sparse.errors import RankMismatch, ReplicaMismatch
 from hvd_sparse.step.driver import Conversation
 from hvd_sparse.step.handshake import describe_rank, handshake
+from hvd_sparse.step.session import Session
 from hvd_sparse.types import TensorSpec
 
 SPECS = tensors((4, 3), (5,))
@@ -20,8 +22,6 @@ def document(configuration=None, specs=SPECS, name="model", **changes):
 
 
 def shake(world, odd_one_out, usual=None):
-    """Shake hands with another document on the last rank; every rank's outcome."""
-
     def script(collective):
         is_odd = collective.rank == collective.world_size - 1
         own = odd_one_out if is_odd else usual or document()
@@ -69,13 +69,73 @@ def test_a_difference_is_named_on_every_rank(what, world_size):
     assert "on every rank" in str(errors[0])
 
 
-@pytest.mark.parametrize("options", [{"timeout_s": 5.0}, {"engine": "numpy"}])
-def test_options_of_one_rank_alone_may_differ(options):
-    assert shake(LocalWorld(2, worlds.TIMEOUT_S), document(configure(**options))) == [None, None]
-
-
 def test_a_long_list_of_differences_is_cut_and_says_so():
     many = document(specs=tensors(*[(i + 1, 2) for i in range(100)]))
     errors = shake(LocalWorld(2, worlds.TIMEOUT_S), many)
     assert "more" in str(errors[0])
     assert len(str(errors[0])) < 2_000
+
+
+THREE = tensors((6, 5), (8,), (3, 3))
+FAULTY = 1
+
+
+def break_memory(session, position):
+    receiver = session.step
+    finish = receiver._finish
+
+    def faulty(ticket, spec, reduced, *others, **options):
+        if spec is THREE[position]:
+            reduced.view(np.uint32)[2] ^= 1
+        return finish(ticket, spec, reduced, *others, **options)
+
+    receiver._finish = faulty
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 5])
+@pytest.mark.parametrize("broken", [0, 1, 2])
+def test_one_flipped_bit_is_found_after_the_next_checked_step_and_the_tensor_named(
+    broken, world_size
+):
+    def script(collective):
+        session = Session(configure(check_replicas_every=3), THREE, collective)
+        session.reduce(integers(THREE, collective.rank, 0))
+        if collective.rank == FAULTY:
+            break_memory(session, broken)
+        for step in (1, 2):
+            session.reduce(integers(THREE, collective.rank, step))
+        with pytest.raises(
+            ReplicaMismatch,
+            match=f"tensor 't{broken}': the gradients applied in the last checked step",
+        ):
+            session.reduce(integers(THREE, collective.rank, 3))
+
+    worlds.run(world_size, script)
+
+
+@pytest.mark.parametrize("options", [{}, {"density": 1.0, "allow_dense": True}, {"min_numel": 9}])
+def test_replicas_that_agree_go_on(options):
+    def script(collective):
+        checked = Session(configure(check_replicas_every=2, **options), THREE, collective)
+        plain = Session(configure(**options), THREE, collective)
+        for step in range(9):
+            given = integers(THREE, collective.rank, step)
+            ours, theirs = checked.reduce(given), plain.reduce(given)
+            assert {key: array.tobytes() for key, array in ours.items()} == {
+                key: array.tobytes() for key, array in theirs.items()
+            }
+
+    worlds.run(4, script)
+
+
+def test_a_step_that_is_taken_back_is_not_checked():
+    def script(collective):
+        session = Session(configure(check_replicas_every=1), THREE, collective)
+        for step in range(6):
+            given = integers(THREE, collective.rank, step)
+            if step % 2 and collective.rank == FAULTY:
+                given["t1"][3] = np.nan
+            session.reduce(given)
+        return session.step.stats.nonfinite_steps
+
+    assert worlds.run(3, script) == [3] * 3

@@ -9,13 +9,14 @@ import pytest
 import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from unit.timings import samples, told
 
-from hvd_sparse.collectives.topology import in_nodes_of
+from hvd_sparse.collectives.contract import in_nodes_of
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels import reference
 from hvd_sparse.plan import hiding
-from hvd_sparse.plan.costs import REPETITIONS, Costs, Route
+from hvd_sparse.plan.costs import Costs, Route
 from hvd_sparse.plan.hiding import HiddenDensities
 from hvd_sparse.plan.measurements import STEPS, WARMUP
 from hvd_sparse.plan.measuring import HidingPolicy
@@ -35,7 +36,6 @@ costs = st.tuples(st.floats(0, 5), st.floats(0.01, 5))
 
 
 def takes_of(messages, start_s, unit_s, sizes=6):
-    """Seconds of messages that grow with the size."""
     return start_s + unit_s * np.arange(1, sizes + 1) * np.ones((messages, 1))
 
 
@@ -77,29 +77,14 @@ def test_no_step_takes_longer_than_with_the_least_everywhere(gaps_s, cost):
     assert chosen[-1] == pytest.approx(least[-1])
 
 
-def told(keys=None, gap_s=0.01, rank=0):
-    """What a rank tells whose gradients came one by one, the last registered first."""
-    keys = KEYS if keys is None else keys
-    order = [spec.key for spec in reversed(SPECS) if spec.key in keys]
-    numel = {spec.key: spec.numel for spec in SPECS}
-    return {
-        "ready": {key: gap_s * number + 1e-4 * rank for number, key in enumerate(order)},
-        "work": {key: 1e-5 + 1e-9 * numel[key] for key in order},
-        "encode": {},
-        "decode": {key: 2e-9 * numel[key] for key in order},
-        "nbytes": {key: 8.0 * numel[key] * LEAST for key in order},
-        "seen": {key: [3, 4, 5] for key in order},
-        "whole": {},
-        "steps": STEPS,
-    }
-
-
-def found_with(start_s, byte_s, gap_s=0.01, keys=None, ranks=2, buckets=BUCKETS):
+def found_with(start_s, byte_s, gap_s=0.01, keys=KEYS, ranks=2, buckets=BUCKETS):
     route = Route(CONFIGURATION, CONFIGURATION.exchange, in_nodes_of(1, 0, ranks))
-    sizes = [100, 1_000, 10_000, 100_000]
-    samples = {"allgather": [(n, [start_s + byte_s * n] * REPETITIONS) for n in sizes]}
-    each = [told(keys, gap_s, rank) for rank in range(ranks)]
-    return HiddenDensities.make(Costs(route, SPECS, each, [samples] * ranks, buckets))
+    each = [
+        told(SPECS, {key: [3] for key in keys}, gap_s, late_s=1e-4 * rank, entry_bytes=8 * LEAST)
+        for rank in range(ranks)
+    ]
+    wires = [samples(start_s, byte_s)] * ranks
+    return HiddenDensities.make(Costs(route, SPECS, each, wires, buckets))
 
 
 def test_densities_lie_between_the_least_and_all_and_the_last_layer_has_the_least():

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from distributions import ALL, SMOOTH, after_error_feedback, draw
+from distributions import SMOOTH, after_error_feedback, draw
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,45 +34,22 @@ def raw_count(x: np.ndarray, density: float) -> int:
     return int(np.count_nonzero(np.abs(x) >= threshold)) if threshold else int(np.count_nonzero(x))
 
 
-def check_ldte_bs(x: np.ndarray, selector: LdteBs, record, warm: float | None = None):
+def check_ldte_bs(x: np.ndarray, selector: LdteBs, warm: float | None = None):
     """Inside its pass limit, and either inside the tolerance or exactly min(k, non-zeros)."""
     found = selector.find(x, Context(warm=warm))
-    k, count, nonzeros = (
-        wanted(x, selector.density),
-        found.selection.count,
-        int(np.count_nonzero(x)),
-    )
+    k, count = wanted(x, selector.density), found.selection.count
     low, high = (bound * k for bound in selector.tolerance)
+    is_within = low <= count <= high and not found.is_fallback
     assert found.passes <= selector.max_passes
-    assert count == min(k, nonzeros) or (low <= count <= high and not found.is_fallback)
-    raw = raw_count(x, selector.density) / k
-    record("ldte_count_over_k", raw)
-    record("ldte_bs_count_over_k", count / k)
-    record("ldte_bs_passes", found.passes)
-    print(
-        f"count/k: LDTE {raw:.3f}, LDTE-BS {count / k:.3f} in {found.passes} passes, fallback "
-        f"{found.is_fallback}"
-    )
+    assert is_within or count == min(k, np.count_nonzero(x))
     return found
 
 
 @searches
 @densities
-@pytest.mark.parametrize("numel", [1, 100, 30_000])
-@pytest.mark.parametrize("name", ALL)
-def test_ldte_bs_keeps_its_count_and_its_pass_limit(name, numel, density, search, record_property):
-    check_ldte_bs(draw(name, numel), LdteBs(density, search=search), record_property)
-
-
-@searches
-@densities
 @pytest.mark.parametrize("name", GRADIENTS)
-def test_ldte_bs_holds_after_a_thousand_steps_of_error_feedback(
-    name, density, search, record_property
-):
-    found = check_ldte_bs(
-        after_error_feedback(name, density), LdteBs(density, search=search), record_property
-    )
+def test_ldte_bs_holds_after_a_thousand_steps_of_error_feedback(name, density, search):
+    found = check_ldte_bs(after_error_feedback(name, density), LdteBs(density, search=search))
     assert not found.is_fallback
     assert found.passes <= 12
 
@@ -80,10 +57,10 @@ def test_ldte_bs_holds_after_a_thousand_steps_of_error_feedback(
 @searches
 @densities
 @pytest.mark.parametrize("name", GRADIENTS)
-def test_last_threshold_makes_a_warm_start(name, density, search, record_property):
+def test_last_threshold_makes_a_warm_start(name, density, search):
     x = after_error_feedback(name, density)
-    cold = check_ldte_bs(x, LdteBs(density, search=search), record_property)
-    warm = check_ldte_bs(x, LdteBs(density, search=search), record_property, warm=cold.threshold)
+    cold = check_ldte_bs(x, LdteBs(density, search=search))
+    warm = check_ldte_bs(x, LdteBs(density, search=search), warm=cold.threshold)
     assert warm.passes <= 3
     deaf = LdteBs(density, search=search, warm_start=False).find(x, Context(warm=1e-30))
     assert (deaf.passes, deaf.threshold) == (cold.passes, cold.threshold)
@@ -91,9 +68,9 @@ def test_last_threshold_makes_a_warm_start(name, density, search, record_propert
 
 @searches
 @pytest.mark.parametrize("name", ["all_equal", "plus_minus_one", "small_integers"])
-def test_where_no_threshold_fits_the_fallback_is_exact_top_k(name, search, record_property):
+def test_where_no_threshold_fits_the_fallback_is_exact_top_k(name, search):
     x = draw(name, 1_000)
-    found = check_ldte_bs(x, LdteBs(0.01, search=search), record_property)
+    found = check_ldte_bs(x, LdteBs(0.01, search=search))
     assert found.is_fallback
     order = sorted(range(x.size), key=lambda i: (-abs(float(x[i])), i))
     assert found.selection.indices.tolist() == sorted(order[:10])
@@ -139,14 +116,6 @@ def test_ldte_sends_what_lies_above_its_formula(name, density):
     found = Ldte(density).find(x, Context())
     assert abs(found.selection.count - expected) <= 1  # an entry within a rounding of the threshold
     assert found.is_fallback == (count > 8 * k)
-
-
-def test_ldte_never_sends_more_than_its_cap():
-    x = draw("lognormal", 20_000)
-    assert raw_count(x, 0.001) > 60
-    found = Ldte(0.001, cap=3.0).find(x, Context())
-    assert found.is_fallback
-    assert set(found.selection.indices.tolist()) == set(np.argsort(-np.abs(x))[:60].tolist())
 
 
 @pytest.mark.parametrize(("numel", "count"), [(1000, 1), (1000, 10), (7, 7)])

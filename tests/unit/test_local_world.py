@@ -62,13 +62,6 @@ def test_what_was_submitted_may_be_overwritten_afterwards():
     assert LocalWorld(2, TIMEOUT_S).run(script) == [[0.0, 10.0, 11.0]] * 2
 
 
-def test_bytes_are_counted_by_rank():
-    world = LocalWorld(3, TIMEOUT_S)
-    world.run(lambda c: c.allgather(own(c.rank), "x").wait(TIMEOUT_S))
-    assert world.sent == [4, 8, 12]
-    assert [counts["allgather.x"] for counts in world.wire_received] == [20, 16, 12]
-
-
 def test_a_rank_that_does_not_come_is_named():
     world = LocalWorld(3, TIMEOUT_S)
     have_submitted = threading.Barrier(2)

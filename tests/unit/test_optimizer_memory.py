@@ -25,9 +25,6 @@ OPTIONS = {"strom": {"threshold": 1.0}, "adacomp": {}, "ef_sign": {}, "terngrad"
 
 
 class Made(Methods):
-    """Methods that make nothing but a configuration, for optimizers that say themselves what they
-    hand over."""
-
     @classmethod
     def _create(cls, params, configuration, process_set, grad_scaler):
         made = cls()
@@ -128,8 +125,6 @@ def test_momentum_is_warned_of_where_entries_will_be_rare(options, is_told, capl
 
 
 class Auto(AutoMethod, Made):
-    """``auto`` that makes nothing but a configuration and a policy."""
-
     @classmethod
     def _create(cls, params, configuration, process_set, grad_scaler, policy=None):
         made = super(AutoMethod, cls)._create(params, configuration, process_set, grad_scaler)

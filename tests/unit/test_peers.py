@@ -7,16 +7,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the baselines are written in torch")
 
-from benchmarks._peers import (  # noqa: E402 - it imports torch
-    PEERS,
-    Peer,
-)
+from benchmarks._peers import PEERS, Peer  # noqa: E402 - it imports torch
 
-BANDS = {
-    "torch.topk": (1, 1),
-    "DGC, sampled threshold": (0.8, 1),
-    "Gaussian-k": (2 / 3, 4 / 3),
-}
+BANDS = {"torch.topk": (1, 1), "DGC, sampled threshold": (0.8, 1), "Gaussian-k": (2 / 3, 4 / 3)}
 """Counts over k on a normal vector, for which the rules are made."""
 
 

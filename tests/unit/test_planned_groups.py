@@ -6,11 +6,12 @@ import pytest
 import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from unit.timings import samples, told
 
-from hvd_sparse.collectives.topology import in_nodes_of
+from hvd_sparse.collectives.contract import in_nodes_of
 from hvd_sparse.errors import PeerFailure
 from hvd_sparse.kernels import reference
-from hvd_sparse.plan.costs import REPETITIONS, Costs, Route
+from hvd_sparse.plan.costs import Costs, Route
 from hvd_sparse.plan.group_plan import GroupPlan
 from hvd_sparse.plan.measurements import (
     REVIEW_EVERY,
@@ -32,36 +33,11 @@ SPECS = worlds.tensors((40, 3), (7, 9), (300, 2), (5, 5), (64, 8), (9, 9), (6,))
 CONFIGURATION = worlds.configure(groups="planned", compress_1d=False)
 DEFAULT = grouped(SPECS, CONFIGURATION)
 COMPRESSED = sorted(position for (position,) in one_per_tensor(SPECS, CONFIGURATION))
-SIZES_TIMED = [100, 1_000, 10_000, 100_000, 1_000_000]
-
-
-def told(seen, gap_s=0.01, whole_s=0.0):
-    """What a rank tells whose gradients came one by one, the last registered first, of the steps
-    given by key."""
-    keys = [spec.key for spec in reversed(SPECS) if spec.key in seen]
-    return {
-        "ready": {key: gap_s * number for number, key in enumerate(keys)},
-        "work": {spec.key: 1e-5 + 1e-9 * spec.numel for spec in SPECS if spec.key in seen},
-        "encode": {},
-        "decode": {spec.key: 2e-9 * spec.numel for spec in SPECS if spec.key in seen},
-        "nbytes": {spec.key: 2.0 * spec.numel for spec in SPECS if spec.key in seen},
-        "seen": seen,
-        "whole": {str(step): whole_s for steps in seen.values() for step in steps},
-        "steps": STEPS,
-    }
 
 
 def route(configuration=CONFIGURATION, ranks=2, nodes=2):
     placement = in_nodes_of(ranks // nodes, 0, ranks)
     return Route(configuration, configuration.exchange, placement)
-
-
-def samples(start_s, byte_s, kinds=("allgather",)):
-    """By kind; every rank receives ``size`` bytes, as of one other rank."""
-    return {
-        kind: [(size, [start_s + byte_s * size] * REPETITIONS) for size in SIZES_TIMED]
-        for kind in kinds
-    }
 
 
 def make_plan(*measured):
@@ -72,7 +48,7 @@ def planned_with(wires, seen=None, gap_s=0.01, whole_s=0.0, on=None):
     seen = {spec.key: [3, 4, 5] for spec in SPECS} if seen is None else seen
     on = on or route()
     times = [samples(*wire, on.kinds) for wire in wires]
-    return make_plan(on, SPECS, [told(seen, gap_s, whole_s)] * len(wires), times, DEFAULT)
+    return make_plan(on, SPECS, [told(SPECS, seen, gap_s, whole_s)] * len(wires), times, DEFAULT)
 
 
 def test_a_step_begins_with_the_first_gradient_after_a_result_or_with_one_that_comes_twice():
@@ -84,19 +60,14 @@ def test_a_step_begins_with_the_first_gradient_after_a_result_or_with_one_that_c
     starts.end()
     assert [starts.begins(position) for position in (1, 2)] == [True, False]
     starts.end()
-    assert [starts.begins(position) for position in (None, None, 1, None)] == [
-        True,
-        False,
-        False,
-        False,
-    ]
+    begun = [starts.begins(position) for position in (None, None, 1, None)]
+    assert begun == [True, False, False, False]
 
 
 def test_our_own_work_is_no_part_of_the_backward_pass_and_failed_steps_do_not_count():
     mine = Measurements()
-    for step, (delay_s, is_good) in enumerate(
-        [(0.5, True), (0.7, True), (9.0, False), (0.6, True)]
-    ):
+    delays = [(0.5, True), (0.7, True), (9.0, False), (0.6, True)]
+    for step, (delay_s, is_good) in enumerate(delays):
         now_s = 100.0 * (step + 1)
         mine.begin(now_s, was_good=False)
         mine.arrive("b", now_s)
@@ -111,46 +82,29 @@ def test_our_own_work_is_no_part_of_the_backward_pass_and_failed_steps_do_not_co
         mine.begin(0.0, was_good=is_good)
     found = mine.to_dict()
     assert found["ready"] == {"b": 0.0, "a": pytest.approx(0.6)}
-    assert (
-        found["work"] == {"b": 3.0}
-        and found["encode"] == {"b": 1.0}
-        and found["nbytes"] == {"b": 6.0}
-        and found["decode"] == {}
-    )
+    told = [found[name] for name in ("work", "encode", "nbytes", "decode", "steps")]
+    assert told == [{"b": 3.0}, {"b": 1.0}, {"b": 6.0}, {}, 3]
     assert sorted(found["whole"].values()) == pytest.approx([5.0, 6.0, 7.0])
-    assert (
-        found["steps"] == 3
-        and found["seen"]["a"] == found["seen"]["b"]
-        and len(found["seen"]["a"]) == 3
-    )
+    assert found["seen"]["a"] == found["seen"]["b"] and len(found["seen"]["a"]) == 3
 
 
 def test_dear_starts_merge_and_dear_bytes_do_not():
     assert len(planned_with([(10.0, 0.0)]).groups) == 1
     dear_bytes = planned_with([(0.0, 1e-5)], gap_s=0.5)
-    assert dear_bytes.groups[-1] == ("t0",), (
-        "whoever waits for the last gradient makes the step longer"
-    )
+    assert dear_bytes.groups[-1] == ("t0",), "who waits for the last one makes the step longer"
     assert dear_bytes.predicted_s["planned"] < dear_bytes.predicted_s["all"]
 
 
 def test_the_slowest_rank_and_the_typical_message_count():
-    alike = planned_with([(1e-3, 1e-8), (1e-3, 1e-8)])
-    assert alike.wire.byte_s == pytest.approx(1e-8) and alike.wire.start_s == pytest.approx(
-        1e-3, rel=1e-3
-    )
-    slower = planned_with([(1e-3, 1e-8), (5e-3, 4e-8)])
-    assert slower.wire.byte_s == pytest.approx(4e-8) and slower.wire.start_s == pytest.approx(
-        5e-3, rel=1e-3
-    )
+    for start_s, byte_s in ((1e-3, 1e-8), (5e-3, 4e-8)):
+        wire = planned_with([(1e-3, 1e-8), (start_s, byte_s)]).wire
+        assert (wire.start_s, wire.byte_s) == pytest.approx((start_s, byte_s), rel=1e-3)
     noisy = samples(1e-3, 1e-8)
     for _, times in noisy["allgather"]:
         times[1] += 0.3
     seen = {spec.key: [3] for spec in SPECS}
-    assert (
-        make_plan(route(), SPECS, [told(seen)], [noisy], DEFAULT).wire
-        == planned_with([(1e-3, 1e-8)]).wire
-    )
+    typical = make_plan(route(), SPECS, [told(SPECS, seen)], [noisy], DEFAULT)
+    assert typical.wire == planned_with([(1e-3, 1e-8)]).wire
 
 
 @pytest.mark.parametrize(
@@ -195,8 +149,6 @@ def measured(planning, rank, good):
 
 
 def run_steps(world_size, outcomes):
-    """For every rank, the number of the step that adopted a plan, and the plan."""
-
     def script(collective):
         planning = PlannedGroups(Step(CONFIGURATION, SPECS, DEFAULT, reference), "test")
         good, adopted = False, []
@@ -227,10 +179,8 @@ def test_where_steps_fail_ranks_measure_on():
 
 def test_what_goes_wrong_on_rank_0_is_told_to_all_ranks():
     def script(collective):
-        planning, good = (
-            PlannedGroups(Step(CONFIGURATION, SPECS, DEFAULT, reference), "test"),
-            False,
-        )
+        planning = PlannedGroups(Step(CONFIGURATION, SPECS, DEFAULT, reference), "test")
+        good = False
         while not planning.is_due:
             planning.next(collective, worlds.TIMEOUT_S, was_good=good)
             planning.measurements.arrive("nobody's", 1.0)
@@ -248,36 +198,18 @@ def test_what_goes_wrong_on_rank_0_is_told_to_all_ranks():
 MERGED = worlds.configure(groups="planned", compress_1d=False, select_over="group")
 
 
-def merged_told(call_s, entry_s, encode_s=0.0, gap_s=0.0):
-    """What a rank tells that selected once from each of the default's groups."""
-    found = told({spec.key: [3, 4, 5] for spec in SPECS}, gap_s)
-    groups_of = [[SPECS[position] for position in bucket] for bucket in DEFAULT]
-    found["encode"] = {SPECS[position].key: encode_s for position in COMPRESSED}
-    alone = {name_of(members): encode_s for members in groups_of if len(members) == 1}
-    found["work"] = dict(found["encode"]) | {
-        name_of(members): alone.get(name_of(members), 0.0)
-        + call_s
-        + entry_s * sum(spec.numel for spec in members)
-        for members in groups_of
-    }
-    return found
-
-
-def merged_plan(each, default=DEFAULT, wire=(0.0, 1e-9)):
-    return make_plan(route(MERGED), SPECS, [each], [samples(*wire)], default)
-
-
 def test_dear_selections_merge_where_a_group_is_selected_from_at_once():
     two = [tuple(COMPRESSED[:2]), tuple(COMPRESSED[2:])]
-    found = merged_told(0.0, 0.0)
+    found = told(SPECS, {spec.key: [3, 4, 5] for spec in SPECS}, 0.0)
+    found["encode"] = {SPECS[position].key: 0.0 for position in COMPRESSED}
     entries = [sum(SPECS[position].numel for position in bucket) for bucket in two]
     names = [name_of([SPECS[position] for position in bucket]) for bucket in two]
     found["work"] = {name: 0.02 + 1e-6 * numel for name, numel in zip(names, entries)}
-    plan = merged_plan(found, two)
+    plan = make_plan(route(MERGED), SPECS, [found], [samples(0.0, 1e-9)], two)
     assert (plan.work.start_s, plan.work.byte_s) == (pytest.approx(0.02), pytest.approx(1e-6))
     assert len(plan.groups) == 1, "messages start for nothing, and selections do not"
     assert plan.predicted_s["none"] - plan.predicted_s["all"] > 0.02 * (len(COMPRESSED) - 2)
-    each = told({spec.key: [3] for spec in SPECS}, 0.0)
+    each = told(SPECS, {spec.key: [3] for spec in SPECS}, 0.0)
     apart = make_plan(route(), SPECS, [each], [samples(0.0, 1e-9)], two)
     assert apart.predicted_s["none"] < 0.02, "tensor by tensor, no group saves a start"
 
@@ -289,7 +221,11 @@ def test_tensors_that_no_vector_holds_together_are_planned_apart():
     ]
     default = grouped(mixed, MERGED)
     plan = make_plan(
-        route(MERGED), mixed, [told({s.key: [3] for s in mixed})], [samples(10.0, 0.0)], default
+        route(MERGED),
+        mixed,
+        [told(SPECS, {s.key: [3] for s in mixed})],
+        [samples(10.0, 0.0)],
+        default,
     )
     dtypes = {spec.key: spec.dtype for spec in mixed}
     assert len(plan.groups) == 2, "starts are dear: as few as can be"

@@ -6,15 +6,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from hvd_sparse.cli.cite import papers
+from hvd_sparse.cli import papers
 from hvd_sparse.errors import InvalidOption, SparseError, UnknownName
 from hvd_sparse.registry import ALL, SELECTORS, Registry, configuration
 
 
 @dataclass(frozen=True)
 class Gadget:
-    """A part with one option that must be given and two that need not."""
-
     size: int
     colour: str = "red"
     range: tuple[int, int] = (1, 2)
@@ -42,11 +40,6 @@ def test_an_unknown_id_is_refused_with_those_there_are(registry, id):
 def test_a_misspelt_id_is_answered_with_the_one_that_was_meant(typed, meant):
     with pytest.raises(UnknownName, match=f"did you mean '{meant}'"):
         SELECTORS.create(typed, density=0.1)
-
-
-def test_create_takes_options_by_name(gadgets):
-    assert gadgets.create("gadget", size=3) == Gadget(3)
-    assert gadgets.create("gadget", size=3, colour="blue") == Gadget(3, "blue")
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def train(path: Path, method: str, **options: Any) -> None:
         recorder = Recorder(session.step, 3, outlet)
         shapes = {spec.key: list(spec.shape) for spec in SPECS}
         about = {"world_size": 2, "config": session.step.configuration.describe()}
-        recorder.introduce({**about, "shapes": shapes})
+        recorder.put("run", {**about, "shapes": shapes})
         for step in range(STEPS):
             session.reduce(normals(SPECS, collective.rank, step))
             recorder.log(None, {"loss": 1 / (step + 1), "test_accuracy": 0.9})
@@ -106,7 +106,6 @@ def line(event: str, step: int, seconds: float, **content: Any) -> str:
 
 
 def test_a_restart_goes_on_from_where_it_began(tmp_path):
-    """It was killed at step 30, and went on from a checkpoint at step 20."""
     path = tmp_path / "run.jsonl"
     first = [line("run", 0, 0.0)] + [line("metrics", s, s / 10, loss=1.0) for s in (10, 20, 30)]
     then = [line("run", 20, 0.0), line("metrics", 30, 1.5, loss=2.0)]

@@ -1,4 +1,4 @@
-"""A bucket's tensors in one compiled call each way: the bits of each in its own turn."""
+"""Compiled kernels: a bucket's rows get the bits of each tensor's turn, on any processor."""
 
 from __future__ import annotations
 
@@ -7,18 +7,24 @@ from unittest import mock
 import numpy as np
 import pytest
 import worlds
+from kept import compiled_before
+from programs import run_python
 
 from hvd_sparse.codecs.index_value import IndexValue
 from hvd_sparse.codecs.sign_mean import SignMean
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.kernels import reference
+from hvd_sparse.kernels.engines import resolve_engine
 from hvd_sparse.kernels.rows import ARRIVED, FRAME, PLAIN, SIGNS, address
 from hvd_sparse.step.session import Session
 from hvd_sparse.types import Selection
 from hvd_sparse.wire.frame import frame_head, write_frame
 
-numba = pytest.importorskip("hvd_sparse.kernels.numba")
+pytest.importorskip("numba")
+
+from hvd_sparse.kernels import numba
+from hvd_sparse.kernels.numba import CompiledKernels, lists
 
 STEPS, SPOILT = 14, 9
 SHAPES = (40, 50), (300,), (7, 3), (130, 9), (1,)
@@ -67,6 +73,8 @@ CONFIGURATIONS = {
     "another codec": {"selector": LDTE_BS, "codec": "block16"},
     "another selector": {"selector": {"id": "dgc_sampled", "density": 0.05}},
     "bounded messages": {"selector": LDTE_BS, "max_gathered_bytes": 400},
+    "settled later": {"selector": TOPK, "exchange": "gtopk"},
+    "as a group": {"selector": TOPK, "select_over": "group"},
 }  # fmt: skip
 
 
@@ -76,7 +84,6 @@ def made_of(options):
 
 
 def train(collective, configuration, dtype, *, kernels, waits, scale):
-    """What every step brings, what is kept behind it, and what is counted in the end."""
     specs = worlds.tensors(*SHAPES, dtype=dtype)
     buckets = [tuple(range(len(specs)))]
     session = Session(configuration, specs, collective, buckets=buckets, kernels=kernels)
@@ -99,7 +106,9 @@ def train(collective, configuration, dtype, *, kernels, waits, scale):
         }
         if step == SPOILT and collective.rank == 1:
             given["t0"][3] = np.nan
+        kept = {key: gradient.tobytes() for key, gradient in given.items()}
         brought.append({key: r.tobytes() for key, r in session.reduce(given, scale).items()})
+        assert kept == {key: gradient.tobytes() for key, gradient in given.items()}
         brought.append(worlds.snapshot(session))
     memos = {
         position: state.memo for position, state in session.step.transactions.settle_all().items()
@@ -121,7 +130,7 @@ def test_rows_get_the_bits_of_the_walk(options, scale, dtype):
 
     def run(waits):
         def script(collective):
-            kernels = numba.CompiledKernels()
+            kernels = CompiledKernels()
             return train(
                 collective, configuration, dtype, kernels=kernels, waits=waits, scale=scale
             )
@@ -143,19 +152,18 @@ def test_the_engine_of_numpy_is_the_oracle_of_the_rows(codec, memory, dtype):
 
         return worlds.run(2, script)
 
-    sent, summed = numba.CompiledKernels.send_rows, numba.CompiledKernels.sum_rows
+    sent, summed = CompiledKernels.send_rows, CompiledKernels.sum_rows
     with (
-        mock.patch.object(numba.CompiledKernels, "send_rows", autospec=True) as sends,
-        mock.patch.object(numba.CompiledKernels, "sum_rows", autospec=True) as sums,
+        mock.patch.object(CompiledKernels, "send_rows", autospec=True) as sends,
+        mock.patch.object(CompiledKernels, "sum_rows", autospec=True) as sums,
     ):
         sends.side_effect, sums.side_effect = sent, summed
-        compiled = run(numba.CompiledKernels)
+        compiled = run(CompiledKernels)
         assert sends.call_count > STEPS and sums.call_count >= 2 * STEPS
     assert compiled == run(lambda: reference)
 
 
 def forged(codec, frame, body):
-    """A frame around any body, as its writer would have sealed it."""
     count, dtype = int(frame[12:16].view("<u4")[0]), np.dtype("<f4" if frame[4] == 1 else "<f8")
     return write_frame(codec.number, dtype, int(frame[8:12].view("<u4")[0]), count, [body])
 
@@ -163,7 +171,7 @@ def forged(codec, frame, body):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("numel", "count"), [(50, 3), (9, 9), (70_000, 2), (3000, 29), (600, 80)])
 def test_of_bodies_of_signs_rows_take_just_those_that_the_codec_takes(numel, count, dtype):
-    kernels, codec, rng = numba.CompiledKernels(), SignMean(), np.random.default_rng(count)
+    kernels, codec, rng = CompiledKernels(), SignMean(), np.random.default_rng(count)
     for _ in range(20):
         indices = np.sort(rng.choice(numel, count, replace=False)).astype(np.uint32)
         values = rng.normal(size=count).astype(dtype)
@@ -195,8 +203,7 @@ def test_of_bodies_of_signs_rows_take_just_those_that_the_codec_takes(numel, cou
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_frame_that_is_not_whole_leaves_its_row_as_it_is(dtype):
-    """Every byte of a frame is looked at: the walk says what is wrong with it."""
-    kernels, codec, numel = numba.CompiledKernels(), IndexValue(), 50
+    kernels, codec, numel = CompiledKernels(), IndexValue(), 50
     chosen = Selection(np.array([0, 7, 49], np.uint32), np.array([1, -2, 3], dtype), numel)
     frame = codec.encode(chosen)
     bad = [
@@ -225,3 +232,93 @@ def test_a_frame_that_is_not_whole_leaves_its_row_as_it_is(dtype):
         else:
             assert out[[0, 7, 49]].tolist() == [1, -2, 3] and np.count_nonzero(out) == 3
             assert rows["most"][0] == pytest.approx(2 * np.sqrt(14))
+
+
+COMPILED = {
+    name: value
+    for module in (numba.bits, numba.fused, lists, numba.packing, numba.rows, numba.scans)
+    for name, value in vars(module).items()
+    if hasattr(value, "py_func")
+    and value.py_func.__module__ == module.__name__
+    and not name.startswith("_")
+}
+
+
+def test_the_fast_engine_is_used_unless_told_otherwise():
+    assert isinstance(resolve_engine(None), CompiledKernels)
+    assert resolve_engine("numpy") is reference
+    assert resolve_engine({"id": "numba", "threads": 2}).threads == 2
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_nothing_is_compiled_in_a_training_step_and_the_interpreter_is_free(name):
+    function = COMPILED[name]
+    assert not function._can_compile, "a call with other types would compile"
+    assert function.targetoptions["nogil"]
+    assert function.signatures
+
+
+@pytest.mark.parametrize(
+    ("name", "features"),
+    [("without-avx", ""), ("avx2", "+avx,+avx2,+fma")],
+    ids=["without-avx", "avx2"],
+)
+@pytest.mark.full
+def test_other_processors_get_the_same_bits(name, features, tmp_path):
+    """Compiled for a processor without AVX-512, every contract holds."""
+    script = (
+        "from conformance.fused_checks import check_kernels\n"
+        "from hvd_sparse.kernels.engines import resolve_engine\n"
+        "from hvd_sparse.kernels.numba.fused import add_and_take\n"
+        "if add_and_take.stats.cache_misses:\n"
+        "    code = add_and_take.inspect_asm(add_and_take.signatures[0])\n"
+        "    assert 'add_and_take' in code and '%zmm' not in code\n"
+        "check_kernels(resolve_engine('numba'))\n"
+    )
+    machine = {
+        "NUMBA_CPU_NAME": "generic",
+        "NUMBA_CPU_FEATURES": features,
+        "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
+    }
+    with compiled_before(name, tmp_path / "cache"):
+        done = run_python("-c", script, **machine)
+        assert done.returncode == 0, done.stderr
+
+
+def test_threads_that_take_subnormal_numbers_for_zero_take_no_zeros():
+    pytest.importorskip("torch", reason="it flushes subnormal numbers")
+    script = (
+        "import numpy as np, torch\n"
+        "from hvd_sparse.kernels import reference\n"
+        "from hvd_sparse.kernels.engines import resolve_engine\n"
+        "x = np.zeros(1000, np.float32); x[::7] = 1e-40; x[::5] = 1.0\n"
+        "assert torch.set_flush_denormal(True)\n"
+        "for kernels in (reference, resolve_engine('numba')):\n"
+        "    assert kernels.moments(x).nonzeros == 200\n"
+        "    assert kernels.take_at_least(x, 0.0).indices.tolist() == list(range(0, 1000, 5))\n"
+        "    assert kernels.take_at_least(x, 0.5).indices.tolist() == list(range(0, 1000, 5))\n"
+    )
+    done = run_python("-c", script)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "numel", [lists.LARGE_BYTES // 4 + more for more in (0, 1, lists.BLOCK + 17)]
+)
+def test_sums_written_past_the_caches_are_right_from_any_place_in_a_line_and_touch_nothing_else(
+    dtype, numel
+):
+    rng = np.random.default_rng(numel)
+    parts = []
+    for count in (0, 40, numel // 3):
+        indices = np.sort(rng.choice(numel, count, replace=False)).astype(np.uint32)
+        parts.append(Selection(indices, rng.standard_normal(count).astype(dtype), numel))
+    expected = np.zeros(numel, dtype)
+    for part in parts:
+        expected[part.indices] += part.values
+    for start in range(18):
+        memory = np.full(numel + 40, 7, dtype)
+        CompiledKernels().assemble(memory[start : start + numel], parts)
+        assert memory[start : start + numel].tobytes() == expected.tobytes()
+        assert (memory[:start] == 7).all() and (memory[start + numel :] == 7).all()

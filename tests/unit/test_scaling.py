@@ -49,8 +49,6 @@ def bits(results):
 def test_a_step_with_nan_or_inf_is_seen_in_one_tensor_on_all_ranks_and_leaves_no_trace(
     name, tensor, bad
 ):
-    """The other steps are, bit for bit, those of a training that never had it."""
-
     def script(collective):
         def spoil(step, given):
             if step == BAD_STEP and collective.rank == FAULTY:
@@ -68,23 +66,6 @@ def test_a_step_with_nan_or_inf_is_seen_in_one_tensor_on_all_ranks_and_leaves_no
         return bits(results) == expected
 
     assert worlds.run(3, script) == [True] * 3
-
-
-def test_without_rollback_the_finite_part_of_such_a_step_stays_in_the_residual():
-    def script(collective):
-        session = Session(configure(rollback=False), SPECS, collective)
-        given = worlds.integers(SPECS, collective.rank, 0)
-        expected = {key: g.reshape(-1).copy() for key, g in given.items()}
-        if collective.rank == FAULTY:
-            given["t0"].flat[4] = np.nan
-            expected["t0"][4] = 0
-        session.reduce(given)
-        kept = worlds.residuals(session)
-        assert all(np.isfinite(residual).all() for residual in kept.values())
-        for key in ("t1", "t2"):
-            assert kept[key].tolist() == expected[key].tolist()
-
-    worlds.run(2, script)
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)

@@ -36,7 +36,6 @@ def sends_all_at_density_one(case):
 
 
 def train(collective, configuration, specs, steps, draw=normals, average=True):
-    """The reduced gradients of every step, and what stays at the end."""
     session = Session(configuration, specs, collective, average=average)
     reduced = [session.reduce(draw(specs, collective.rank, step)) for step in range(steps)]
     return reduced, residuals(session), session.step.stats.report(None)
@@ -60,11 +59,7 @@ def settings_of_a_world(draw):
 @settings(max_examples=40)
 @given(world=settings_of_a_world())
 def test_sent_and_kept_entries_of_all_ranks_are_all_gradients_exactly(world):
-    """(3) N * sum of averages + sum of residuals = sum of gradients: exact, for whole numbers on
-    2**i ranks.
-
-    Within rounding, where other values are sent than those accumulated.
-    """
+    """(3) Exact for whole numbers on 2**i ranks, but where other values are sent."""
     specs, steps, size = world["specs"], world["steps"], world["world_size"]
     configuration = configuration_of(
         world["selector"], world["density"], rollback=world["rollback"]
@@ -99,8 +94,7 @@ def test_replicas_get_the_same_bits_at_every_step(selector, world_size):
 @pytest.mark.parametrize("average", [True, False], ids=["average", "sum"])
 @pytest.mark.parametrize("world_size", [2, 3, *full(1, 4)])
 def test_density_one_is_the_dense_reduction(selector, world_size, average):
-    """Law 3, with the sparse path forced and proven: every entry sent, no dense step; exact on 2**i
-    ranks."""
+    """Law 3, by the sparse path; exact on 2**i ranks."""
     specs = tensors(*SHAPES)
     configuration = configuration_of(selector, 1.0)
     for reduced, left, report in worlds.run(

@@ -1,4 +1,4 @@
-"""What ``stats()`` says is what the collectives were really given."""
+"""What ``stats()`` says is what the collectives were given, and how long entries waited."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import PeerFailure
 from hvd_sparse.step.session import Session
+from hvd_sparse.step.tensor_state import BLOCK, EVERY, Departures
 from hvd_sparse.wire.carrier import carrier_layout
 
 SPECS = tensors((20, 5), (7,))
@@ -75,9 +76,8 @@ def test_passes_and_fallbacks_of_the_search_are_counted():
 
 def test_steps_that_needed_no_pass_of_their_own_are_counted():
     report = worlds.run(1, lambda c: train(c, configure("ldte_bs", 0.1), 3))[0]
-    assert (
-        report["one_pass"] == sum(counts["one_pass"] for counts in report["tensors"].values()) > 0
-    )
+    of_tensors = sum(counts["one_pass"] for counts in report["tensors"].values())
+    assert report["one_pass"] == of_tensors > 0
 
 
 def test_a_failed_step_counts_its_bytes_and_nothing_else():
@@ -93,15 +93,7 @@ def test_a_failed_step_counts_its_bytes_and_nothing_else():
 
     before, after = worlds.run(2, script)[0]
     assert after["bytes_sent"] > before["bytes_sent"]
-    for name in (
-        "steps",
-        "sparse_steps",
-        "entries_sent",
-        "entries_total",
-        "passes",
-        "fallbacks",
-        "tensors",
-    ):
+    for name in ("steps", "sparse_steps", "entries_sent", "entries_total", "passes", "tensors"):
         assert after[name] == before[name]
 
 
@@ -165,3 +157,47 @@ def test_a_failed_step_leaves_no_trace_in_what_telemetry_tells():
 def test_a_report_is_json():
     report = worlds.run(1, lambda c: train(c, configure(), 1))[0]
     assert json.loads(json.dumps(report)) == report
+
+
+@pytest.mark.parametrize("first", [-1, 10**9])
+@pytest.mark.parametrize("sizes", [[0], [1], [3], [200], [0, 300, 2], [1, 1, 1, 600]])
+def test_many_steps_at_once_are_as_one_after_the_other(sizes, first):
+    rng, numel = np.random.default_rng(sizes[0]), 1000
+    departures = Departures(numel, first, 1)
+    left_at = np.full(numel, first)
+    for number, step in enumerate(range(first + 1, first + 1 + 300)):
+        size = sizes[number % len(sizes)]
+        indices = np.sort(rng.choice(numel, size, replace=False)).astype(np.uint32)
+        if number % 97 == 0:
+            wanted = int((step - left_at[indices]).sum())
+            assert departures.waited(indices, step) == wanted, step
+        departures.note(step, indices)
+        if number % 5 == 0:  # taken back, and done again with others
+            departures.drop(step)
+            indices = indices[::2].copy()
+            departures.note(step, indices)
+        departures.drop(step - 1)  # which is over
+        left_at[indices] = step
+    everything = np.arange(numel, dtype=np.uint32)
+    assert departures.waited(everything, step + 1) == int((step + 1 - left_at).sum())
+
+
+def test_a_part_of_a_large_tensor_stands_for_all_of_it():
+    rng, numel, size = np.random.default_rng(0), 200_003, 1000
+    departures, left_at = Departures(numel, -1, size), np.full(numel, -1)
+    assert departures._left_at.size < numel / (EVERY - 1)
+    often = np.arange(numel) % 3 == 0  # these leave more often
+    chance = np.where(often, 5.0, 1.0) / np.where(often, 5.0, 1.0).sum()
+    for step in range(400):
+        indices = np.unique(rng.choice(numel, size, p=chance)).astype(np.uint32)
+        if step % 100 == 99:
+            wanted = (step - left_at[indices]).mean()
+            assert departures.waited(indices, step) / indices.size == pytest.approx(wanted, rel=0.1)
+        if step % 50 == 49:  # taken back
+            departures.note(step, np.arange(numel, dtype=np.uint32))
+            departures.drop(step)
+        departures.note(step, indices)
+        left_at[indices] = step
+    unwatched = np.array([BLOCK], np.uint32)
+    last = departures.waited(indices, 400) / indices.size
+    assert departures.waited(unwatched, 400) == round(last)

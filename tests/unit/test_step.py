@@ -6,6 +6,7 @@ import dataclasses
 import threading
 from dataclasses import dataclass
 from typing import ClassVar
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -17,12 +18,11 @@ from hvd_sparse.collectives.contract import AllReduce
 from hvd_sparse.collectives.local import LocalCollective
 from hvd_sparse.errors import UnsupportedReduction
 from hvd_sparse.exchanges.allgather import AllGatherExchange
+from hvd_sparse.step.rows import OutgoingRows
 
 
 @dataclass(frozen=True)
 class SparseThenDense:
-    """A schedule that asks for few entries first and for all of them from the third step on."""
-
     id: ClassVar[str] = "sparse_then_dense"
 
     def density(self, step):
@@ -31,8 +31,6 @@ class SparseThenDense:
 
 @dataclass(frozen=True)
 class TwoPhases(AllGatherExchange):
-    """An exchange that must wait for one collective before it starts the next."""
-
     id: ClassVar[str] = "two_phases"
 
     def run(self, context):
@@ -68,7 +66,6 @@ def test_a_dense_step_sends_the_residual_too_and_keeps_nothing(rollback):
 
 
 def test_results_may_be_asked_for_in_another_order_on_every_rank():
-    """As Horovod does."""
     configuration = dataclasses.replace(configure(), exchange=TwoPhases())
     orders = [(0, 1, 2), (2, 1, 0), (1, 0, 2)]
 
@@ -86,9 +83,6 @@ def test_results_may_be_asked_for_in_another_order_on_every_rank():
 
 
 class Witness(LocalCollective):
-    """A rank's end that writes down the names of the collectives in the order in which it waits for
-    them."""
-
     def __init__(self, other):
         super().__init__(other._world, other.rank)
         self.waited = []
@@ -157,8 +151,7 @@ def test_a_step_that_is_left_unfinished_and_begun_again_leaves_no_trace(dense, e
 
 
 def measured_step_without_settling(session, given):
-    """As ``measured_step`` from an empty residual, without the look at the state that would end an
-    open step."""
+    """As ``measured_step``, without the look at the state that would end an open step."""
     accumulated = {key: gradient.reshape(-1).astype(np.float64) for key, gradient in given.items()}
     return accumulated, session.reduce(given), worlds.residuals(session)
 
@@ -178,8 +171,6 @@ def test_a_step_counts_when_it_is_complete_and_not_before():
     "reduce", [np.minimum, np.maximum, np.multiply], ids=["Min", "Max", "Product"]
 )
 def test_a_wrong_reduction_is_refused_before_anything_is_waited_for(reduce):
-    """On every rank, with the state of before; nobody is left waiting for an exchange."""
-
     def script(collective):
         session = start(collective)
         session.reduce(gradients(collective, 0))
@@ -209,3 +200,16 @@ def test_the_result_bears_the_factor_that_horovod_applied(factor, divisor):
     total = sum(given.astype(np.float64) for given, _ in outcomes).reshape(-1)
     for _, result in outcomes:
         assert (result * divisor).tolist() == total.tolist()
+
+
+@pytest.mark.parametrize("is_heard", [False, True])
+def test_small_gradients_wait_for_their_bucket_unless_somebody_listens(is_heard):
+    def script(collective):
+        session = start(collective, configure())
+        if is_heard:
+            session.step.spans.add(lambda *span: None)
+        session.reduce(worlds.normals(SPECS, collective.rank, 0))
+
+    with mock.patch.object(OutgoingRows, "add") as waiting:
+        worlds.run(2, script)
+    assert waiting.called is not is_heard

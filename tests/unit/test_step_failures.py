@@ -20,6 +20,7 @@ from unit.steps import (
 from worlds import configure, snapshot
 
 from hvd_sparse.errors import (
+    CorruptPayload,
     ExchangeTimeout,
     NonFiniteGradient,
     PeerFailure,
@@ -30,19 +31,17 @@ from hvd_sparse.errors import (
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.contract import Kernels
 from hvd_sparse.step.session import Session
+from hvd_sparse.step.step import Step
 
 SPARSE = configure(on_nonfinite="raise")
 DENSE = configure(density=1.0, allow_dense=True, on_nonfinite="raise")
 
 
 def spoil_last_gradient(session, given):
-    """NaN and Inf in the last tensor that is compressed, when the others are through."""
     given["t2"][0, :2] = np.nan, np.inf
 
 
 def break_kernel(session, given):
-    """A fault of this machine's own, once, in the middle of a later tensor's step."""
-
     class Broken(Kernels):
         def accumulate_and_take(self, gradient, *others):
             if gradient.size == SPECS[1].numel:
@@ -133,18 +132,6 @@ def test_a_tensor_that_one_rank_lacks_is_named_on_all():
         assert "all ranks must compress the same tensors" in message
 
 
-def test_ranks_at_different_steps_are_told_so():
-    def script(collective):
-        session = start(collective)
-        session.reduce(gradients(collective, 0))
-        if collective.rank == FAULTY:
-            session.step.transactions.settle_all()[0].restore(7, None, None)
-        with pytest.raises(RankMismatch, match=r"'t0'.*same step of the same configuration"):
-            session.reduce(gradients(collective, 1))
-
-    worlds.run(3, script)
-
-
 @pytest.mark.parametrize("world_size", [2, 4])
 @pytest.mark.parametrize("position", [0, 1], ids=["in a bucket of its own", "in a bucket of two"])
 def test_a_gradient_that_one_rank_cannot_place_fails_on_all_ranks_and_disturbs_no_later_step(
@@ -191,8 +178,6 @@ def test_a_failure_that_shows_late_takes_back_the_tensors_that_were_through():
 
 
 def test_a_failure_takes_back_no_earlier_step():
-    """The tensors take turns: that of the failed step is not the one that was through before."""
-
     def script(collective):
         session = start(collective, SPARSE)
         session.reduce({"t0": gradients(collective, 0)["t0"]})
@@ -241,7 +226,6 @@ def test_a_cause_that_all_tensors_share_is_told_once():
 
 @pytest.mark.parametrize("on_nonfinite", ["propagate", "raise"])
 def test_a_square_that_overflows_does_not_spoil_the_only_buffer(on_nonfinite):
-    """Of a tensor that is never compressed, whose moments are made of the reduced gradient."""
     specs = worlds.tensors((8, 4))
     options = {"rollback": False, "memory": "adam_correction", "min_numel": 1000}
 
@@ -267,3 +251,56 @@ def test_a_square_that_overflows_does_not_spoil_the_only_buffer(on_nonfinite):
         first, bad, last = spoiled
         assert np.isnan(bad).all()
         assert worlds.same_bits(first, clean[0]) and worlds.same_bits(last, clean[1])
+
+
+def test_a_step_that_failed_while_gradients_waited_is_not_gone_on_with():
+    def script(collective):
+        session = start(collective, configure())
+        session.reduce(worlds.normals(SPECS, collective.rank, 0))
+        before = worlds.snapshot(session)
+        go_on = Step.converse
+
+        def fail_before(sender, bucket, run, *place):
+            if collective.rank == 1 and run.failure is None:
+                session.step.transactions.fail(run, MemoryError("elsewhere"))
+            return go_on(sender, bucket, run, *place)
+
+        given = worlds.normals(SPECS, collective.rank, 1)
+        sender = session.step
+        sender.converse = lambda *rest: fail_before(sender, *rest)
+        with pytest.raises((PeerFailure, MemoryError)):
+            session.reduce(given)
+        del sender.converse
+        assert worlds.snapshot(session) == before
+
+    worlds.run(2, script)
+
+
+def test_a_payload_that_was_altered_is_told_in_its_own_tensors_turn():
+    def script(collective):
+        session = start(collective, configure())
+        session.reduce(worlds.normals(SPECS, collective.rank, 0))
+        before, came = worlds.snapshot(session), []
+        receiver = session.step
+        receive, result = receiver.receive, receiver.result
+
+        def alter(bucket, arrivals):
+            if 2 in arrivals:
+                (place, frame), *others = arrivals[2].parts
+                altered = frame.copy()
+                altered[-1] ^= 1
+                arrivals[2] = arrivals[2]._replace(parts=((place, altered), *others))
+            receive(bucket, arrivals)
+
+        def note(ticket, *given):
+            found = result(ticket, *given)
+            came.append(ticket.key)
+            return found
+
+        receiver.receive, receiver.result = alter, note
+        with pytest.raises(CorruptPayload, match="altered on its way"):
+            session.reduce(worlds.normals(SPECS, collective.rank, 1))
+        assert worlds.snapshot(session) == before
+        return came
+
+    assert worlds.run(2, script) == [["t0", "t1"], ["t0", "t1"]]

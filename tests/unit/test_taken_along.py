@@ -66,7 +66,6 @@ makes thresholds rise and fall, or a threshold is searched for now and then."""
 
 
 def created(case, *, aims):
-    """Return a case's selector; without aims, every step looks at the whole vector."""
     id = case.split(",")[0]
     kind = SELECTORS.get(id)
     if not aims:
@@ -76,9 +75,6 @@ def created(case, *, aims):
 
 
 def counting(kernels, asked):
-    """Return the reference's kernels, some replaced, that note by name what is asked of a whole
-    vector."""
-
     def noted(name, own):
         def kernel(*values):
             if any(isinstance(each, np.ndarray) and each.size == NUMEL for each in values):
@@ -99,8 +95,7 @@ def counting(kernels, asked):
 
 
 def trained(case, distribution, memory, *, aims=True, on_device=False):
-    """Return frames, residuals, how each was found, and what was asked of the whole vector, step by
-    step."""
+    """Return frames, residuals, how each was found, and what the whole vector was asked."""
     configuration = Configuration(
         selector=created(case, aims=aims),
         memory=MEMORIES.create(memory),
@@ -155,7 +150,6 @@ def test_an_aim_changes_no_bit_and_asks_less(case, memory, distribution, on_devi
 
 @pytest.mark.parametrize("case", STAGES)
 def test_what_a_list_cannot_tell_is_asked_alone(case):
-    """Between the first stage and the last the tail is another one, and nothing else is asked."""
     *_, founds, questions = trained(case, "laplace", "error_feedback", on_device=True)
     alone = [asked for asked in questions if asked and set(asked) == {"tail"}]
     assert len(alone) + sum(each.is_one_pass for each in founds) > STEADY * STEPS

@@ -1,7 +1,10 @@
-"""Ten slices in a row take what the short run leaves out, each test once."""
+"""The runs of the tests: slices take what the short run leaves out; the quick one can be read."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,3 +56,42 @@ def test_what_is_no_slice_is_refused(text):
 def test_every_file_of_the_short_run_is_there():
     files = {path.name for folder in tiers.RANKS for path in Path(TESTS / folder).glob("test_*.py")}
     assert files >= tiers.SHORT_ON_RANKS
+
+
+ROOT = Path(__file__).resolve().parents[2]
+BESIDE = (
+    "PIL", "atheris", "greenlet", "horovod", "isal", "keras", "matplotlib", "mlflow", "mpi4py",
+    "numba", "rich", "sklearn", "tensorboard", "tensorflow", "tf_keras", "torch", "triton", "wandb",
+)  # fmt: skip
+"""Packages that the extra ``dev`` does not bring."""
+COLLECT = f"""
+import sys
+from importlib.machinery import PathFinder
+
+
+class WithoutThem(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name.partition(".")[0] not in {BESIDE!r}:
+            return super().find_spec(name, path, target)
+
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = WithoutThem
+
+import pytest
+
+sys.exit(pytest.main(["--quick", "--collect-only", "-qq", "-p", "no:cacheprovider", "tests"]))
+"""
+
+
+@pytest.mark.full
+def test_every_test_file_of_the_quick_run_can_be_read_there():
+    done = subprocess.run(
+        [sys.executable, "-c", COLLECT],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    assert "LEFT OUT: the cases of the engine numba (numba is not installed)" in done.stdout

@@ -1,7 +1,10 @@
-"""Gradients that a program changes while Horovod has them."""
+"""Gradients that a program changes while Horovod has them, the last one's wait, and none at all."""
 
 from __future__ import annotations
 
+import itertools
+import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +14,10 @@ pytest.importorskip("horovod.torch", reason="the package imports it", exc_type=I
 import torch
 from torch import nn
 
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.torch import Compression, wire
 from hvd_sparse.torch.gradients import Changes
+from hvd_sparse.torch.wire import MOST_SKIPPED, LastGradientWait
 
 ONE_STEP = object()
 
@@ -108,7 +114,6 @@ def test_sparse_gradients_are_watched() -> None:
 
 
 def concatenated() -> list[Any]:
-    """Two parameters whose gradients are parts of one tensor, so that they have one version."""
     parts = [nn.Parameter(torch.ones(6, 4)) for _ in range(2)]
     torch.cat(parts).exp().sum().backward()
     return parts
@@ -156,3 +161,62 @@ def test_a_gradient_that_was_let_go_is_not_overwritten() -> None:
     changes = given(it=parameter)
     parameter.grad = None
     assert changes.take()[0] == []
+
+
+def answering(answers: list[bool]) -> tuple[Callable[[], bool], list[bool]]:
+    """Gives the answers one after the other, the last for ever; and what has been said."""
+    said: list[bool] = []
+
+    def answer() -> bool:
+        said.append(answers[min(len(said), len(answers) - 1)])
+        return said[-1]
+
+    return answer, said
+
+
+def asked(wait: LastGradientWait, answer: bool) -> int:
+    is_done, said = answering([answer])
+    wait.take(is_done, time.monotonic())
+    return len(said)
+
+
+def test_a_rest_ends_when_the_others_have_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "LONGEST_S", 600.0)
+    wait = LastGradientWait()
+    is_done, said = answering([False, False, True])
+    wait.take(is_done, time.monotonic() - 600.0)  # the gradients took long to come
+    assert said == [False, False, True]
+
+
+def test_rests_in_vain_become_rare() -> None:
+    wait = LastGradientWait()
+    rests = [step for step in range(260) if asked(wait, False)]
+    skipped = [after - before - 1 for before, after in itertools.pairwise(rests)]
+    assert skipped == [1, 2, 4, 8, 16, 32, 64, 64]
+    assert MOST_SKIPPED == 64
+
+
+def test_a_rest_that_was_not_in_vain_is_followed_by_others() -> None:
+    wait = LastGradientWait()
+    assert asked(wait, False)
+    assert [bool(asked(wait, True)) for _ in range(4)] == [False, True, True, True]
+
+
+def test_one_number_travels_and_the_gradient_comes_back_as_it_is(caplog):
+    with caplog.at_level(logging.WARNING, "hvd_sparse"):
+        compression = Compression.nothing()
+    assert "every rank trains alone" in caplog.text
+    gradient = torch.randn(30, 40, dtype=torch.float64)
+    sent, context = compression.compress(gradient)
+    assert sent.numel() == 1
+    assert compression.decompress(sent * 2, context) is gradient
+
+
+def test_a_sparse_gradient_that_horovod_gathered_is_handed_on():
+    gathered = torch.eye(3).to_sparse()
+    assert Compression.nothing().decompress(gathered, None) is gathered
+
+
+def test_given_without_a_call_it_says_how_to_call_it():
+    with pytest.raises(InvalidOption, match=r"Compression\.nothing\(params"):
+        Compression.nothing.compress(torch.ones(2))

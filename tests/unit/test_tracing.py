@@ -6,18 +6,17 @@ import errno
 import json
 import os
 import stat
-import subprocess
 import sys
 
 import pytest
 import worlds
+from programs import run_python
 
 from hvd_sparse.cli import main
 from hvd_sparse.cli.timeline import merge_traces, read_trace
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.step.session import Session
-from hvd_sparse.tracing.chrome_trace import SETTING, START, TraceFile, follow, path_of
-from hvd_sparse.tracing.spans import Spans
+from hvd_sparse.tracing import SETTING, START, Spans, TraceFile, follow, path_of
 
 HOROVOD = """[
 {"name": "process_name", "ph": "M", "pid": 0, "args": \
@@ -64,14 +63,9 @@ def test_a_file_is_a_trace_at_any_time(tmp_path):
     events = json.loads((tmp_path / "a.json").read_text())
     assert events == before_its_end == read_trace(tmp_path / "a.json")
     spans = {event["name"]: event for event in events if event["ph"] == "X"}
-    assert (spans["select"]["ts"], spans["select"]["dur"], spans["exchange"]["dur"]) == (
-        1e6,
-        2e6,
-        5e5,
-    )
-    assert spans["select"]["tid"] != spans["exchange"]["tid"] and {
-        event["pid"] for event in events
-    } == {3}
+    select, exchange = spans["select"], spans["exchange"]
+    assert (select["ts"], select["dur"], exchange["dur"]) == (1e6, 2e6, 5e5)
+    assert select["tid"] != exchange["tid"] and {event["pid"] for event in events} == {3}
 
 
 FULL_DISK = """
@@ -79,7 +73,7 @@ import logging, os, resource, sys
 import numpy as np
 import worlds
 from hvd_sparse.step.session import Session
-from hvd_sparse.tracing import chrome_trace as tracing
+from hvd_sparse import tracing
 
 logging.basicConfig(level=logging.WARNING, format="%(message)s")
 specs = worlds.tensors((40, 3), (7, 9))
@@ -103,22 +97,12 @@ print("steps", worlds.run(1, script), flush=True)
 def test_a_full_disk_ends_the_timeline_and_nothing_else(tmp_path):
     """Neither a step nor the program's end; and it is said once."""
     path = tmp_path / "trace.json"
-    found = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, path],
-        env={
-            **os.environ,
-            SETTING: str(path),
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        },
-        capture_output=True,
-        text=True,
-    )
+    folders = os.pathsep.join(filter(None, sys.path))
+    found = run_python("-c", FULL_DISK, str(path), **{SETTING: str(path), "PYTHONPATH": folders})
     assert (found.returncode, found.stdout) == (0, "steps [399]\n"), found.stderr
     said = found.stderr.splitlines()
-    assert (
-        len(said) == 1 and "trace.0.json' cannot be written any more: File too large" in said[0]
-    ), said
-    assert "training continues" in said[0]
+    assert len(said) == 1 and "training continues" in said[0], said
+    assert "trace.0.json' cannot be written any more: File too large" in said[0]
     names = {event["name"] for event in read_trace(tmp_path / "trace.0.json")}
     assert {"clock", "select", "exchange"} <= names
 
@@ -163,14 +147,11 @@ def test_what_is_no_file_is_refused_by_name_and_left_as_it_is(tmp_path, monkeypa
         make(tmp_path / "a.0.json")
     except PermissionError:
         pytest.skip("devices are root's to make")
-    before = {name: os.lstat(tmp_path / name) for name in os.listdir(tmp_path)}
-    with pytest.raises(
-        InvalidOption, match=rf"{SETTING} is .*a\.0\.json' cannot be written: .*({words})"
-    ):
+    before = {name: os.lstat(tmp_path / name)[:7] for name in os.listdir(tmp_path)}
+    refusal = rf"{SETTING} is .*a\.0\.json' cannot be written: .*({words})"
+    with pytest.raises(InvalidOption, match=refusal):
         follow(Spans(), lambda: 0)
-    assert {name: os.lstat(tmp_path / name)[:7] for name in os.listdir(tmp_path)} == {
-        n: s[:7] for n, s in before.items()
-    }
+    assert {name: os.lstat(tmp_path / name)[:7] for name in os.listdir(tmp_path)} == before
 
 
 @pytest.mark.parametrize("setting", [".", "..", "/", "./", "folder/", "a/..", "nul\0"])
@@ -183,7 +164,6 @@ def test_a_folder_or_no_path_at_all_is_refused_by_name(tmp_path, monkeypatch, se
 
 
 def ends_of_events(text):
-    """Where each event's last brace is over."""
     depth, ends = 0, []
     for place, letter in enumerate(text, 1):
         depth += {"{": 1, "}": -1}.get(letter, 0)
@@ -212,9 +192,8 @@ def test_files_are_merged_on_one_clock_and_no_processes_are_mixed_up(tmp_path, c
     assert "events of 2 files" in capsys.readouterr().out
     events = json.loads((tmp_path / "both.json").read_text())
     at = {event["name"]: event["ts"] for event in events if event["ph"] in "BX"}
-    assert at["select"] - at["NEGOTIATE_ALLGATHER"] == start_us + 1_000_000 - (
-        1795299382427932 + 100
-    )
+    horovods_us = 1795299382427932 + 100
+    assert at["select"] - at["NEGOTIATE_ALLGATHER"] == start_us + 1_000_000 - horovods_us
     assert min(at.values()) >= 0
     pids = {event["name"]: event["pid"] for event in events if "ts" in event and "name" in event}
     assert pids["select"] == 0 and pids["NEGOTIATE_ALLGATHER"] == 1
@@ -246,9 +225,8 @@ def test_every_rank_has_its_own_file(monkeypatch, tmp_path):
     assert path_of("a/b.json", 3).as_posix() == "a/b.3.json"
     assert path_of("a/{rank}/b", 3).as_posix() == "a/3/b"
     monkeypatch.setenv("HOROVOD_ELASTIC", "1")
-    assert path_of("b.json", 3) != path_of("b.json", 2) and path_of("b.json", 3).name.startswith(
-        "b.3."
-    )
+    assert path_of("b.json", 3) != path_of("b.json", 2)
+    assert path_of("b.json", 3).name.startswith("b.3.")
     monkeypatch.setenv(SETTING, str(tmp_path / "no folder" / "b.json"))
     with pytest.raises(InvalidOption, match=r"HVD_SPARSE_TIMELINE is '.*cannot be written"):
         follow(Spans(), lambda: 0)

@@ -1,28 +1,28 @@
-"""A trial of ways: which it takes, when it gives one up, and that all ranks decide alike."""
+"""``auto``: a trial of ways, residuals that must still be sent, and step times."""
 
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.plan.fallback import RECENT, WARMUP, Trial
-from hvd_sparse.plan.policy import WAYS
+from hvd_sparse.plan import measurements
+from hvd_sparse.plan.measurements import StepClock
+from hvd_sparse.plan.policy import RECENT, WARMUP, WAYS, Fallback, Trial
+from hvd_sparse.step.records import StepRun
 
 
 def run(seconds, steps, ranks=3, **options):
-    """The ways of all steps and the trials; ``seconds(way, step, rank)`` is what a rank needs for a
-    step."""
+    """The ways of all steps and the trials; a rank needs ``seconds(way, step, rank)``."""
     trials = [
         Trial(**{"ways": WAYS, "steps": 5, "review_every": 0, **options}) for _ in range(ranks)
     ]
     last, taken = [None] * ranks, []
     for step in range(steps):
-        told = [
-            what_is_told(trial, seconds_of_last) for trial, seconds_of_last in zip(trials, last)
-        ]
+        told = [what_is_told(trial, last_s) for trial, last_s in zip(trials, last)]
         asks = [one for one in told if one is not None]
         assert len(asks) in (0, ranks), "some ranks ask and others do not"
         answer = np.array(asks)
@@ -36,7 +36,6 @@ def run(seconds, steps, ranks=3, **options):
 
 
 def what_is_told(trial, last_s):
-    """What a rank will give to the gather; None if it will not ask."""
     told = []
     copy.deepcopy(trial).next(last_s, lambda mine: told.append(mine) or mine[None])
     return told[0] if told else None
@@ -60,13 +59,9 @@ def test_a_way_without_hope_is_given_up_after_one_measured_step():
 
 
 def test_sparse_must_not_be_slower_and_single_slow_steps_do_not_count():
-    assert run(lambda way, step, _: 0.1, 60)[1][0].verdict.way == "dense"
-    assert (
-        run(lambda way, step, _: 0.092 if way == "sparse" else 0.1, 60)[1][0].verdict.way == "dense"
-    )
-    assert (
-        run(lambda way, step, _: 0.09 if way == "sparse" else 0.1, 60)[1][0].verdict.way == "sparse"
-    )
+    for seconds, taken in ((0.1, "dense"), (0.092, "dense"), (0.09, "sparse")):
+        times = {"sparse": seconds}
+        assert run(lambda way, *_, t=times: t.get(way, 0.1), 60)[1][0].verdict.way == taken
     slow = {WARMUP + 1, WARMUP + 3}
     _, trials = run(
         lambda way, step, _: 9.0 if step in slow else {"sparse": 0.1}.get(way, 0.12), 60
@@ -78,10 +73,8 @@ def test_a_way_that_became_slower_is_tried_again():
     end = 3 * (WARMUP + 5)
 
     def seconds(way, step, rank):
-        network_is_slow = step > 200
-        return {"dense": 0.1, "fp16": 0.11, "sparse": 0.2}[way] * (
-            10 if network_is_slow and way != "sparse" else 1
-        )
+        usual = {"dense": 0.1, "fp16": 0.11, "sparse": 0.2}[way]
+        return usual * (10 if step > 200 and way != "sparse" else 1)
 
     taken, _ = run(seconds, 500, review_every=RECENT)
     assert set(taken[end:200]) == {"dense"}
@@ -101,10 +94,8 @@ def test_only_steps_whose_time_will_be_looked_at_are_timed():
         timed.append(trial.is_timed)
     since = timed[WARMUP + 5 :]
     assert all(timed[: WARMUP + 5])
-    assert [i for i, is_timed in enumerate(since) if is_timed] == [
-        *range(3 * RECENT, 4 * RECENT),
-        *range(7 * RECENT, 8 * RECENT),
-    ]
+    looked_at = [*range(3 * RECENT, 4 * RECENT), *range(7 * RECENT, 8 * RECENT)]
+    assert [i for i, is_timed in enumerate(since) if is_timed] == looked_at
     never = Trial(("sparse",), steps=1, review_every=0)
     for _ in range(WARMUP + 2):
         never.next(0.1, lambda mine: mine[None])
@@ -138,3 +129,82 @@ def test_options_that_make_no_sense_are_refused(wrong):
 def test_a_long_run_keeps_no_more_durations_than_are_looked_at(review_every):
     _, (trial, *_) = run(lambda way, step, rank: 1.0, 900, review_every=review_every)
     assert len(trial._durations) <= max(RECENT, WARMUP + 5)
+
+
+def good_run(*positions):
+    return StepRun(completed=set(positions))
+
+
+def fallback(run=None):
+    made = Fallback(Trial(WAYS, 5, 0))
+    made.owed[3] = run
+    return made
+
+
+def test_a_debt_is_paid_by_a_step_that_was_completed_and_found_good():
+    assert fallback(good_run(3)).is_paid(3)
+    assert not fallback(good_run(3)).is_paid(4), "nothing is owed"
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        None,
+        StepRun(),
+        good_run(4),
+        StepRun(completed={3}, is_finite=False),
+        StepRun(completed={3}, failure=RuntimeError("taken back")),
+    ],
+)
+def test_a_step_that_did_not_end_well_pays_nothing(run):
+    assert not fallback(run).is_paid(3)
+
+
+def test_what_was_under_way_in_another_world_is_owed_again():
+    made = fallback(good_run(3))
+    made.forget_world(None)
+    assert made.owed == {3: None} and not made.is_paid(3)
+
+
+@pytest.fixture
+def now(monkeypatch):
+    now = SimpleNamespace(s=100.0)
+    monkeypatch.setattr(measurements, "time", SimpleNamespace(perf_counter=lambda: now.s))
+    return now
+
+
+def test_a_step_lasts_to_its_last_result(now):
+    clock = StepClock()
+    assert clock.begin() is None
+    clock.end()
+    now.s += 1.0
+    clock.end()
+    now.s += 8.0
+    assert clock.begin() == 1.0
+    now.s += 2.0
+    assert clock.begin() == 2.0, "nobody has said when it ended"
+
+
+def test_what_held_a_step_up_is_not_its_own(now):
+    clock = StepClock()
+    clock.begin()
+    now.s += 8.0
+    clock.resume()
+    now.s += 1.0
+    clock.end()
+    assert clock.begin() == 1.0
+
+
+@pytest.mark.parametrize("ended_before", [False, True])
+def test_a_step_that_failed_has_no_time_on_any_rank(ended_before):
+    """Some ranks had results of it, and others had none."""
+    clock = StepClock()
+    clock.begin()
+    if ended_before:
+        clock.end()
+    clock.fail()
+    assert clock.begin() is None
+    clock.end()
+    assert clock.begin() is not None
+    clock.restart()
+    assert clock.begin() is None

@@ -1,8 +1,11 @@
-"""``variant="paper"``, and methods and densities as command lines spell them."""
+"""Methods: ``variant="paper"``, spellings of methods and densities, and their pages."""
 
 from __future__ import annotations
 
 import argparse
+import inspect
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,11 +13,10 @@ import pytest
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.density_rule import check_rule
 from hvd_sparse.errors import InvalidOption, UnknownName
-from hvd_sparse.methods import Methods
+from hvd_sparse.methods import METHODS, Methods
 from hvd_sparse.methods.spelling import (
     SpelledMethod,
     density_argument,
-    known_density,
     read_density,
     read_method,
     spell_density,
@@ -34,9 +36,7 @@ def made(method, **options):
 
 
 PUBLISHED = {
-    "ldte_bs": {
-        "selector": {"id": "ldte_bs", "search": "bisection", "warm_start": False},
-    },
+    "ldte_bs": {"selector": {"id": "ldte_bs", "search": "bisection", "warm_start": False}},
     "gaussian_k": {"selector": {"id": "gaussian_k", "variant": "paper"}},
     "redsync": {
         "selector": {"id": "redsync_signs", "search": False},
@@ -219,19 +219,28 @@ def test_other_texts_are_refused_and_say_what_would_do(text, words):
         density_argument(text)
 
 
-def test_nothing_is_measured_where_nothing_trains():
-    assert known_density("*=0.01") == {"*": 0.01}
-    with pytest.raises(
-        argparse.ArgumentTypeError, match="give a number, or a number for each name"
-    ):
-        known_density("hiding")
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docs" / "methods"
+SECTIONS = {
+    path.stem: path.read_text(encoding="utf-8")
+    for path in FOLDER.glob("*.md")
+    if path.stem != "index"
+}
+COMMON = {"density", "optimizer", "options", "params"}
 
 
-def test_a_bench_takes_densities_by_name():
-    pytest.importorskip("torch", reason="the bench needs it")
-    from benchmarks.network.options import create_parser
+def test_every_method_has_a_page_and_a_place_in_the_table():
+    table = (FOLDER / "index.md").read_text(encoding="utf-8")
+    assert set(SECTIONS) == set(METHODS)
+    for method, paper in METHODS.items():
+        assert any(
+            f"[`{method}`]({method}.md)" in row and paper in row for row in table.split("\n")
+        )
 
-    assert create_parser().parse_args(["--density", "conv*=0.1,*=0.01"]).density == {
-        "conv*": 0.1,
-        "*": 0.01,
-    }
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_page_names_every_option_of_the_method(method):
+    own = set(inspect.signature(getattr(Methods, method)).parameters) - COMMON
+    for option in own:
+        assert re.search(rf"`{option}\b|variant=", SECTIONS[method]), option
+    assert ('`variant="paper"`' in SECTIONS[method]) is ("variant" in own)

@@ -15,8 +15,7 @@ from harness import slow
 from programs import run_python
 
 from hvd_sparse.watch import watchdog as watchdogs
-from hvd_sparse.watch.ledger import Ledger, clock
-from hvd_sparse.watch.peers import Answer, Endpoint, Port
+from hvd_sparse.watch.peers import Answer, Endpoint, Ledger, Port, clock
 from hvd_sparse.watch.watchdog import (
     EXIT_CODE,
     Line,
@@ -53,7 +52,6 @@ except ExchangeTimeout as error:
 
 @pytest.fixture
 def here():
-    """A watchdog of rank 0 that is not wound, with a tensor submitted."""
     made = Watchdog("here", 0, None)
     yield made
     made.close()
@@ -61,7 +59,6 @@ def here():
 
 @pytest.fixture
 def start_peer(monkeypatch):
-    """Starts ranks that answer alike, or not at all, and ends them."""
     open_ports, silent = [], []
     monkeypatch.setattr(watchdogs, "PATIENCE_S", 600.0)
 
@@ -82,7 +79,6 @@ def start_peer(monkeypatch):
 
 @pytest.fixture
 def ends(monkeypatch):
-    """The words with which processes end, which go on."""
     said = []
     monkeypatch.setattr(watchdogs, "say_and_exit", said.append)
     return said
@@ -172,8 +168,9 @@ def test_a_wait_that_raises_by_itself_is_given_time_to(
         monkeypatch.setattr(here._is_over, "wait", lambda seconds: here.give_up())
     here.meet([start_peer(1, ["a"])])
     here.ledger.begin("a")
-    with here.ledger.waiting():
-        here._judge(LIMIT_S, "a", 1, 1.1 * LIMIT_S)
+    here.ledger.begin_wait()
+    here._judge(LIMIT_S, "a", 1, 1.1 * LIMIT_S)
+    here.ledger.end_wait()
     assert "rank 1 has not submitted them" in caplog.text
     assert bool(ends) != raises
 

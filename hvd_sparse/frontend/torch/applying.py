@@ -1,4 +1,4 @@
-"""Handed-over optimizers: the compressor's memory does their work, and they apply the result."""
+"""Handed-over optimizers: the compressor's memory computes their updates, and they apply them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hvd_sparse.frontend.torch.optimizer import (
 )
 from hvd_sparse.frontend.torch.results import SPARSE_REMEDY
 from hvd_sparse.memories.adam_correction import momenta_of_nadam
-from hvd_sparse.untyped import Optimizer, Option, Settings, Value
+from hvd_sparse.types import Optimizer, Option, Settings, Value
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -87,12 +87,12 @@ class Applying:
         return loss
 
     def _count(self, alone: Collection[torch.Tensor]) -> None:
-        """Count the steps of every parameter with a gradient but those ``alone``, as Adam does.
+        """Count the steps of every parameter that has a gradient, as Adam does, except those
+        ``alone``.
 
-        A state without the count was cleared.
-
-        Horovod's ``broadcast_optimizer_state`` takes a step with zero gradients to have a state,
-        with moments for those of rank 0.
+        A state without a count shows that the program cleared it.  Horovod's
+        ``broadcast_optimizer_state`` takes a step with zero gradients, so that every rank has a
+        state to receive rank 0's; therefore this makes the moments, too.
         """
         has_begun = self.hvd_sparse_compressor.has_begun
         states = []
@@ -174,8 +174,8 @@ class Applying:
         return saved
 
     def load_state_dict(self, state_dict: Settings) -> None:
-        """Take a state of this optimizer's or of one that was not handed over: the compressor goes
-        on from its moments, unless it has been given the same."""
+        """Load the state of this optimizer, or of one that was not handed over.  The compressor
+        continues from its moments, unless it has the same moments already."""
         for group in state_dict["param_groups"]:
             refuse_options(type(self).__name__, group)
         super().load_state_dict(state_dict)  # type: ignore[misc]
@@ -247,7 +247,8 @@ def _groups_by_parameter(groups: list[Settings]) -> dict[torch.Tensor, Settings]
 class Follower:
     """Passes the current settings of the handed-over optimizer to the memory, tensor by tensor.
 
-    They are read from the optimizer that Horovod derives of it, which has groups of its own.
+    The settings are read from the optimizer that Horovod derives from the handed-over one, which
+    has parameter groups of its own.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, compressor: Any) -> None:
@@ -267,6 +268,7 @@ class Follower:
         self._compressor = compressor
         self._optimizer = optimizer
         self._groups: dict[int, int] = {}
+        self._settings: dict[int, tuple[list[Any], Settings]] = {}  # by group
         self._counted: set[int] = set()
 
     def meet(self, caller: Optimizer) -> None:
@@ -284,12 +286,13 @@ class Follower:
                 type(caller).__name__,
             )
         # loading a state gives Horovod's optimizer new groups, so positions are looked up anew
-        self._optimizer, self._groups = caller, {}
+        self._optimizer, self._groups, self._settings = caller, {}, {}
 
     def settings_of(
         self, key: str, parameter: torch.Tensor, value: Callable[[], np.ndarray]
     ) -> Settings:
-        """Return the optimizer's settings for a parameter, in the form of the memory's ``tune``."""
+        """Return the optimizer's settings for a parameter, in the form of the memory's ``tune``;
+        the same object as long as the parameter group does not change."""
         optimizer, index = self._optimizer, self._group_of(parameter)
         if index is None:
             raise InvalidOption(
@@ -297,11 +300,15 @@ class Follower:
                 "compressor the parameters that the optimizer has"
             )
         group = optimizer.param_groups[index]
-        settings = settings_of(optimizer, group, tuple(parameter.shape))
+        options = [option for name, option in group.items() if name != "params"]
+        known, settings = self._settings.get(index, (None, {}))
+        if options != known:
+            settings = settings_of(optimizer, group, tuple(parameter.shape))
+            # Muon's depend on the shape, and a tensor may change in place.
+            if not is_muon(group) and not any(map(torch.is_tensor, options)):
+                self._settings[index] = options, settings
         # copied from the device only where a penalty is added to the gradient
-        if settings.get("weight_decay"):
-            settings["parameter"] = value()
-        return settings
+        return {**settings, "parameter": value()} if settings.get("weight_decay") else settings
 
     def rate_of(self, parameter: torch.Tensor) -> tuple[float, int]:
         """Return a parameter's learning rate, and the number of its group."""
@@ -317,20 +324,28 @@ class Follower:
         return self._groups.get(id(parameter))
 
     def moments_of(self, parameter: torch.Tensor, steps: int) -> tuple[Settings, int] | None:
-        """Return moments that the optimizer was given and the memory has not, and their steps; None
-        where the memory goes on from its ``steps``, and no moments where the state was cleared."""
+        """Return moments that were loaded into the optimizer and that the memory does not have, and
+        their number of steps.
+
+        None if the memory continues with its own ``steps``.  The moments are empty if the state was
+        cleared, so that the memory starts anew.
+        """
         state = self._optimizer.state.get(parameter)
         if not state:
             if id(parameter) not in self._counted:
                 return None
             self._counted.discard(id(parameter))
             return {}, 0
-        given = {MOMENTS[name]: state.pop(name) for name in MOMENTS if name in state}
-        counted = int(state.setdefault("step", torch.zeros(())))
         self._counted.add(id(parameter))
+        if "step" not in state:
+            state["step"] = torch.zeros(())
+        given = {MOMENTS[name]: state.pop(name) for name in MOMENTS if name in state}
         given = {name: moment for name, moment in given.items() if moment is not None}
+        if not given:
+            return None
+        counted = int(state["step"])
         # A state that was saved by this optimizer is the compressor's, as rank 0 had it.
-        return None if not given or 0 < counted == steps else (given, counted)
+        return None if 0 < counted == steps else (given, counted)
 
 
 def is_counted_alone(state: Settings) -> bool:

@@ -11,8 +11,8 @@ from numpy.typing import DTypeLike
 
 from hvd_sparse.errors import UnsupportedInput
 from hvd_sparse.kernels.contract import Zeros
-from hvd_sparse.kernels.torch.coming import Coming
-from hvd_sparse.kernels.torch.coming import Delivery as TorchDelivery
+from hvd_sparse.kernels.torch.passes import Coming
+from hvd_sparse.kernels.torch.passes import Delivery as TorchDelivery
 from hvd_sparse.kernels.torch.vector import (
     Copy,
     DeviceVector,
@@ -61,12 +61,12 @@ def dtype_of(tensor: torch.Tensor) -> str:
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with the same entries on the CPU; itself where it is there."""
+    """Return a tensor with the same entries on the CPU; the tensor itself if it is there."""
     return torch.from_numpy(fetch(tensor.detach())) if is_on_device(tensor) else tensor
 
 
 def own_memory(gradient: torch.Tensor) -> np.ndarray | None:
-    """Return the gradient's own memory, flat, where it lies there as the result will; else None."""
+    """Return the gradient's own memory, flat, if the result can be written there; else None."""
     if gradient.is_cpu and gradient.dtype in TORCH.values() and gradient.is_contiguous():
         plain = gradient.detach() if gradient.requires_grad else gradient
         memory: np.ndarray = plain.numpy().reshape(-1)
@@ -111,7 +111,7 @@ def write_back(flat: np.ndarray, gradient: torch.Tensor) -> bool:
 
 def like(dense: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
     """Return the same entries in the gradient's dtype, memory layout and device; the tensor itself
-    where it has them."""
+    if it has them already."""
     there = dense
     if gradient.device != dense.device:
         there = upload(dense.numpy(), gradient.device)
@@ -143,7 +143,7 @@ def lies_in(vector: object, gradient: torch.Tensor) -> bool:
 
 
 class TorchDevices:
-    """A ``step.records.Devices``, by position; None for vectors of the host."""
+    """The tensors' devices by position, None for the host.  Implements ``step.records.Devices``."""
 
     def __init__(self, devices: Sequence[torch.device | None]) -> None:
         self._devices = devices
@@ -163,7 +163,8 @@ class TorchDevices:
         coming: list[object] = [
             each for each in answers if isinstance(each, Coming) and not each.is_begun
         ]
-        return TorchDelivery(cast("list[Coming[object]]", coming), late)
+        copies = cast("Sequence[Copy]", late)  # ``late_gradient`` has begun them
+        return TorchDelivery(cast("list[Coming[object]]", coming), copies)
 
     def together(self, walks: Sequence[Callable[[], None]]) -> None:
         run_together(walks, fetch_all)

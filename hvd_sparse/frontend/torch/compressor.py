@@ -20,12 +20,11 @@ from hvd_sparse.frontend.torch.arrays import (
     spec_of,
     vector_of,
 )
-from hvd_sparse.frontend.torch.optimizer import habits_of, refuse_momentum
 from hvd_sparse.frontend.torch.results import Results
 from hvd_sparse.frontend.torch.ways import DEVICE, HOST, say_experimental, say_ways, ways_of
 from hvd_sparse.kernels.engines import resolve_engine, resolve_engine_by_place
 from hvd_sparse.memories._directions import DirectionState, Moments
-from hvd_sparse.optimizer_memory import Rates, warn_of_rare_entries
+from hvd_sparse.optimizer_memory import Rates, judge
 from hvd_sparse.plan.measuring import HidingPolicy
 from hvd_sparse.plan.policy import Policy, waiting
 from hvd_sparse.state.checkpoint_file import with_arrays
@@ -33,8 +32,7 @@ from hvd_sparse.state.state_check import IncompatibleKeys
 from hvd_sparse.step.buckets import grouped
 from hvd_sparse.step.records import Ticket
 from hvd_sparse.step.step import Step
-from hvd_sparse.types import Pace
-from hvd_sparse.untyped import GradScaler, Optimizer, Report, State
+from hvd_sparse.types import GradScaler, Optimizer, Pace, Report, State
 
 NORM = "the norm of all gradients, for clip_grad_norm"
 SMALLEST = 1e-6
@@ -44,7 +42,7 @@ SMALLEST = 1e-6
 class ParameterCompressor(Compressor):
     """A compressor of the gradients of PyTorch's parameters.
 
-    carrier_dtype : of single carriers; None takes the accumulator's
+    carrier_dtype : dtype of carriers without a dense gradient; None takes the accumulator's
     """
 
     way_of_gradients = ""
@@ -109,11 +107,11 @@ class ParameterCompressor(Compressor):
 
     def _clip(self, gradients: list[torch.Tensor], *, is_sum: bool = False) -> None:
         """Scale all gradients of a step to a norm of at most ``clip_grad_norm``, by the same factor
-        on all ranks: one number of each is summed.  Collective.
+        on all ranks.  Collective: one number of each rank is summed.
 
         The root mean square of the ranks' norms stands for the norm of their average, which it
-        never falls below.  Gradients that are not finite stay as they are, and are seen tensor by
-        tensor.
+        never falls below.  Gradients with NaN or Inf stay as they are; ``compress`` reports
+        them tensor by tensor.
 
         is_sum : the ranks' gradients are summed, not averaged
         """
@@ -135,7 +133,7 @@ class ParameterCompressor(Compressor):
     # -- the optimizer ----------------------------------------------------------------------------
 
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:
-        """Do an optimizer's work from now on; the optimizer applies the result."""
+        """Compute an optimizer's updates from now on; the optimizer applies them."""
         self._follower = Follower(optimizer, self)
         self.results.hand_over(self.way_of_gradients, self.clipping_remedy)
         self.step.settings_of = self._settings_of
@@ -164,12 +162,13 @@ class ParameterCompressor(Compressor):
         given = self._follower.moments_of(parameter, own)
         if given is not None:
             arrays = {name: flatten(moment, spec) for name, moment in given[0].items()}
-            settings["moments"] = Moments(arrays, given[1], self._averaged(position))
+            moments = Moments(arrays, given[1], self._averaged(position))
+            return {**settings, "moments": moments}
         return settings
 
     def _averaged(self, position: int) -> int:
-        """Return over how many ranks the optimizer's gradients are averaged, and the memory's are
-        not."""
+        """Return the number of ranks over which the optimizer's gradients are averaged; the memory
+        has this rank's own gradient if the tensor is compressed."""
         return self._size_of_world() if self._is_sparse[position] else 1
 
     def optimizer_state_of(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -191,25 +190,18 @@ class ParameterCompressor(Compressor):
         return {"step": torch.tensor(float(moments.steps)), **arrays}
 
     def _judge(self, optimizer: Optimizer) -> None:
-        """Refuse or warn of an optimizer that gets the gradients, and was not handed over."""
-        if self.configuration.memory.counts_votes:
-            return  # votes know no size, so that momentum behind them is the optimizer's own affair
-        if self.configuration.memory.finishes:
-            refuse_momentum(optimizer)
-        elif not self.is_forewarned:
-            found = [habit for habit in map(habits_of, optimizer.param_groups) if habit is not None]
-            if found:
-                warn_of_rare_entries(self.configuration, found[0])
+        """Refuse, or warn of, an optimizer that receives the gradients and was not handed over."""
+        judge(self.configuration, optimizer.param_groups, is_forewarned=self.is_forewarned)
 
     # -- what users read --------------------------------------------------------------------------
 
     def stats(self) -> Report:
-        """Return counts of everything sent, as every compressor does, and the path of each
-        gradient.
+        """Return the counters of every compressor, and the path of each gradient.
 
-        ways : by tensor, "host" for a gradient on the CPU, "device" for one that stays on its
-        accelerator and whose selection is sent, "staged" for one that is copied to the CPU, and its
-        result back staged_because : by tensor, the reason for staging
+        ways : by tensor, "host" for a gradient on the CPU; "device" for one that stays on its
+            accelerator, where it is selected from; "staged" for one that is copied to the CPU, and
+            its result back
+        staged_because : by tensor, the reason for staging
         """
         ways = {"ways": dict(self._ways), "staged_because": dict(self._staged_because)}
         return {**super().stats(), **ways}
@@ -232,7 +224,7 @@ class ParameterCompressor(Compressor):
 
 
 class StepScale:
-    """The loss scale of a step, read once: a ``GradScaler`` on an accelerator waits for it."""
+    """The loss scale of a step, read once, because a ``GradScaler`` waits for its device."""
 
     def __init__(self, grad_scaler: GradScaler) -> None:
         read: Callable[[], float] | None = getattr(grad_scaler, "get_scale", grad_scaler)
@@ -251,6 +243,6 @@ class StepScale:
         return self._scale
 
     def forget(self) -> None:
-        """Read anew for the next step: the scale may change behind a step's last result."""
+        """Forget the scale, which may change after a step's last result; it is read again."""
         if self._read is not None:
             self._scale = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -19,18 +19,17 @@ from hvd_sparse.optimizer_memory import (
     Handover,
     Rates,
     first_rates,
-    refuse_path,
+    foreseen,
 )
-from hvd_sparse.untyped import Optimizer, Option, Settings, Value
+from hvd_sparse.types import Optimizer, Option, Settings, Value
 
 OF_SCHEDULERS = "_wrapped_by_lr_sched"
 """Attribute of a ``step`` that learning rate schedules have wrapped."""
-REMEDY = "give the optimizer to the compressor, by its option optimizer="
 
 
 def read_optimizer(optimizer: Optimizer) -> Handover:
-    """Return the work that a memory must do for an optimizer, which stays as it is; InvalidOption
-    for other objects and for settings that no memory supports."""
+    """Return the memories that can do an optimizer's work; InvalidOption for other objects and for
+    settings that no memory supports."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise InvalidOption(
             f"optimizer is {type(optimizer).__name__}: give a torch.optim.Optimizer, or leave it "
@@ -41,20 +40,17 @@ def read_optimizer(optimizer: Optimizer) -> Handover:
             "the optimizer is Horovod's already: make the compressor from the optimizer that is "
             "then given to hvd.DistributedOptimizer"
         )
-    name = type(optimizer).__name__
-    handover = Handover(name, _memories_of(optimizer))
-    if not handover.memories:
-        return handover
+    name, memories = type(optimizer).__name__, _memories_of(optimizer)
     replaced = vars(optimizer).get("step")
-    if replaced is not None and not hasattr(replaced, OF_SCHEDULERS):
+    if memories and replaced is not None and not hasattr(replaced, OF_SCHEDULERS):
         raise InvalidOption(
             f"step() of this {name} was replaced on the object, and would still do the work that "
             "the compressor takes over: replace it after making the compressor, or leave out "
             "optimizer="
         )
-    for group in optimizer.param_groups:
+    for group in optimizer.param_groups if memories else ():
         refuse_options(name, group)
-    return handover
+    return Handover(name, memories)
 
 
 def refuse_options(name: str, group: Mapping[str, Option]) -> None:
@@ -66,7 +62,6 @@ def refuse_options(name: str, group: Mapping[str, Option]) -> None:
 
 
 def _memories_of(optimizer: torch.optim.Optimizer) -> tuple[type, ...]:
-    """Return the memories that can replace the ``step`` of SGD, Adam or Muon; none for others."""
     # One that was handed over before is asked for what it was.  Steps are compared, not classes:
     # one derived that only adds options is known, one with a step of its own is not.
     step = unhooked(getattr(optimizer, "hvd_sparse_base", type(optimizer)).step)
@@ -82,8 +77,8 @@ def _memories_of(optimizer: torch.optim.Optimizer) -> tuple[type, ...]:
     return OF_MUON if all(map(is_muon, optimizer.param_groups)) else ()
 
 
-OF_EVERY_GROUP = {"params", "param_names", "initial_lr", "max_lr", "min_lr"} | {
-    f"{end}_momentum" for end in ("base", "max")
+OF_EVERY_GROUP = {
+    *("params", "param_names", "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum")
 }
 """Entries of a parameter group that are torch's own or a scheduler's."""
 OF_REFERENCE_MUON = {"lr", "momentum", "weight_decay"}
@@ -91,8 +86,7 @@ OF_REFERENCE_PAIR = {"lr", "betas", "eps", "weight_decay"}
 
 
 def _is_reference_muon(step: str, group: Mapping[str, Option]) -> bool:
-    """Return whether Muon's reference implementation, which is copied rather than installed, has
-    them."""
+    """Return whether the options are those of Muon's reference, which programs copy."""
     options = set(group) - OF_EVERY_GROUP
     if step == "SingleDeviceMuon.step":
         return options == OF_REFERENCE_MUON
@@ -110,21 +104,22 @@ def settings_of(
 ) -> Settings:
     """Return a parameter group's settings for a tensor, in the form of a memory's ``tune``."""
     refuse_options(type(optimizer).__name__, group)
-    rate, decay = float(group["lr"]), float(group["weight_decay"])
+    settings: Settings = {"rate": float(group["lr"])}
     if is_muon(group):
-        return {"rate": rate, **_settings_of_muon(group, shape)}
-    rare: Settings = {name: True for name in ("maximize", "amsgrad") if group.get(name)}
+        return {**settings, **_settings_of_muon(group, shape)}
+    settings["weight_decay"] = float(group["weight_decay"])
+    settings |= {name: True for name in ("maximize", "amsgrad") if group.get(name)}
     if "betas" not in group:
-        momentum, nesterov = float(group["momentum"]), bool(group["nesterov"])
-        own = {"rate": rate, "momentum": momentum, "nesterov": nesterov, "weight_decay": decay}
-        return {**own, "dampening": float(group["dampening"]), **rare}
-    (beta1, beta2), epsilon = map(float, group["betas"]), float(group["eps"])
+        settings |= {name: float(group[name]) for name in ("momentum", "dampening")}
+        settings["nesterov"] = bool(group["nesterov"])
+        return settings
+    settings["beta1"], settings["beta2"] = map(float, group["betas"])
+    settings["epsilon"] = float(group["eps"])
     if is_decoupled(optimizer, group):
-        decay = 0.0  # the optimizer's own
+        settings["weight_decay"] = 0.0  # the optimizer's own
     if "momentum_decay" in group:  # NAdam
-        rare["momentum_decay"] = float(group["momentum_decay"])
-    own = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon, "weight_decay": decay}
-    return {"rate": rate, **own, **rare}
+        settings["momentum_decay"] = float(group["momentum_decay"])
+    return settings
 
 
 def _settings_of_muon(group: Mapping[str, Option], shape: tuple[int, ...]) -> Settings:
@@ -155,33 +150,9 @@ def is_decoupled(optimizer: torch.optim.Optimizer, group: Mapping[str, Option]) 
     return bool(group.get("decoupled_weight_decay", isinstance(optimizer, torch.optim.AdamW)))
 
 
-def refuse_momentum(optimizer: Optimizer) -> None:
-    for group in optimizer.param_groups:
-        momentum = momentum_in(group)
-        if momentum is not None:
-            raise InvalidOption(
-                f"the optimizer has {momentum}, and the compressor's memory applies momentum "
-                f"already: doubled momentum diverges; {REMEDY}, or use SGD without momentum"
-            )
-
-
-def habits_of(group: Mapping[str, Option]) -> str | None:
-    """Return the feature of a group's optimizer that sparse gradients spoil, as text, or None."""
-    # options of RMSprop, Adadelta and Adagrad
-    adapts = {"alpha", "rho", "lr_decay", "initial_accumulator_value"} & set(group)
-    return momentum_in(group) or ("steps that it adapts to the gradients" if adapts else None)
-
-
-def momentum_in(group: Mapping[str, Option]) -> str | None:
-    if group.get("momentum"):
-        return f"momentum {group['momentum']}"
-    return f"betas {group['betas']}" if "betas" in group else None
-
-
 def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
-    """Return the rates of a run, of which ``steps`` are the calls of ``scheduler.step()``;
-    InvalidOption for a scheduler that is another optimizer's, none, or under way.  Nothing is
-    changed."""
+    """Return the rates of a run with ``steps`` calls of ``scheduler.step()``; InvalidOption for
+    another optimizer's scheduler, and for one that is under way."""
     now = [float(group["lr"]) for group in optimizer.param_groups]
     if scheduler is None:
         changes = any("initial_lr" in group for group in optimizer.param_groups)
@@ -202,10 +173,6 @@ def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
             f"scheduler was stepped {scheduler.last_epoch} times already: make the compressor "
             "before the scheduler is stepped or its state is loaded"
         )
-    return Rates(_path(optimizer, scheduler, steps), is_foreseen=True)
-
-
-def _path(optimizer: Optimizer, scheduler: Value, steps: int) -> list[list[float]]:
     groups = [
         {**copy.deepcopy({k: v for k, v in group.items() if k != "params"}), "params": [_nothing()]}
         for group in optimizer.param_groups
@@ -213,18 +180,17 @@ def _path(optimizer: Optimizer, scheduler: Value, steps: int) -> list[list[float
     stand_in = torch.optim.SGD([_nothing()], lr=0.0)
     stand_in.param_groups, stand_in.defaults = groups, dict(optimizer.defaults)
     twin = copy.deepcopy(scheduler, {id(optimizer): stand_in})
-    path = []
+
+    def path(steps: int) -> Iterator[list[float]]:
+        for step in range(steps):
+            if step:
+                twin.step()
+            yield [float(group["lr"]) for group in groups]
+
     with warnings.catch_warnings():
         # that the optimizer, which stands in here, takes no steps
         warnings.simplefilter("ignore")
-        try:
-            for step in range(steps):
-                if step:
-                    twin.step()
-                path.append([float(group["lr"]) for group in groups])
-        except Exception as error:
-            refuse_path(error, steps)
-    return path
+        return foreseen(path, steps)
 
 
 def _nothing() -> torch.Tensor:

@@ -34,7 +34,7 @@ from torch.optim.optimizer import (
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.step.records import StepRun
 from hvd_sparse.step.step import Step
-from hvd_sparse.untyped import Optimizer, Value
+from hvd_sparse.types import Optimizer, Value
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -74,7 +74,7 @@ class Result:
     """A parameter's result, as it was when it was handed out.
 
     gradient : the tensor that holds it; None where DDP will make one
-    bits : of the parameter, added up; None if versions are known to show changes
+    bits : sum of the parameter's bits; None if versions are known to show changes
     is_gone : whether it was gone when the next gradient came; None before that
     """
 
@@ -132,8 +132,10 @@ class Results:
         weakref.finalize(self, remove, self._hooks)
 
     def hand_over(self, way: str = "", clipping_remedy: str = "") -> None:
-        """Expect that the step of a handed-over optimizer alone applies results; give two
-        remedies."""
+        """Expect that only the step of a handed-over optimizer applies results.
+
+        way, clipping_remedy : remedies for gradients that come by another way, and for clipped ones
+        """
         self._is_handed_over, self.way, self._clipping_remedy = True, way, clipping_remedy
         by_size = sorted(self._trained, key=lambda each: each[1].numel())
         self._smallest = iter([position for position, _ in by_size])
@@ -198,12 +200,12 @@ class Results:
     # -- what a handed-over optimizer calls -------------------------------------------------------
 
     def among(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the parameters whose gradient is a result, to which autograd has added nothing."""
+        """Return the parameters whose gradient is a result to which autograd has added nothing."""
         return [p for p in parameters if p.grad is not None and self._is_result_of(p)]
 
     def others_among(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the parameters whose gradient came by another way; InvalidOption if earlier ones
-        came through the compressor."""
+        """Return the parameters whose gradient came by another way; InvalidOption if an earlier
+        gradient of such a parameter came through the compressor."""
         others = [p for p in parameters if p.grad is not None and not self._is_result_of(p)]
         for parameter in others:
             position = self.position_of.get(id(parameter))
@@ -320,12 +322,12 @@ class Results:
         )
 
     def _renew(self, position: int, *_: object) -> None:
-        """A gradient was added to a parameter's last one."""
+        """Record that autograd has added a gradient to a parameter's result."""
         if position in self._is_result:
             self._is_result[position] = False
 
     def _look(self, position: int, *_: object) -> None:
-        """See whether a result is still there, before the next gradient is added to it."""
+        """Check whether a result is still there, before autograd adds the next gradient to it."""
         handed = self.waiting.get(position)
         if handed is not None and not handed.is_gone:
             handed.is_gone = self._has_gone(position, handed)

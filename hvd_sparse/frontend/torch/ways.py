@@ -22,8 +22,7 @@ from hvd_sparse.configuration import PARTS, Configuration
 from hvd_sparse.frontend.torch.arrays import is_on_device
 from hvd_sparse.kernels.engines import works_on_devices
 from hvd_sparse.kernels.torch.vector import can_stop
-from hvd_sparse.types import TensorSpec
-from hvd_sparse.untyped import Option
+from hvd_sparse.types import Option, TensorSpec
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -48,7 +47,7 @@ STAGE_NOTHING = {
 
 
 def why_staged(configuration: Configuration, spec: TensorSpec) -> str:
-    """Return the reason why a device's gradient is staged; empty if it stays there."""
+    """Return the reason why a tensor's gradient is staged; empty if it stays on its device."""
     if not configuration.is_sparse(spec.shape, spec.numel):
         return "never compressed: Horovod is given tensors of the CPU"
     for kind in KINDS:

@@ -7,14 +7,14 @@ import struct
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TypeVar
 
 import numpy as np
 
 from hvd_sparse.kernels.contract import Aim, Kernels, Moments, Taking
 from hvd_sparse.kernels.numba import fused, lists, scans
-from hvd_sparse.kernels.numba.packers import CompiledPackers
+from hvd_sparse.kernels.numba.packing import CompiledPackers
 from hvd_sparse.kernels.numba.rows import CompiledRows
 from hvd_sparse.kernels.numba.scans import SHORT, search
 from hvd_sparse.kernels.numba.vectors import SPARE
@@ -22,7 +22,7 @@ from hvd_sparse.kernels.optimizers import Direction, Momentum
 from hvd_sparse.types import Selection
 
 CANDIDATES = 8
-"""Lists may be this many times as long as the number of wanted entries before they are cut."""
+"""Length of lists that are cut, as a multiple of the wanted entries."""
 
 ENTRIES_PER_THREAD = 1 << 17
 """Smallest number of entries for which a further thread pays."""
@@ -78,9 +78,31 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
         aim: Aim,
         direction: Direction | None = None,
     ) -> Taking:
-        given = _flat(direction, out.dtype)
-        loop = fused.PASSES[len(given)]
-        return self._taken(partial(loop, gradient, residual, out, *given), out, aim)
+        given, cut = _flat(direction, out.dtype), pattern_at(aim.threshold, out.dtype)
+
+        def take(start: int, stop: int) -> tuple[np.ndarray, int, Selection]:
+            # Every thread gets room for the whole capacity, because all entries may be in its part.
+            indices, values = _room(min(aim.capacity, stop - start) + SPARE, out)
+            totals = np.zeros(2)
+            count = fused.add_and_take(
+                gradient, residual, out, given, start, stop, cut, indices, values, aim.capacity,
+                totals,
+            )  # fmt: skip
+            listed = max(0, count)
+            return totals, count, Selection(indices[:listed], values[:listed], out.size)
+
+        if self._pool is None or out.size < SHARED:  # faster than the general way
+            totals, count, taken = take(0, out.size)
+            abs_sum, nonfinite = totals.tolist()
+            return Taking(abs_sum, int(nonfinite), taken if count >= 0 else None)
+        parts = self._spread(out.size, take)
+        taken = joined([taken for _, _, taken in parts])
+        is_too_much = any(count < 0 for _, count, _ in parts) or taken.count > aim.capacity
+        if is_too_much:  # parts that stayed within the capacity have cleared their entries in out
+            lists.restore(out, taken.indices, taken.values)
+        abs_sum = sum(float(totals[0]) for totals, _, _ in parts)
+        nonfinite = sum(int(totals[1]) for totals, _, _ in parts)
+        return Taking(abs_sum, nonfinite, None if is_too_much else taken)
 
     def directed(self, gradient: np.ndarray, direction: Direction) -> np.ndarray:
         if isinstance(direction, Momentum) and not direction.is_nesterov:
@@ -88,40 +110,8 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
         else:
             out = np.empty_like(gradient)
         given = _flat(direction, out.dtype)
-        self._spread(out.size, partial(fused.DIRECTIONS[len(given)], gradient, out, *given))
+        self._spread(out.size, partial(fused.direct, gradient, out, given))
         return out
-
-    def _taken(self, loop: Callable[..., int], out: np.ndarray, aim: Aim) -> Taking:
-        """Return the entries that ``loop`` of ``fused`` takes, given its arguments before
-        ``start``."""
-        cut, numel = pattern_at(aim.threshold, out.dtype), out.size
-        if self._pool is not None and numel >= SHARED:
-            return self._taken_by_threads(loop, cut, out, aim)
-        room, totals = min(aim.capacity, numel) + SPARE, np.zeros(2)
-        indices, values = np.empty(room, np.uint32), np.empty(room, out.dtype)
-        count = loop(0, numel, cut, indices, values, aim.capacity, totals)
-        taken = Selection(indices[:count], values[:count], numel) if count >= 0 else None
-        abs_sum, nonfinite = totals.tolist()
-        return Taking(abs_sum, int(nonfinite), taken)
-
-    def _taken_by_threads(
-        self, loop: Callable[..., int], cut: int, out: np.ndarray, aim: Aim
-    ) -> Taking:
-        def take(start: int, stop: int) -> tuple[np.ndarray, int, Selection]:
-            # Every thread gets room for the whole capacity, because all entries may be in its part.
-            room, totals = min(aim.capacity, stop - start) + SPARE, np.zeros(2)
-            indices, values = np.empty(room, np.uint32), np.empty(room, out.dtype)
-            count = loop(start, stop, cut, indices, values, aim.capacity, totals)
-            listed = max(0, count)
-            return totals, count, Selection(indices[:listed], values[:listed], out.size)
-
-        parts = self._spread(out.size, take)
-        taken = joined([taken for _, _, taken in parts])
-        is_too_much = any(count < 0 for _, count, _ in parts) or taken.count > aim.capacity
-        if is_too_much:  # parts that stayed within the capacity have cleared their entries in out
-            lists.restore(out, taken.indices, taken.values)
-        abs_sum, nonfinite = np.sum([totals for totals, _, _ in parts], axis=0)
-        return Taking(float(abs_sum), int(nonfinite), None if is_too_much else taken)
 
     def count_at_least(self, x: np.ndarray, threshold: float) -> int:
         cut = pattern_at(threshold, x.dtype, 0)
@@ -145,9 +135,6 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
         return count, joined([taken for _, taken in parts]) if count <= capacity else None
 
     def _take(self, x: np.ndarray, cut: int, capacity: int) -> list[tuple[int, Selection]]:
-        """Return each part's number of entries that reach the cut, and up to ``capacity`` of
-        them."""
-
         def take(start: int, stop: int) -> tuple[int, Selection]:
             # The system provides memory only for pages that are written.
             indices, values = _room(min(capacity, stop - start) + SPARE, x)
@@ -168,8 +155,12 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
 
     def _largest_of_many(self, x: np.ndarray, count: int) -> Selection:
         def reached(cuts: np.ndarray) -> np.ndarray:
-            parts = self._spread(x.size, partial(_counts_of_part, x, cuts))
-            return np.asarray(np.sum(parts, axis=0))
+            def count_each(start: int, stop: int) -> np.ndarray:
+                found = np.zeros(cuts.size, np.intp)
+                scans.count_each(x, start, stop, cuts, found)
+                return found
+
+            return np.asarray(np.sum(self._spread(x.size, count_each), axis=0))
 
         pattern, above, candidates = search(x, count, reached)
         if candidates is not None:
@@ -208,17 +199,12 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
 
     def assemble(self, out: np.ndarray, parts: Sequence[Selection], factor: float = 1.0) -> None:
         # Concatenate single lists too, because lists from a message may be unaligned.
-        lists_of_indices, lists_of_values, ends, end = [], [], [], 0
-        for part in parts:
-            lists_of_indices.append(part.indices)
-            lists_of_values.append(part.values)
-            end += part.indices.size
-            ends.append(end)
+        indices, values = _room(0, out)
         if parts:
-            indices, values = np.concatenate(lists_of_indices), np.concatenate(lists_of_values)
-        else:
-            indices, values = _room(0, out)
-        lists.assemble(out, indices, values, np.array(ends, np.intp), float(factor))
+            indices = np.concatenate([part.indices for part in parts])
+            values = np.concatenate([part.values for part in parts])
+        ends = np.array(list(accumulate(part.indices.size for part in parts)), np.intp)
+        lists.assemble(out, indices, values, ends, float(factor))
 
     def scatter_add(self, out: np.ndarray, indices: np.ndarray, values: np.ndarray) -> None:
         lists.scatter_add(
@@ -239,15 +225,12 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
 
 
 def _flat(direction: Direction | None, dtype: np.dtype) -> tuple[object, ...]:
-    """Return a direction's vectors and numbers, as ``fused`` takes them."""
     return () if direction is None else (*direction.vectors, *direction.numbers(dtype))
 
 
 def pattern_at(threshold: float, dtype: np.dtype, least: int = 1) -> int:
-    """Return the bit pattern of a threshold in the data's dtype, but at least ``least``.
-
-    The default of 1 is the smallest number above zero, so that zeros are never taken.
-    """
+    """Return the bit pattern of a threshold in the data's dtype, but at least ``least``; 1 is the
+    smallest number above zero, so that zeros are never taken."""
     rounded, bits = _BITS[dtype]
     try:
         (pattern,) = bits.unpack(rounded.pack(threshold))
@@ -259,17 +242,8 @@ def pattern_at(threshold: float, dtype: np.dtype, least: int = 1) -> int:
 def joined(parts: Sequence[Selection]) -> Selection:
     if len(parts) == 1:
         return parts[0]
-    indices, values = [], []
-    for part in parts:
-        indices.append(part.indices)
-        values.append(part.values)
-    return Selection(np.concatenate(indices), np.concatenate(values), parts[0].numel)
-
-
-def _counts_of_part(x: np.ndarray, cuts: np.ndarray, start: int, stop: int) -> np.ndarray:
-    found = np.zeros(cuts.size, np.intp)
-    scans.count_each(x, start, stop, cuts, found)
-    return found
+    indices = np.concatenate([part.indices for part in parts])
+    return Selection(indices, np.concatenate([part.values for part in parts]), parts[0].numel)
 
 
 def _room(count: int, like: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

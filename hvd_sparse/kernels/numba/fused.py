@@ -2,10 +2,8 @@
 takes the entries that reach the aim; and directions by themselves.
 
 Taken entries are written by a masked compress-store, which numba does not offer, in a rarely
-executed branch. Processors with AVX-512 have an instruction for it; for others LLVM emits a
-sequence. The loop makes one pass and is limited by memory bandwidth.
-
-The direction is a tuple, and its length identifies the kind, as in ``kernels.rows``:
+executed branch. The direction is a tuple, and its length identifies the kind, as in
+``kernels.rows``:
 
     ()                                         the gradient itself
     (velocity, out_velocity, momentum, is_nesterov)                         momentum
@@ -49,10 +47,8 @@ CROWDED = 10
 
 
 def vectors_added(call: Call, store: Store) -> Added:
-    """Return the function that makes the vector to add at an index; ``store`` writes moments.
-
-    The intrinsic's first argument is the gradient, its last the direction.
-    """
+    """Return the function that makes the vector to add at an index, from a call's first argument,
+    the gradient, and its last, the direction; ``store`` writes moments."""
     (gradient,) = call.pointers(0)
     members = call.members(-1)
     if len(members) == MOMENTUM:
@@ -125,14 +121,13 @@ def _adam(
 # numpy's division by zero gives infinity.
 @njit(error_model="numpy")
 def _adam_entry(top, first, second, own, others, epsilon, scale):  # type: ignore[no-untyped-def]
-    """Return the direction: ``top`` divided by the root of the bias-corrected second moment."""
     both = first * first
     average = second * own + (both if both < second else second) * others
     return (top / (math.sqrt(average) + epsilon) + average * (epsilon - epsilon)) * scale
 
 
 def entry_added(gradient: np.ndarray, direction: tuple, i: int) -> float:
-    """Return the entry to add at ``i``, like ``vectors_added``, for the last few entries."""
+    """Return the entry to add at ``i``, as ``vectors_added`` does."""
     raise NotImplementedError  # numba uses the overload below
 
 
@@ -219,7 +214,7 @@ def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Callable[..., obj
     return made
 
 
-# Compile every combination, so that loops need no branch for it.
+# Every combination is compiled, so that loops need no branch for it.
 _add_and_take = _make_add_and_take(False, False)
 _add_and_take_crowded = _make_add_and_take(False, True)
 _add_and_take_past_caches = _make_add_and_take(True, False)
@@ -245,6 +240,27 @@ def _go_past_caches(residual, out, start):  # type: ignore[no-untyped-def]
     place = out.ctypes.data
     is_line = (place + start * out.itemsize) % 64 == 0
     return is_line and place != residual.ctypes.data and out.size * out.itemsize >= LARGE_BYTES
+
+
+def _moves_past_caches(direction: tuple, start: int) -> bool:
+    """Return whether the direction's new vectors are all such."""
+    raise NotImplementedError  # numba uses the overload below
+
+
+@overload(_moves_past_caches)
+def _direction_past_caches(direction, start):  # type: ignore[no-untyped-def]
+    def of_momentum(direction, start):  # type: ignore[no-untyped-def]
+        return _go_past_caches(direction[0], direction[1], start)
+
+    def of_adam(direction, start):  # type: ignore[no-untyped-def]
+        mean, square = direction[0], direction[1]
+        return _go_past_caches(mean, direction[2], start) and _go_past_caches(
+            square, direction[3], start
+        )
+
+    return {GRADIENT: lambda direction, start: True, MOMENTUM: of_momentum, ADAM: of_adam}[
+        len(direction)
+    ]
 
 
 @njit
@@ -311,8 +327,12 @@ def _direct_vectors(typing, gradient, out, start, stop, direction):  # type: ign
     return types.void(gradient, out, *words, direction), instructions(_emit_direct)
 
 
-@njit
-def _direct(gradient, out, direction, start, stop):  # type: ignore[no-untyped-def]
+_GIVEN = "", "xOvp", "xxOOvvvvvvvvvvp"
+"""Types of the directions, as letters of ``signatures``."""
+
+
+@njit(signatures("xOdpp", types.void, _GIVEN[1:]), nogil=True, cache=True)
+def direct(gradient, out, direction, start, stop):  # type: ignore[no-untyped-def]
     """Write the direction in [start, stop)."""
     whole = whole_end(gradient, start, stop)
     _direct_vectors(gradient, out, start, whole, direction)
@@ -320,64 +340,12 @@ def _direct(gradient, out, direction, start, stop):  # type: ignore[no-untyped-d
         out[i] = entry_added(gradient, direction, i)
 
 
-@njit(signatures("xOxOvppp", types.void), nogil=True, cache=True)
-def push(gradient, out, velocity, out_velocity, momentum, is_nesterov, start, stop):  # type: ignore[no-untyped-def]
-    direction = (velocity, out_velocity, momentum, is_nesterov)
-    _direct(gradient, out, direction, start, stop)
-
-
-@njit(signatures("xOxxOOvvvvvvvvvvppp", types.void), nogil=True, cache=True)
-def push_adam(  # type: ignore[no-untyped-def]
-    gradient, out, mean, square, out_mean, out_square,
-    beta1, rest1, unbias1, beta2, rest2, unbias2, own, others, epsilon, scale, is_of_mean,
-    start, stop,
-):  # fmt: skip
-    direction = (
-        mean, square, out_mean, out_square,
-        beta1, rest1, unbias1, beta2, rest2, unbias2, own, others, epsilon, scale, is_of_mean,
-    )  # fmt: skip
-    _direct(gradient, out, direction, start, stop)
-
-
-@njit(signatures("xxOpppJOpS"), nogil=True, cache=True)
-def add_and_take(gradient, residual, out, start, stop, cut, indices, values, capacity, totals):  # type: ignore[no-untyped-def]
+@njit(signatures("xxOdpppJOpS", given=_GIVEN), nogil=True, cache=True)
+def add_and_take(  # type: ignore[no-untyped-def]
+    gradient, residual, out, direction, start, stop, cut, indices, values, capacity, totals
+):
+    past_caches = _go_past_caches(residual, out, start) and _moves_past_caches(direction, start)
     return _take(
-        gradient, residual, out, (), _go_past_caches(residual, out, start),
+        gradient, residual, out, direction, past_caches,
         start, stop, cut, indices, values, capacity, totals,
     )  # fmt: skip
-
-
-@njit(signatures("xxOxOvppppJOpS"), nogil=True, cache=True)
-def push_and_take(  # type: ignore[no-untyped-def]
-    gradient, residual, out, velocity, out_velocity, momentum, is_nesterov,
-    start, stop, cut, indices, values, capacity, totals,
-):  # fmt: skip
-    past_caches = _go_past_caches(residual, out, start)
-    return _take(
-        gradient, residual, out, (velocity, out_velocity, momentum, is_nesterov),
-        past_caches and _go_past_caches(velocity, out_velocity, start),
-        start, stop, cut, indices, values, capacity, totals,
-    )  # fmt: skip
-
-
-@njit(signatures("xxOxxOOvvvvvvvvvvppppJOpS"), nogil=True, cache=True)
-def push_adam_and_take(  # type: ignore[no-untyped-def]
-    gradient, residual, out, mean, square, out_mean, out_square,
-    beta1, rest1, unbias1, beta2, rest2, unbias2, own, others, epsilon, scale, is_of_mean,
-    start, stop, cut, indices, values, capacity, totals,
-):  # fmt: skip
-    past_caches = _go_past_caches(residual, out, start) and _go_past_caches(mean, out_mean, start)
-    direction = (
-        mean, square, out_mean, out_square,
-        beta1, rest1, unbias1, beta2, rest2, unbias2, own, others, epsilon, scale, is_of_mean,
-    )  # fmt: skip
-    return _take(
-        gradient, residual, out, direction,
-        past_caches and _go_past_caches(square, out_square, start),
-        start, stop, cut, indices, values, capacity, totals,
-    )  # fmt: skip
-
-
-PASSES = {GRADIENT: add_and_take, MOMENTUM: push_and_take, ADAM: push_adam_and_take}
-DIRECTIONS = {MOMENTUM: push, ADAM: push_adam}
-"""Functions by the length of the direction's tuple."""

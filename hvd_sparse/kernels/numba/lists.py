@@ -1,7 +1,6 @@
 """Compiled work on short lists and at scattered indices: cut, trim, add and clear.
 
-Loops over long lists have no branch on the data, because about half of the candidates are kept and
-no processor predicts such a branch.
+Loops have no branch on the data, because about half of the candidates are kept.
 """
 
 from __future__ import annotations
@@ -21,19 +20,13 @@ from hvd_sparse.kernels.numba.vectors import (
 )
 
 MOST_BIN_BITS = 11
-"""Bits of a histogram's bins: 2,048 counters fit the first-level cache.
-
-Short lists use fewer bins, because all bins must be cleared.
-"""
+"""Bits of a histogram's bins: 2,048 counters fit the first-level cache; short lists use fewer."""
 
 BLOCK = 4096
 """Entries of the buffer for sums, which fits the first-level cache."""
 
 LARGE_BYTES = 1 << 18
-"""Smallest result that is written past the caches, in bytes.
-
-It is an eighth of a second-level cache of 2 MiB, because tensors share the cache.
-"""
+"""Smallest result that is written past the caches, in bytes: an eighth of a second-level cache."""
 
 
 def _bits(x: np.ndarray) -> tuple[np.ndarray, int, int]:
@@ -50,7 +43,7 @@ def _bits_by_type(x):  # type: ignore[no-untyped-def]
 
 @njit
 def _key(bits, magnitude_bits, infinity):  # type: ignore[no-untyped-def]
-    """Return a magnitude's pattern as an ordered integer; 0 for NaN, which is never taken."""
+    """Return a magnitude's pattern; 0 for NaN, which is never taken."""
     key = bits & magnitude_bits
     return key if key <= infinity else bits ^ bits  # zero of the same integer type
 
@@ -201,7 +194,6 @@ def _fence(typing):  # type: ignore[no-untyped-def]
 
 @njit
 def _entries_before_a_line(out):  # type: ignore[no-untyped-def]
-    """Return the number of entries before the first address that is a multiple of 64."""
     return -out.ctypes.data % VECTOR_BYTES // out.itemsize
 
 

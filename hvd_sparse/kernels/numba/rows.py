@@ -1,5 +1,4 @@
-"""Compiled ``kernels.rows``: a bucket's tensors from gradients to frames, and from frames to
-sums."""
+"""Compiled ``kernels.rows``: a bucket's tensors from gradients to frames, and frames to sums."""
 
 from __future__ import annotations
 
@@ -12,9 +11,9 @@ from numba import carray, from_dtype, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from hvd_sparse.kernels.numba.fused import add_and_take, push_adam_and_take, push_and_take
+from hvd_sparse.kernels.numba.bits import pack_few, pack_gaps, unpack_gaps
+from hvd_sparse.kernels.numba.fused import add_and_take
 from hvd_sparse.kernels.numba.lists import assemble, trim
-from hvd_sparse.kernels.numba.signs import mean_magnitude, read_signs, write_signs
 from hvd_sparse.kernels.numba.vectors import SPARE, pattern_of
 from hvd_sparse.kernels.rows import ADAM, ARRIVED, FRAME, MOMENTUM, SENT, SIGNS, steered
 
@@ -83,8 +82,7 @@ def _checksum(words, body_bytes, tables):  # type: ignore[no-untyped-def]
 _steered = njit(steered)
 
 
-def _signature(rows: str) -> list[Any]:
-    """Return the signatures of a function over rows, for float32 and float64 lists."""
+def _signature(rows: str) -> list[tuple[list[types.Type], types.Type]]:
     table = {"s": SENT, "a": ARRIVED, "f": FRAME}
     kinds = [types.Array(from_dtype(table[letter]), 1, "C") for letter in rows]
     return [(kinds, scalar) for scalar in (types.float32, types.float64)]
@@ -105,28 +103,77 @@ def _number(row, place, like):  # type: ignore[no-untyped-def]
 
 
 @njit
+def _mean_magnitude(values):  # type: ignore[no-untyped-def]
+    """Return the mean of at least one magnitude, between their least and largest."""
+    total, smallest, largest = 0.0, np.inf, 0.0
+    for i in range(values.size):
+        magnitude = np.float64(abs(values[i]))
+        total += magnitude
+        smallest, largest = min(smallest, magnitude), max(largest, magnitude)
+    return values.dtype.type(min(max(total / values.size, smallest), largest))
+
+
+@njit
+def _write_signs(body, indices, values, numel):  # type: ignore[no-untyped-def]
+    """Write a body of codec ``sign_mean`` of at least one entry, plus or minus one magnitude, and
+    return its number of bytes."""
+    at, scale = values.itemsize, np.empty(1, values.dtype)
+    scale[0] = abs(values[0])
+    body[:at] = scale.view(np.uint8)
+    at += pack_gaps(indices, numel, body[at:])
+    is_negative = np.empty(values.size, np.uint8)
+    for i in range(values.size):
+        is_negative[i] = np.uint8(values[i] < 0)
+    stop = at + ((values.size + 7) >> 3)
+    pack_few(is_negative, 1, body[at:stop])
+    return stop
+
+
+@njit
+def _read_signs(body, numel, indices, values):  # type: ignore[no-untyped-def]
+    """Read such a body, and return whether it is valid for this number of entries."""
+    count = indices.size
+    at, end = values.itemsize, body.size - ((count + 7) >> 3)
+    if count == 0 or end <= at or count > 8 * (end - at):
+        return False
+    scale = body[:at].view(values.dtype)[0]
+    pattern, infinity = pattern_of(scale)
+    if body[at - 1] >> 7 or not 0 < pattern < infinity:
+        return False
+    if count & 7 and body[-1] >> (count & 7):  # padding
+        return False
+    for i in range(count):
+        values[i] = -scale if (body[end + (i >> 3)] >> (i & 7)) & 1 else scale
+    return unpack_gaps(body[at:end], numel, indices)
+
+
+@njit
 def _pass_of(row, new, indices, values, totals):  # type: ignore[no-untyped-def]
     """Run the row's pass, and return the number of taken entries; -1 for too many."""
     numel, capacity = row["numel"], row["capacity"]
     cut = max(1, pattern_of(values.dtype.type(row["aim"]))[0])
     gradient, old = _vector(row, 0, values), _vector(row, 1, values)
     if row["move"] == MOMENTUM:
-        return push_and_take(
-            gradient, old, new, _vector(row, 3, values), _vector(row, 4, values),
+        momentum = (
+            _vector(row, 3, values), _vector(row, 4, values),
             _number(row, 0, values), np.intp(row["numbers"][1]),
-            0, numel, cut, indices, values, capacity, totals,
         )  # fmt: skip
+        return add_and_take(
+            gradient, old, new, momentum, 0, numel, cut, indices, values, capacity, totals
+        )
     if row["move"] == ADAM:
-        return push_adam_and_take(
-            gradient, old, new, _vector(row, 3, values), _vector(row, 4, values),
+        adam = (
+            _vector(row, 3, values), _vector(row, 4, values),
             _vector(row, 5, values), _vector(row, 6, values),
             _number(row, 0, values), _number(row, 1, values), _number(row, 2, values),
             _number(row, 3, values), _number(row, 4, values), _number(row, 5, values),
             _number(row, 6, values), _number(row, 7, values), _number(row, 8, values),
             _number(row, 9, values), np.intp(row["numbers"][10]),
-            0, numel, cut, indices, values, capacity, totals,
         )  # fmt: skip
-    return add_and_take(gradient, old, new, 0, numel, cut, indices, values, capacity, totals)
+        return add_and_take(
+            gradient, old, new, adam, 0, numel, cut, indices, values, capacity, totals
+        )
+    return add_and_take(gradient, old, new, (), 0, numel, cut, indices, values, capacity, totals)
 
 
 @njit(
@@ -169,14 +216,12 @@ def send_rows(  # type: ignore[no-untyped-def]
         start = row["start"] // 4
         frame, nbytes = frames[start:], 4 * count * (1 + width)
         if body == SIGNS:
-            magnitude = mean_magnitude(entries)
+            magnitude = _mean_magnitude(entries)
             for i in range(count):
                 signed = -magnitude if entries[i] < 0 else magnitude
                 new[chosen[i]] = entries[i] - signed  # the residual keeps the rounding
                 entries[i] = signed
-            nbytes = write_signs(
-                frame[HEADER_WORDS:].view(np.uint8), chosen, entries, magnitude, numel
-            )
+            nbytes = _write_signs(frame[HEADER_WORDS:].view(np.uint8), chosen, entries, numel)
         at = start + HEADER_WORDS
         lists[at : at + count] = chosen
         lists[at + count : at + count * (1 + width)] = entries.view(np.uint32)
@@ -219,7 +264,7 @@ def _read(words, nbytes, body, numel, indices, values):  # type: ignore[no-untyp
     """Read a frame's entries; return the sum of their squares, NaN if the body is not whole."""
     count, squares = indices.size, 0.0
     if body == SIGNS:
-        if not read_signs(words.view(np.uint8)[HEADER_BYTES:nbytes], numel, indices, values):
+        if not _read_signs(words.view(np.uint8)[HEADER_BYTES:nbytes], numel, indices, values):
             return np.nan
     else:
         width, at = values.itemsize // 4, HEADER_WORDS + count
@@ -243,7 +288,7 @@ def _read(words, nbytes, body, numel, indices, values):  # type: ignore[no-untyp
 def sum_rows(rows, frames, head, body, largest, words, indices, values, tables):  # type: ignore[no-untyped-def]
     """Do ``RowKernels.sum_rows``.
 
-    largest : if the sum of squares exceeds this bound, a sum might overflow the dtype
+    largest : of a sum of squares, which else might overflow the dtype
     words, indices, values : room for any frame, and for all entries of any row
     """
     for number in range(rows.size):

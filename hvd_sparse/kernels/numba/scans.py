@@ -27,7 +27,7 @@ from hvd_sparse.kernels.numba.vectors import (
 )
 
 CUTS = 7
-"""Number of cuts that one pass counts; about as many as cost no time beside the memory access."""
+"""Number of cuts that one pass counts, at no cost beside the memory access."""
 
 SHORT = 1 << 15
 """Largest vector that is sorted instead of counted, in entries."""
@@ -155,15 +155,18 @@ def take_first(x, cut, count, indices, values):  # type: ignore[no-untyped-def]
 
 
 def _make_look(adds: bool) -> Callable[..., object]:
-    """Make an intrinsic over whole vectors that adds moments to ``totals``: of x, or with ``adds``
-    of out = residual + x. They are the sum of magnitudes, the maximum (ignoring NaN), and the
-    non-zeros."""
+    """Make an intrinsic that adds the moments of x to ``totals``; with ``adds`` it first computes
+    out = residual + x, and adds the moments of out.
+
+    Moments are the sum of magnitudes, the maximum (ignoring NaN), and the number of non-zeros.
+    """
 
     def emit(call: Call) -> None:
         x, kept, to, totals = call.pointers(0, 1, 2, 5)
         builder, vectors, (start, stop) = call.builder, call.vectors, call.arguments[3:5]
         zero, infinite = vectors.constant(0.0), vectors.constant(float("inf"))
-        states = [*vectors.no_doubles(), zero, ir.Constant(WORD, 0)]
+        nothing = ir.Constant(vectors.half, [0.0] * (vectors.lanes // 2))
+        states = [nothing, nothing, zero, ir.Constant(WORD, 0)]
         loop = counting(builder, start, stop, vectors.lanes, states)
         with loop as (index, (low, high, top, n), leaving):
             entry = vectors.load(x, index)
@@ -214,8 +217,6 @@ def _look_at(entry, totals):  # type: ignore[no-untyped-def]
 
 @njit(signatures("xxOppS", types.void), nogil=True, cache=True)
 def add_and_look(gradient, residual, out, start, stop, totals):  # type: ignore[no-untyped-def]
-    """Write out = residual + gradient, or the residual if the sum is not finite, and add the sum's
-    moments to ``totals``."""
     whole = whole_end(gradient, start, stop)
     _add_and_look(gradient, residual, out, start, whole, totals)
     for i in range(whole, stop):
@@ -248,9 +249,8 @@ class Found(NamedTuple):
 def search(x: np.ndarray, count: int, reached: Callable[[np.ndarray], np.ndarray]) -> Found:
     """Return the bit pattern of the count-th largest magnitude, or a range around it.
 
-    The first pass tries the pattern that a sample suggests, which suffices for most vectors, also
-    for those with few different values. Every other pass divides the range by eight, so there are
-    at most 12 passes for float32 and 22 for float64.
+    The first pass tries the pattern that a sample suggests, which mostly suffices. Every other pass
+    divides the range by eight: at most 12 passes for float32, and 22 for float64.
 
     reached : returns how many entries of x reach each of ``CUTS`` ascending patterns
     """
@@ -270,10 +270,8 @@ def search(x: np.ndarray, count: int, reached: Callable[[np.ndarray], np.ndarray
 
 
 def _likely_cuts(x: np.ndarray, count: int) -> np.ndarray:
-    """Return ascending patterns around the count-th largest magnitude of a sample.
-
-    Each comes with the next higher one, so that a value that many entries share is found at once.
-    """
+    """Return ascending patterns around the count-th largest magnitude of a sample, each with the
+    next higher one, so that a value that many entries share is found at once."""
     # A strided sample is about as good as a random one here, and repeatable.
     sample = np.abs(x[:: max(1, x.size // SAMPLE)])
     patterns = np.sort(

@@ -1,7 +1,7 @@
 """LLVM instructions on vectors of 64 bytes, which numba does not offer.
 
-numba does not notice a change of this file in cached functions: also change ``fused.py``,
-``lists.py``, ``packing_loops.py``, ``rows.py`` and ``scans.py``.
+numba does not notice a change of this file in cached functions: also change ``bits.py``,
+``fused.py``, ``lists.py``, ``rows.py`` and ``scans.py``.
 
 Magnitudes are compared as bit patterns, because float comparisons depend on whether the thread
 flushes subnormal numbers to zero.
@@ -26,19 +26,14 @@ VECTOR_BYTES = 64
 INDEX, WORD, DOUBLE = ir.IntType(32), ir.IntType(64), ir.DoubleType()
 
 SEGMENT = 2048
-"""Entries between two checks whether the list is full.
-
-Also the number of magnitudes that are added in the data's dtype before the sum is added to a
-float64.
-"""
+"""Entries between two checks whether the list is full, and whose magnitudes are added in the data's
+dtype before the sum is added to a float64."""
 
 SPARE = SEGMENT + 16
 """Room in a list beyond its capacity: a segment, and one vector."""
 
 
 class Vectors:
-    """Instructions on vectors of one float type, inserted at the builder's position."""
-
     def __init__(self, builder: ir.IRBuilder, scalar: ir.Type) -> None:
         self.bytes = 4 if scalar == ir.FloatType() else 8
         self.builder, self.scalar = builder, scalar
@@ -89,10 +84,9 @@ class Vectors:
         bits = 0x7F800000 if self.bytes == 4 else 0x7FF0000000000000
         return ir.Constant(self.integers, [bits] * self.lanes)
 
-    def at(self, pointer: ir.Value, index: ir.Value, vector: ir.Type | None = None) -> ir.Value:
-        """Return the address of an entry, as a pointer to ``vector`` if given."""
-        address = self.builder.gep(pointer, [index])
-        return self.builder.bitcast(address, vector.as_pointer()) if vector is not None else address
+    def at(self, pointer: ir.Value, index: ir.Value, vector: ir.Type) -> ir.Value:
+        """Return the address of an entry as a pointer to ``vector``."""
+        return self.builder.bitcast(self.builder.gep(pointer, [index]), vector.as_pointer())
 
     def load(self, pointer: ir.Value, index: ir.Value) -> ir.Value:
         loaded = self.builder.load(self.at(pointer, index, self.floats))
@@ -108,10 +102,6 @@ class Vectors:
         store.align = VECTOR_BYTES
         # LLVM follows this hint only for whole aligned vectors.
         store.set_metadata("nontemporal", self.builder.module.add_metadata([ir.Constant(INDEX, 1)]))
-
-    def no_doubles(self) -> list[ir.Constant]:
-        """Return two zero sums, one for each half of the lanes."""
-        return [ir.Constant(self.half, [0.0] * (self.lanes // 2))] * 2
 
     def doubles(self, vector: ir.Value, half: int) -> ir.Value:
         """Return the first or the second half of the lanes as doubles."""
@@ -139,21 +129,16 @@ class Vectors:
         bits = self.builder.bitcast(mask, ir.IntType(self.lanes))
         return self.builder.zext(self.call(f"llvm.ctpop.i{self.lanes}", bits.type, bits), WORD)
 
-    def is_any(self, mask: ir.Value) -> ir.Value:
-        bits = self.builder.bitcast(mask, ir.IntType(self.lanes))
-        return self.builder.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0))
-
     @contextmanager
     def seldom(self, mask: ir.Value, states: list[ir.Value]) -> Iterator[list[ir.Value]]:
-        """Run a block only if a lane of the mask is set.
-
-        The block appends the new states to the list; afterwards the list has the new or the old
-        states.
-        """
+        """Run a block, which appends new states to the list, only if a lane of the mask is set;
+        afterwards the list has the new or the old states."""
         before = self.builder.block
         changed: list[ir.Value] = []
+        bits = self.builder.bitcast(mask, ir.IntType(self.lanes))
+        is_any = self.builder.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0))
         # LLVM moves an unlikely block out of the loop.
-        with self.builder.if_then(self.is_any(mask), likely=False):
+        with self.builder.if_then(is_any, likely=False):
             yield changed
             inside = self.builder.block
         for i, state in enumerate(states):
@@ -171,33 +156,24 @@ class Vectors:
         values: ir.Value,
         count: ir.Value,
     ) -> ir.Value:
-        """Append the masked entries and their indices to a list with room for one more vector, and
-        return its new length."""
-        for vector, pointer in ((entry, values), (self.positions(index), indices)):
-            to_the_front = self.call(
-                f"llvm.experimental.vector.compress.{self._suffix_of(vector)}",
-                vector.type,
-                vector,
-                mask,
-                vector,
-            )
+        """Append the masked entries to a list with room for one more vector; return its length."""
+        for vector, pointer, suffix, align in (
+            (entry, values, self.suffix, self.bytes),
+            (self.positions(index), indices, f"v{self.lanes}i32", 4),
+        ):
+            name = f"llvm.experimental.vector.compress.{suffix}"
+            to_the_front = self.call(name, vector.type, vector, mask, vector)
             # Store a whole vector; the next append overwrites its surplus.
-            place = self.builder.bitcast(self.at(pointer, count), vector.type.as_pointer())
-            self.builder.store(to_the_front, place).align = (
-                4 if vector.type == self.indices else self.bytes
-            )
+            place = self.at(pointer, count, vector.type)
+            self.builder.store(to_the_front, place).align = align
         return self.builder.add(count, self.ones(mask))
-
-    def _suffix_of(self, vector: ir.Value) -> str:
-        return f"v{self.lanes}i32" if vector.type == self.indices else self.suffix
 
 
 @contextmanager
 def counting(
     builder: ir.IRBuilder, start: ir.Value, stop: ir.Value, step: int, states: list[ir.Value]
 ) -> Iterator[tuple[ir.Value, list[ir.Value], list[ir.Value]]]:
-    """Loop over [start, stop) by step; yield the index, the states on entry, and a list for the
-    states on exit."""
+    """Loop over [start, stop); yield index, states on entry, and a list for those on exit."""
     before, head = builder.block, builder.append_basic_block("head")
     body, after = builder.append_basic_block("body"), builder.append_basic_block("after")
     builder.branch(head)
@@ -223,8 +199,6 @@ def counting(
 
 
 class Call:
-    """A call of an intrinsic; ``builder`` inserts its instructions, ``arguments`` are values."""
-
     def __init__(
         self,
         context: BaseContext,
@@ -265,11 +239,7 @@ class Call:
         self.builder.store(self.builder.fadd(self.builder.load(slot), amount), slot)
 
 
-Emit = Callable[[Call], ir.Value | None]
-"""Function that writes the instructions of a call, and returns its result or None."""
-
-
-def instructions(emit: Emit) -> Callable[..., ir.Value]:
+def instructions(emit: Callable[[Call], ir.Value | None]) -> Callable[..., ir.Value]:
     def codegen(
         context: BaseContext,
         builder: ir.IRBuilder,
@@ -283,7 +253,7 @@ def instructions(emit: Emit) -> Callable[..., ir.Value]:
 
 
 def pattern_of(entry: float) -> tuple[int, int]:
-    """Return a magnitude's bit pattern, and that of infinity."""
+    """Return the bit patterns of a magnitude and of infinity."""
     raise NotImplementedError  # numba uses the overload below
 
 
@@ -307,12 +277,14 @@ def reaching(vectors: Vectors, entry: ir.Value, cuts: ir.Value) -> ir.Value:
     return builder.and_(builder.icmp_signed(">=", patterns, cuts), is_number)
 
 
-def signatures(arguments: str, result: types.Type = types.intp) -> list[Signature]:
-    """Return one signature per float type.
+def signatures(
+    arguments: str, result: types.Type = types.intp, given: Sequence[str] = ("",)
+) -> list[Signature]:
+    """Return one signature per float type and kind of tuple.
 
     arguments : a letter each: v a value, x values read, O values written, j indices read, J indices
-        written, p a position or count, f a float64, I positions written, S float64 totals written;
-        vectors are 1-D and C-contiguous
+        written, p a position or count, f a float64, I positions written, S float64 totals written,
+        d a tuple of the letters in ``given``; vectors are 1-D and C-contiguous
     """
     made = []
     for scalar in (types.float32, types.float64):
@@ -327,7 +299,9 @@ def signatures(arguments: str, result: types.Type = types.intp) -> list[Signatur
             "I": types.Array(types.intp, 1, "C"),
             "S": types.Array(types.float64, 1, "C"),
         }
-        made.append(result(*(kinds[letter] for letter in arguments)))
+        for letters in given:
+            kinds["d"] = types.Tuple([kinds[letter] for letter in letters])
+            made.append(result(*(kinds[letter] for letter in arguments)))
     return made
 
 

@@ -18,8 +18,7 @@ from hvd_sparse.kernels.optimizers import Adam, Direction, NewtonSchulz, iterate
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.kernels.rows import rows_of
 from hvd_sparse.kernels.torch import passes
-from hvd_sparse.kernels.torch.coming import Answers, Coming, Pass, joined
-from hvd_sparse.kernels.torch.passes import largest, take
+from hvd_sparse.kernels.torch.passes import Answers, Coming, Pass, joined, largest, take
 from hvd_sparse.kernels.torch.vector import (
     DeviceVector,
     Vector,
@@ -43,8 +42,6 @@ LATE = {
 
 
 def _at_once(later: Callable[..., Coming[Answer]]) -> Callable[..., Answer]:
-    """Return the kernel that calls ``later`` and waits for its result."""
-
     def kernel(*arguments: object) -> Answer:
         return later(*arguments).result()
 
@@ -52,7 +49,6 @@ def _at_once(later: Callable[..., Coming[Answer]]) -> Callable[..., Answer]:
 
 
 def _all_of(x: torch.Tensor, mask: torch.Tensor, count: int) -> Selection:
-    """Return the entries of a mask, which are at most ``count``."""
     taken = take(x, mask, count).selection
     assert taken is not None
     return taken
@@ -165,8 +161,6 @@ class TorchKernels(Kernels):
         aim: Aim,
         direction: Direction | None = None,
     ) -> Coming[Taking]:
-        """Update a direction's vectors at once; the taking pass runs with the others of its
-        bucket."""
         if direction is not None:
             gradient = self.directed(gradient, direction)
         one = Pass(tensor_of(gradient), tensor_of(residual), tensor_of(out), aim)
@@ -175,7 +169,7 @@ class TorchKernels(Kernels):
     accumulate_and_take = _at_once(later_accumulate_and_take)
 
     def begin(self, given: Sequence[Pass]) -> Answers:
-        """Start passes of one dtype on one device; the results are ``Moments`` or ``Taking``."""
+        """Start passes of one dtype on one device, without waiting."""
         return joined([passes.accumulated(one) for one in given])
 
     def directed(self, gradient: Vector, direction: Direction) -> np.ndarray:

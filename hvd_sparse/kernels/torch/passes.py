@@ -1,28 +1,144 @@
-"""Passes over one tensor, and its statistics, in plain torch operations, and copies to the host."""
+"""Passes over tensors in plain torch operations, and copies of their results to the host.
+
+A tensor's pass is only recorded at first. When the bucket is full an engine starts the passes of
+all its tensors together, and one copy per device fetches their results.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from itertools import chain
+from typing import Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
 
 from hvd_sparse.kernels.contract import Aim, Brought, Moments, Tail, Taking
 from hvd_sparse.kernels.optimizers import Adam
-from hvd_sparse.kernels.torch.coming import Answers, Pass
-from hvd_sparse.kernels.torch.vector import fetch, reaching, rounded, tensor_of
+from hvd_sparse.kernels.torch.vector import (
+    Copy,
+    fetch,
+    follow,
+    reaching,
+    rounded,
+    stream_of,
+    tensor_of,
+)
 from hvd_sparse.types import Selection
+
+Answer = TypeVar("Answer", covariant=True)
+
+
+class Pass(NamedTuple):
+    """A pass over one tensor; without an aim it takes nothing and returns moments."""
+
+    gradient: torch.Tensor
+    residual: torch.Tensor
+    out: torch.Tensor
+    aim: Aim | None
+
+    @property
+    def room(self) -> int:
+        return max(0, min(self.aim.capacity, int(self.out.numel()))) if self.aim else 0
+
+
+class Answers(NamedTuple):
+    """Results of passes, int32 on their device; ``read`` makes of them, on the host, a result per
+    pass."""
+
+    words: torch.Tensor
+    read: Callable[[np.ndarray], Sequence[object]]
+
+
+Begin = Callable[[Sequence[Pass]], Answers]
+"""Function of an engine that starts passes of one dtype on a device, without waiting."""
+
+
+class Coming(Generic[Answer]):
+    """The result of a pass, which starts with those of its bucket (``Delivery``), or when an
+    attribute is read."""
+
+    def __init__(self, one: Pass, begin: Begin) -> None:
+        self.one, self.begin = one, begin
+        self.stream = stream_of(one.out.device)
+        self.delivery: tuple[Callable[[], Sequence[object]], int] | None = None
+        self._answer: Answer | None = None
+
+    @property
+    def is_begun(self) -> bool:
+        return self.delivery is not None or self._answer is not None
+
+    def result(self) -> Answer:
+        if self._answer is None:
+            if self.delivery is None:
+                answers = self.begin([self.one])
+                found = answers.read(fetch(answers.words))[0]
+            else:
+                all_of_bucket, number = self.delivery
+                found = all_of_bucket()[number]
+            self._answer = cast(Answer, found)
+        return self._answer
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.result(), name)
+
+
+class Delivery:
+    """Starts a bucket's passes, and the copies of their results to the host, one per device.
+
+    coming : results of passes that have not been started
+    beside : further copies that have been started
+    """
+
+    def __init__(self, coming: Sequence[Coming[object]], beside: Sequence[Copy] = ()) -> None:
+        by_device: dict[torch.device, list[Coming[object]]] = {}
+        for each in coming:
+            by_device.setdefault(each.one.out.device, []).append(each)
+        self._copies = [*map(_begun, by_device.values()), *beside]
+
+    def is_here(self) -> bool:
+        return all(copy.is_here() for copy in self._copies)
+
+
+def _begun(coming: Sequence[Coming[object]]) -> Copy:
+    """Start passes on one device, those of one engine and dtype together, and one copy to the host
+    of their results."""
+    together: dict[tuple[Begin, torch.dtype], list[Coming[object]]] = {}
+    for each in coming:
+        follow(each.stream)  # a tensor may be from another stream
+        together.setdefault((each.begin, each.one.out.dtype), []).append(each)
+    answers = joined(
+        [begin([each.one for each in group]) for (begin, _), group in together.items()]
+    )
+    copy = Copy(answers.words)
+    fetched = functools.cache(lambda: answers.read(copy.array()))
+    for number, each in enumerate(chain(*together.values())):
+        each.delivery = fetched, number
+    return copy
+
+
+def joined(several: Sequence[Answers]) -> Answers:
+    if len(several) == 1:
+        return several[0]
+    # Pad every piece to a multiple of 8 bytes, because its first words are float64.
+    words = [torch.nn.functional.pad(each.words, (0, each.words.numel() % 2)) for each in several]
+    ends = np.cumsum([each.numel() for each in words]).tolist()
+    pieces = [
+        (slice(end - piece.numel(), end - piece.numel() + each.words.numel()), each.read)
+        for end, piece, each in zip(ends, words, several)
+    ]
+
+    def read(fetched: np.ndarray) -> Sequence[object]:
+        return [answer for place, own in pieces for answer in own(fetched[place])]
+
+    return Answers(torch.cat(words), read)
 
 
 class Taken(NamedTuple):
-    """The entries of a mask, on the host.
-
-    found : number of entries
-    selection : the entries; None if they exceed the capacity
-    also : the numbers that were copied with them
-    """
+    """The number of entries of a mask, the entries, None if they exceed the capacity, and the
+    numbers that were copied with them."""
 
     found: int
     selection: Selection | None
@@ -58,7 +174,6 @@ def packed(x: torch.Tensor, mask: torch.Tensor, capacity: int, *also: torch.Tens
 
 
 def unpacked(fetched: np.ndarray, x: torch.Tensor, capacity: int, also: int) -> Taken:
-    """Convert the result of ``packed`` with ``also`` more numbers on the host."""
     room, head = max(0, min(capacity, x.numel())), 2 * (1 + also)
     count, *rest = fetched[:head].view(np.float64).tolist()
     count = int(count)
@@ -105,7 +220,6 @@ def _taken(one: Pass, aim: Aim) -> Answers:
 
 
 def adam(gradient: torch.Tensor, direction: Adam) -> torch.Tensor:
-    """Update Adam's moments, and return the direction."""
     vectors, is_of_mean = map(tensor_of, direction.vectors), direction.step.is_of_mean
     mean, square, out_mean, out_square = vectors
     dtype = np.dtype(np.float64 if gradient.dtype == torch.float64 else np.float32)
@@ -140,7 +254,6 @@ def _root(x: torch.Tensor) -> torch.Tensor:
 
 
 def pending_moments(x: torch.Tensor) -> torch.Tensor:
-    """Return sum and maximum of the magnitudes and the number of non-zeros."""
     if not x.numel():
         return torch.zeros(3, dtype=torch.float64, device=x.device)
     magnitudes = x.abs()
@@ -154,7 +267,6 @@ def moments_in(found: np.ndarray, numel: int) -> Moments:
 
 
 def pending_mean_and_std(x: torch.Tensor) -> torch.Tensor:
-    """Return the mean and the sum of the squared distances from it."""
     wide = x.to(torch.float64)
     mean = wide.mean()
     return torch.stack([mean, (wide - mean).square().sum()])
@@ -203,7 +315,6 @@ STATISTICS = {
 
 
 def pending(x: torch.Tensor, names: Sequence[str]) -> list[torch.Tensor]:
-    """Return the numbers of several statistics, concatenated, on the device."""
     return [number for name in names for number in STATISTICS[name].pending(x).unbind()]
 
 

@@ -18,11 +18,8 @@ LOW = 0xFFFFFFFF
 
 
 class DeviceVector:
-    """A 1-D, contiguous vector on a device, with the part of numpy's interface that is used.
-
-    Slices are vectors on the device, entries at indices arrays on the host. numpy's functions raise
-    TypeError.
-    """
+    """A 1-D, contiguous vector on a device, with a part of numpy's interface; numpy's functions
+    raise TypeError."""
 
     __slots__ = ("dtype", "tensor")
     __array_ufunc__ = None  # makes numpy's operators raise TypeError
@@ -79,7 +76,6 @@ class DeviceVector:
         torch.maximum(x.tensor, y.tensor, out=self.tensor)
 
     def copy(self) -> np.ndarray:
-        """Return all entries as an array on the host."""
         return fetch(self.tensor.clone())
 
     def __array__(self, dtype: object = None, copy: object = None) -> NoReturn:
@@ -110,7 +106,6 @@ def rounded(x: torch.Tensor, threshold: float) -> float:
 
 
 def reaching(x: torch.Tensor, magnitudes: torch.Tensor, threshold: float) -> torch.Tensor:
-    """Return a mask of the magnitudes of at least the rounded threshold, without zeros."""
     cut = rounded(x, threshold)
     return magnitudes >= cut if cut > 0 else magnitudes > 0
 
@@ -131,7 +126,6 @@ class Copy:
         return self._is_read or bool(self._done.query())
 
     def array(self) -> np.ndarray:
-        """Return the entries as an array on the host; the first call waits."""
         if not self._is_read:
             if not self._done.query():
                 wait_until(self._done)  # before this the host's memory is undefined
@@ -144,13 +138,7 @@ def wait_until(done: torch.Event) -> None:
     done.synchronize()
 
 
-def wait_for(device: torch.device) -> None:
-    """Wait for this thread's current stream of the device."""
-    torch.accelerator.current_stream(device).synchronize()
-
-
 def stream_of(device: torch.device) -> torch.Stream | None:
-    """Return this thread's current stream of a device; None for the CPU."""
     return None if device.type == "cpu" else torch.accelerator.current_stream(device)
 
 
@@ -163,23 +151,12 @@ def follow(stream: torch.Stream | None) -> None:
 
 
 def fetch(tensor: torch.Tensor) -> np.ndarray:
-    """Return a tensor's entries as an array on the host, by one copy and one wait for the device.
+    """Return a tensor's entries as an array on the host; on the CPU in the tensor's own memory.
 
-    Tasks of ``run_together`` share the copy and the wait. On the CPU the array shares the tensor's
-    memory, so the tensor must have been made for this.
+    Tasks of ``run_together`` share the copy and the wait for the device.
     """
-    array: np.ndarray
-    if tensor.device.type == "cpu":
-        array = tensor.numpy()
-        return array
-    walk = current_walk()
-    if walk is not None:
-        return walk.ask(tensor)
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    host.copy_(tensor, non_blocking=True)
-    wait_for(tensor.device)  # before this the host's memory is undefined
-    array = host.numpy()
-    return array
+    walk = None if tensor.device.type == "cpu" else current_walk()
+    return Copy(tensor).array() if walk is None else walk.ask(tensor)
 
 
 def fetch_all(tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
@@ -205,11 +182,8 @@ def fetch_all(tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
 
 
 def upload(array: np.ndarray, device: torch.device) -> torch.Tensor:
-    """Return an array's entries on the device, without waiting.
-
-    The array may be modified at once: the data is copied from pinned memory, which torch's
-    allocator keeps until the copy is complete.
-    """
+    """Return an array's entries on the device, without waiting: they are copied from pinned memory,
+    which torch's allocator keeps until the copy is complete."""
     if device.type == "cpu":
         return tensor_of(array)
     host = torch.empty(array.shape, dtype=torch.from_numpy(array[:0].copy()).dtype, pin_memory=True)
@@ -236,17 +210,16 @@ class Walk:
         self._answer: np.ndarray | None = None
 
     def go_on(self, answer: np.ndarray | None = None) -> None:
-        """Run until the next question, or to the end; ``question`` is then None."""
         self.question, self._answer = None, answer
         self._thread.switch()
 
     def fail(self, error: Exception) -> None:
-        """Raise an error where the task paused, and run until the next question or the end."""
+        """Raise an error where the task paused, and go on."""
         self.question = None
         self._thread.throw(error)
 
     def ask(self, question: torch.Tensor) -> np.ndarray:
-        """Pause, and return a device's tensor as an array on the host. The task calls this."""
+        """Pause the task, which calls this, and return a device's tensor as an array."""
         self.question = question
         self._thread.parent.switch()
         answer, self._answer = self._answer, None
@@ -262,12 +235,10 @@ class Walk:
 
 
 def can_stop() -> bool:
-    """Return whether greenlet is installed, so that tasks can wait together."""
     return greenlet is not None
 
 
 def current_walk() -> Walk | None:
-    """Return the running ``Walk``; None outside of ``run_together``."""
     if greenlet is None:
         return None
     walk: Walk | None = getattr(greenlet.getcurrent(), "walk", None)
@@ -275,13 +246,8 @@ def current_walk() -> Walk | None:
 
 
 def run_together(tasks: Sequence[Task], fetch_all: FetchAll) -> None:
-    """Run independent tasks that do not raise, with one copy and one wait for all of them.
-
-    A task runs until it needs a tensor of the device; then the next task runs. When all tasks wait,
-    their tensors are copied together. Without the package greenlet every task waits separately.
-
-    fetch_all : copies tensors from devices, with one copy and one wait per device
-    """
+    """Run independent tasks that do not raise, and when all of them need a tensor of a device, copy
+    these together by ``fetch_all``. Without greenlet every task waits separately."""
     if greenlet is None or len(tasks) == 1:
         for task in tasks:
             task()

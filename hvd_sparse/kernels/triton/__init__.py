@@ -1,23 +1,35 @@
 """Engine ``triton``: a step's passes compiled for GPUs; other kernels are torch's operations.
 
-Contract: ``kernels.contract``.
+Contract: ``kernels.contract``. This file launches ``device_code``: its arguments, and memory for
+them.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 import triton
+import triton.language as tl
 
-from hvd_sparse.kernels.contract import Aim, Kernels, Sums, Surplus
+from hvd_sparse.kernels.contract import (
+    NOTHING,
+    Aim,
+    Brought,
+    Kernels,
+    Moments,
+    Sums,
+    Surplus,
+    Taking,
+)
 from hvd_sparse.kernels.torch import TorchKernels
-from hvd_sparse.kernels.torch.coming import Answers, Pass, Sum, joined
-from hvd_sparse.kernels.torch.passes import STATISTICS, brought_in, pending
-from hvd_sparse.kernels.torch.vector import Vector, tensor_of
-from hvd_sparse.kernels.triton.launches import MOMENTS, assemble, take
+from hvd_sparse.kernels.torch.passes import STATISTICS, Answers, Pass, brought_in, joined, pending
+from hvd_sparse.kernels.torch.vector import Vector, rounded, tensor_of, upload
+from hvd_sparse.kernels.triton import device_code
 from hvd_sparse.types import Selection
 
 Kind = tuple[torch.device, torch.dtype]
@@ -25,6 +37,231 @@ IS_INTERPRETED = bool(triton.knobs.runtime.interpret)
 """Whether Triton's interpreter replaces the GPU; it accepts vectors on the CPU."""
 BLOCK = 4096
 """Entries per program, 16 per thread."""
+COLUMNS = 8
+"""Columns of a table: a tensor's first program; the addresses of gradient, residual and result; its
+entries; the first place and the room of its list; and its number of programs."""
+CHUNK = 1024
+"""Entries of lists that one program processes at once."""
+OPTIONS = {"enable_fp_fusion": False, "num_stages": 1}
+"""Forbid fused multiply-add, and loads before a store on which they may depend."""
+
+
+HEAD = 5
+"""Numbers per tensor: entries that reached the aim, sum of magnitudes, entries that are not finite;
+and for moments the largest finite magnitude and the number of non-zeros."""
+ALIGNED = 16
+"""Alignment of every piece of memory in bytes, so that Triton compiles a single variant."""
+MOMENTS = "moments"
+"""The statistic that the launches compute if an aim asks for it."""
+
+
+class Sum(NamedTuple):
+    """The arguments of ``Kernels.assemble``, with the parts on the host."""
+
+    out: torch.Tensor
+    parts: Sequence[Selection]
+    factor: float
+
+
+def on(device: torch.device) -> contextlib.AbstractContextManager[object]:
+    if device.type == "cpu":  # Triton's interpreter
+        return contextlib.nullcontext()
+    context: contextlib.AbstractContextManager[object] = torch.get_device_module(device).device(
+        device
+    )
+    return context
+
+
+def take(passes: Sequence[Pass], block: int) -> Answers:
+    """Run passes of one dtype and device, not all empty, in three launches."""
+    first = passes[0].out
+    device, dtype = first.device, first.dtype
+    table = _table(passes, block)
+    tensors, programs = len(passes), int(table[-1, 0] + table[-1, 7])
+    room = int(table[-1, 5] + table[-1, 6])
+    words, head, ordered_values, ordered_places = _room_for(tensors, room, dtype, device)
+
+    def empty(size: int, kind: torch.dtype) -> torch.Tensor:
+        return torch.empty(size, dtype=kind, device=device)
+
+    places, values = empty(room, torch.int32), empty(room, dtype)
+    counts, nonfinite, nonzeros = (empty(programs, torch.int32) for _ in range(3))
+    bases, starts = (empty(programs, torch.int64) for _ in range(2))
+    sums, most = (empty(programs, torch.float64) for _ in range(2))
+    rows, cuts, owners, given_out = _given(passes, table, device)
+    kind = _kind(dtype)
+    is_aligned = not bool((table[:, 1:4] % ALIGNED).any() or (table[:, 4] % 4).any())
+    looks = any(each.aim is None or MOMENTS in each.aim.brings for each in passes)
+    with on(device):
+        device_code.take_blocks[(programs,)](
+            rows, owners, cuts, given_out, places, values, counts, bases, sums, nonfinite, most,
+            nonzeros, DTYPE=kind, BLOCK=block, IS_ALIGNED=is_aligned, HAS_MOMENTS=looks,
+            num_warps=8, **OPTIONS
+        )  # fmt: skip
+        device_code.add_up_counts[(tensors,)](
+            rows, counts, sums, nonfinite, most, nonzeros, starts, head,
+            HAS_MOMENTS=looks, CHUNK=CHUNK, **OPTIONS
+        )  # fmt: skip
+        device_code.order_taken[(programs,)](
+            rows, owners, places, values, counts, bases, starts, head,
+            ordered_places, ordered_values, DTYPE=kind, CHUNK=max(32, block // 64), num_warps=1,
+            **OPTIONS
+        )  # fmt: skip
+    return Answers(words.view(torch.int32), lambda read: _read(read.view(np.uint8), passes))
+
+
+def assemble(
+    sums: Sequence[Sum], surplus: Sequence[tuple[torch.Tensor, Selection]], block: int
+) -> None:
+    """Write sums of one dtype and device, not all empty, and restore the surplus, in one launch."""
+    outs = [each.out for each in sums]
+    device, dtype = outs[0].device, outs[0].dtype
+    parts = max(len(each.parts) for each in sums)
+    table = np.zeros((len(sums), 3), np.int64)
+    programs = [-(-out.numel() // block) for out in outs]
+    table[1:, 0] = np.cumsum(programs)[:-1]
+    table[:, 1] = [out.data_ptr() for out in outs]
+    table[:, 2] = [out.numel() for out in outs]
+    owners = np.repeat(np.arange(len(sums), dtype=np.int32), programs)
+    # Tensors with fewer parts than others get empty parts.
+    counts = np.zeros((len(sums), parts + 1), np.int64)
+    for row, each in zip(counts, sums):
+        row[1 : 1 + len(each.parts)] = [part.count for part in each.parts]
+    ranges = np.cumsum(counts).reshape(counts.shape)
+    indices = np.concatenate([part.indices for each in sums for part in each.parts])
+    addresses, kept_back = _addressed(surplus, _numpy(outs[0]))
+    given = (table, ranges, owners, indices, _scaled(sums), addresses, kept_back)
+    rows, places, numbers, words, values, targets, entries = _uploaded(given, device)
+    blocks = sum(programs)
+    is_aligned = not bool((table[:, 1] % ALIGNED).any() or (table[:, 2] % 4).any())
+    with on(device):
+        device_code.assemble_blocks[(blocks - (-addresses.size // CHUNK),)](
+            rows.view(torch.int64), numbers.view(torch.int32), places.view(torch.int64),
+            words.view(torch.int32), values.view(dtype), parts,
+            int(counts.max()).bit_length(),  # halvings of the longest range
+            blocks, targets.view(torch.int64), entries.view(dtype), addresses.size,
+            DTYPE=_kind(dtype), BLOCK=block, LANES=max(2, 1 << (2 * parts - 1).bit_length()),
+            IS_ALIGNED=is_aligned, CHUNK=128, BACK=CHUNK, **OPTIONS
+        )  # fmt: skip
+
+
+def _addressed(
+    surplus: Sequence[tuple[torch.Tensor, Selection]], dtype: np.dtype
+) -> tuple[np.ndarray, np.ndarray]:
+    addresses, values = [np.empty(0, np.int64)], [np.empty(0, dtype)]
+    for vector, entries in surplus:
+        addresses.append(vector.data_ptr() + entries.indices.astype(np.int64) * dtype.itemsize)
+        values.append(entries.values)
+    return np.concatenate(addresses), np.concatenate(values)
+
+
+def _scaled(sums: Sequence[Sum]) -> np.ndarray:
+    values = [np.concatenate([part.values for part in each.parts]) for each in sums if each.parts]
+    for own, each in zip(values, (each for each in sums if each.parts)):
+        own *= own.dtype.type(each.factor)
+    return np.concatenate(values)
+
+
+def _table(passes: Sequence[Pass], block: int) -> np.ndarray:
+    table = np.zeros((len(passes), COLUMNS), np.int64)
+    program = place = 0
+    for row, one in zip(table, passes):
+        programs = -(-one.out.numel() // block)
+        addresses = (vector.data_ptr() for vector in (one.gradient, one.residual, one.out))
+        row[:] = program, *addresses, one.out.numel(), place, one.room, programs
+        program, place = program + programs, place + one.room
+    return table
+
+
+def _given(
+    passes: Sequence[Pass], table: np.ndarray, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return table, thresholds, every program's tensor, and zero counters, on the device."""
+    owners = np.repeat(np.arange(len(passes), dtype=np.int32), table[:, 7])
+    given = (table, _cuts(passes), owners, np.zeros(len(passes), np.int64))
+    rows, limits, numbers, counts = _uploaded(given, device)
+    kind = passes[0].out.dtype
+    return (
+        rows.view(torch.int64),
+        limits.view(kind),
+        numbers.view(torch.int32),
+        counts.view(torch.int64),
+    )
+
+
+def _uploaded(arrays: Sequence[np.ndarray], device: torch.device) -> Sequence[torch.Tensor]:
+    wholes = [_whole(each.nbytes) for each in arrays]
+    together = np.zeros(sum(wholes), np.uint8)
+    for start, each in zip(np.cumsum([0, *wholes]), arrays):
+        together[start : start + each.nbytes] = np.ascontiguousarray(each).view(np.uint8).ravel()
+    pieces: Sequence[torch.Tensor] = upload(together, device).split(wholes)
+    return pieces
+
+
+def _cuts(passes: Sequence[Pass]) -> np.ndarray:
+    """Return the threshold of each pass in the data's dtype: at least the smallest positive number,
+    and infinity for a pass without an aim."""
+    dtype = _numpy(passes[0].out)
+    cuts = [
+        np.inf if each.aim is None else rounded(each.out, each.aim.threshold) for each in passes
+    ]
+    least: np.ndarray = np.maximum(np.array(cuts, dtype), np.finfo(dtype).smallest_subnormal)
+    return least
+
+
+def _room_for(
+    tensors: int, room: int, dtype: torch.dtype, device: torch.device
+) -> tuple[torch.Tensor, ...]:
+    """Return memory for all results that are copied to the host, uint8, and its parts: float64
+    [tensors, HEAD], and values and places of all lists, each as long as its room."""
+    sizes = _sizes(tensors, room, dtype.itemsize)
+    words = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
+    head, values, places = words.split(sizes)
+    lists = values.view(dtype)[:room], places.view(torch.int32)[:room]
+    return words, head.view(torch.float64), *lists
+
+
+def _sizes(tensors: int, room: int, itemsize: int) -> list[int]:
+    return [_whole(each) for each in (8 * HEAD * tensors, itemsize * room, 4 * room)]
+
+
+def _whole(nbytes: int) -> int:
+    return -(-nbytes // ALIGNED) * ALIGNED
+
+
+def _read(words: np.ndarray, passes: Sequence[Pass]) -> list[Taking | Moments]:
+    dtype = _numpy(passes[0].out)
+    sizes = _sizes(len(passes), sum(each.room for each in passes), dtype.itemsize)
+    head, values, places = np.split(words, np.cumsum(sizes)[:-1])
+    values, places = values.view(dtype), places.view(np.uint32)
+    numbers = head[: 8 * HEAD * len(passes)].view(np.float64).reshape(-1, HEAD).tolist()
+    answers: list[Taking | Moments] = []
+    start = 0
+    for one, (count, abs_sum, nonfinite, most, nonzeros) in zip(passes, numbers):
+        numel = one.out.numel()
+        if one.aim is None:
+            if nonfinite:  # the largest finite magnitude is then not needed
+                most = math.nan if math.isnan(abs_sum) else math.inf
+            answers.append(Moments(abs_sum, most, int(nonzeros), numel))
+            continue
+        selection = None
+        if count <= one.aim.capacity:
+            here = slice(start, start + int(count))
+            selection = Selection(places[here], values[here], numel)
+        brought = NOTHING
+        if MOMENTS in one.aim.brings:
+            brought = Brought(Moments(abs_sum, most, int(nonzeros), numel))
+        answers.append(Taking(abs_sum, int(nonfinite), selection, brought))
+        start += one.room
+    return answers
+
+
+def _numpy(x: torch.Tensor) -> np.dtype:
+    return np.dtype(np.float64 if x.dtype == torch.float64 else np.float32)
+
+
+def _kind(dtype: torch.dtype) -> tl.dtype:
+    return tl.float64 if dtype == torch.float64 else tl.float32
 
 
 def has_gpu() -> bool:
@@ -84,12 +321,10 @@ class TritonKernels(TorchKernels):
 
 
 def _asked(aim: Aim | None) -> tuple[str, ...]:
-    """Return the statistics that an aim asks for, without those that the launches compute."""
     return () if aim is None else tuple(name for name in aim.brings if name != MOMENTS)
 
 
 def _with_brought(found: Sequence[Any], passes: Sequence[Pass]) -> list[object]:
-    """Return the passes' results with the statistics, whose numbers follow them."""
     answers, rest = list(found[: len(passes)]), found[len(passes) :]
     for i, one in enumerate(passes):
         names = _asked(one.aim)

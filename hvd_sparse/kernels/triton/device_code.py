@@ -1,8 +1,8 @@
 """The code that Triton compiles for a GPU.
 
 Each program processes one block of a tensor. Programs may run in any order, so separate launches
-put results in order. Only the counters that assign places in the lists use atomics. ``launches``
-makes the arguments, and documents the columns of the table.
+put results in order. Only the counters that assign places in the lists use atomics. The package's
+``__init__`` makes the arguments, and documents the columns of the table.
 """
 
 from __future__ import annotations
@@ -12,24 +12,10 @@ import triton.language as tl
 
 
 @triton.jit
-def take_blocks(
-    table: tl.tensor,
-    owners: tl.tensor,
-    cuts: tl.tensor,
-    taken: tl.tensor,
-    places: tl.tensor,
-    values: tl.tensor,
-    counts: tl.tensor,
-    bases: tl.tensor,
-    sums: tl.tensor,
-    nonfinite: tl.tensor,
-    most: tl.tensor,
-    nonzeros: tl.tensor,
-    DTYPE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    IS_ALIGNED: tl.constexpr,
-    HAS_MOMENTS: tl.constexpr,
-) -> None:
+def take_blocks(  # type: ignore[no-untyped-def]
+    table, owners, cuts, taken, places, values, counts, bases, sums, nonfinite, most, nonzeros,
+    DTYPE: tl.constexpr, BLOCK: tl.constexpr, IS_ALIGNED: tl.constexpr, HAS_MOMENTS: tl.constexpr,
+):  # fmt: skip
     """Add a block, count what is not finite, and take the entries that reach the cut, in one pass.
 
     Entries beyond the room of a tensor's list stay in the vector; ``order_taken`` handles this.
@@ -83,18 +69,10 @@ def take_blocks(
 
 
 @triton.jit
-def add_up_counts(
-    table: tl.tensor,
-    counts: tl.tensor,
-    sums: tl.tensor,
-    nonfinite: tl.tensor,
-    most: tl.tensor,
-    nonzeros: tl.tensor,
-    starts: tl.tensor,
-    head: tl.tensor,
-    HAS_MOMENTS: tl.constexpr,
-    CHUNK: tl.constexpr,
-) -> None:
+def add_up_counts(  # type: ignore[no-untyped-def]
+    table, counts, sums, nonfinite, most, nonzeros, starts, head,
+    HAS_MOMENTS: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
     """Compute the position of every program's entries in order, and add up the programs' sums.
 
     One program per tensor adds in a fixed order, so the bits are always the same.
@@ -132,20 +110,10 @@ def add_up_counts(
 
 
 @triton.jit
-def order_taken(
-    table: tl.tensor,
-    owners: tl.tensor,
-    places: tl.tensor,
-    values: tl.tensor,
-    counts: tl.tensor,
-    bases: tl.tensor,
-    starts: tl.tensor,
-    head: tl.tensor,
-    ordered_places: tl.tensor,
-    ordered_values: tl.tensor,
-    DTYPE: tl.constexpr,
-    CHUNK: tl.constexpr,
-) -> None:
+def order_taken(  # type: ignore[no-untyped-def]
+    table, owners, places, values, counts, bases, starts, head, ordered_places, ordered_values,
+    DTYPE: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
     """Copy a program's entries to their position in order, or put them back if the list is too
     short."""
     program = tl.program_id(0)
@@ -172,25 +140,11 @@ def order_taken(
 
 
 @triton.jit(do_not_specialize=["parts", "steps", "blocks", "surplus"])
-def assemble_blocks(
-    table: tl.tensor,
-    owners: tl.tensor,
-    ranges: tl.tensor,
-    indices: tl.tensor,
-    values: tl.tensor,
-    parts: int,
-    steps: int,
-    blocks: int,
-    addresses: tl.tensor,
-    kept_back: tl.tensor,
-    surplus: int,
-    DTYPE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    LANES: tl.constexpr,
-    IS_ALIGNED: tl.constexpr,
-    CHUNK: tl.constexpr,
-    BACK: tl.constexpr,
-) -> None:
+def assemble_blocks(  # type: ignore[no-untyped-def]
+    table, owners, ranges, indices, values, parts, steps, blocks, addresses, kept_back, surplus,
+    DTYPE: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, IS_ALIGNED: tl.constexpr,
+    CHUNK: tl.constexpr, BACK: tl.constexpr,
+):  # fmt: skip
     """Write one block of a tensor's sum: zeros, then the parts in their order.
 
     Only this program writes to the block, and the indices of a part are unique, so that between

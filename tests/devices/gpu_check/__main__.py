@@ -17,7 +17,6 @@ THERE = Result(build.NAME, "passed", "installed")
 
 
 def gpu() -> str | None:
-    """Return the GPU's name; None where torch has none."""
     script = (
         "import torch; print(torch.cuda.get_device_name(0) if torch.cuda.is_available() else '')"
     )
@@ -26,15 +25,12 @@ def gpu() -> str | None:
 
 
 def say(result: Result) -> None:
-    """Print a verdict as it comes."""
     print(f"{result.verdict:<8} {result.name}", flush=True)
     if result.verdict != "passed":
         print(result.words, flush=True)
 
 
 def horovod(options: argparse.Namespace) -> Result:
-    """Return what is to be said of Horovod's NCCL; build it where that is wanted, and go on in the
-    Python that has it."""
     if options.built:
         return Result(build.NAME, "passed", "built by scripts/cuda-build")
     is_there, has = build.sees_gpu(), build.has_nccl()

@@ -17,7 +17,6 @@ LIMIT_S = 5400
 
 
 def sees_gpu() -> bool:
-    """Tell whether the driver knows a GPU, whatever torch was built for."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return False
@@ -26,7 +25,6 @@ def sees_gpu() -> bool:
 
 
 def has_nccl() -> bool:
-    """Tell whether the installed Horovod was built with NCCL, and torch with CUDA."""
     script = (
         "import sys, torch, horovod.torch as hvd; "
         "sys.exit(not (hvd.nccl_built() and torch.version.cuda))"
@@ -38,12 +36,10 @@ def has_nccl() -> bool:
 
 
 def wants_build(asked: bool, is_there: bool, has: bool) -> bool:
-    """Tell whether to build: where it is asked for, and where a GPU is there and no NCCL."""
     return asked or (is_there and not has)
 
 
 def build(command: str = str(ROOT / "scripts" / "cuda-build")) -> tuple[Result, str | None]:
-    """Build by ``scripts/cuda-build``'s way, in its own folder."""
     try:
         done = subprocess.run([command], capture_output=True, text=True, timeout=LIMIT_S)
     except subprocess.TimeoutExpired:
@@ -57,14 +53,11 @@ def build(command: str = str(ROOT / "scripts" / "cuda-build")) -> tuple[Result, 
 
 
 class Tools(NamedTuple):
-    """What ``scripts/cuda-build`` has put beside its Python."""
-
     path: list[str]
     cccl: str
 
 
 def tools(python: str) -> Tools:
-    """Return what lies beside the Python that was built."""
     commands = Path(python).parent
     folder = commands.parents[1]
     (headers,) = [*folder.glob("cccl/nvidia/*/include/cccl"), folder / "cccl"][:1]

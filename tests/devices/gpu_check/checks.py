@@ -30,7 +30,6 @@ HELD_UP = 0.5
 
 
 def run(command: list[str], limit_s: float, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a command with the package and the tests' modules; one that takes too long has failed."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
     try:
         return subprocess.run(
@@ -47,7 +46,6 @@ def run(command: list[str], limit_s: float, **environment: str) -> subprocess.Co
 def work(
     name: str, task: str, engine: str, *sizes: str, limit_s: float = 900, **environment: str
 ) -> list[Result]:
-    """Run a task of the worker with an engine, in a process of its own."""
     script = str(ROOT / "tests" / "devices" / "gpu_worker.py")
     done = run([sys.executable, script, task, engine, *sizes], limit_s, **environment)
     if done.returncode == 0:
@@ -56,7 +54,6 @@ def work(
 
 
 def on_ranks(worker: str, limit_s: float, **environment: str) -> tuple[list[Any], str]:
-    """Run a worker on two real ranks; return what they report, and what went wrong in words."""
     sys.path.insert(0, str(ROOT / "tests"))
     from harness import launch  # the tests' own, which kills ranks that hang
 
@@ -73,10 +70,7 @@ def on_ranks(worker: str, limit_s: float, **environment: str) -> tuple[list[Any]
 
 
 def check_laws(name: str, engine: str, early: str) -> list[Result]:
-    """Put PyTorch's laws to gradients on the GPU, on two ranks, by both wires.
-
-    Ranks share a GPU where there is one alone, and NCCL wants one a rank.
-    """
+    """Put PyTorch's laws to gradients on the GPU, on two ranks, by both wires."""
     environment = {
         "HVD_SPARSE_TEST_DEVICE": "cuda",
         "HVD_SPARSE_TEST_ENGINE": engine,
@@ -120,13 +114,11 @@ def judge(case: str, outcome: dict[str, Any], wire: str) -> str | None:
 
 
 def check_stall(name: str) -> list[Result]:
-    """See whether work that a program has queued holds up what Horovod gathers."""
     reports, error = on_ranks("frontends/torch_stall.py", 300, HVD_SPARSE_TEST_DEVICE="cuda")
     return [Result(name, "FAILED", error) if error else judge_stall(name, reports)]
 
 
 def judge_stall(name: str, reports: list[dict[str, Any]]) -> Result:
-    """Return what the ranks' seconds say of a program's own stream, which must not hold up."""
     if not all(each["gathers"] for each in reports):
         return Result(name, "NOT RUN", NO_NCCL)
     slowest = {
@@ -140,13 +132,11 @@ def judge_stall(name: str, reports: list[dict[str, Any]]) -> Result:
 
 
 def check_placement(name: str) -> list[Result]:
-    """See whether TensorFlow's gradients on a GPU have the CPU's bits, and where operations ran."""
     reports, error = on_ranks("frontends/tensorflow_on_gpu.py", 300)
     return [Result(name, "FAILED", error) if error else judge_placement(name, reports)]
 
 
 def judge_placement(name: str, reports: list[dict[str, Any]]) -> Result:
-    """Return what the ranks saw: our operations run on the CPU, and the bits are its."""
     if not all(reports):
         return Result(name, "NOT RUN", NO_GPU)
     ran = [found for each in reports for found in each["found"]["ran"].items()]
@@ -160,7 +150,6 @@ def judge_placement(name: str, reports: list[dict[str, Any]]) -> Result:
 
 
 def checks() -> Mapping[str, Callable[[str], list[Result]]]:
-    """Return all checks but times, by name."""
     found: dict[str, Callable[[str], list[Result]]] = {}
     for engine in ENGINES:
         found[f"conformance of engine {engine}"] = partial(work, task="conformance", engine=engine)
@@ -173,12 +162,10 @@ def checks() -> Mapping[str, Callable[[str], list[Result]]]:
 
 
 def time_engine(engine: str, cub: Path | None = None) -> tuple[Result, Lines | None]:
-    """Time selecting with an engine, beside the peers."""
     environment = {} if cub is None else {"HVD_SPARSE_CUB_TOPK": str(cub)}
     (timed,) = work(times_of(engine), "times", engine, *SIZES, **environment)
     return timed, json.loads(timed.words) if timed.verdict == "passed" else None
 
 
 def times_of(engine: str) -> str:
-    """Return the name of an engine's timing."""
     return f"times of engine {engine}"

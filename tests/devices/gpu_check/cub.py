@@ -22,13 +22,11 @@ NO_HEADER = (
 
 
 def compiler() -> str | None:
-    """Return the path of nvcc: CUDA_HOME's, or the one in PATH; None where there is none."""
     home = os.environ.get("CUDA_HOME")
     return shutil.which("nvcc", path=f"{home}/bin") if home else shutil.which("nvcc")
 
 
 def build(folder: Path, architecture: str = "native") -> tuple[Result, Path | None]:
-    """Compile it."""
     nvcc, library = compiler(), folder / "libcub_topk.so"
     if nvcc is None:
         return Result(NAME, "NOT RUN", NO_COMPILER), None
@@ -62,7 +60,6 @@ class CubTopK:
         self._storage = torch.empty(self._nbytes.value, dtype=torch.uint8, device=entries.device)
 
     def run(self) -> None:
-        """Write ``magnitudes`` and ``places`` anew; waits for nothing."""
         code = self._function(
             None if self._storage is None else self._storage.data_ptr(),
             ctypes.byref(self._nbytes),

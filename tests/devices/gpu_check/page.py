@@ -23,7 +23,6 @@ class Result(NamedTuple):
 
 
 def draw(times: dict[str, Lines], path: Path) -> Path | None:
-    """Draw the times of the largest vector over the density, an engine a panel."""
     if not times or importlib.util.find_spec("matplotlib") is None:
         return None
     from matplotlib.figure import Figure  # a part of the extra plot
@@ -48,7 +47,6 @@ def draw(times: dict[str, Lines], path: Path) -> Path | None:
 
 
 def write(path: Path, name: str, results: list[Result], times: dict[str, Lines]) -> None:
-    """Write the page, and the times as JSON beside it."""
     verdicts = [[each.name, each.verdict, _told(each)] for each in results]
     tables = {
         engine: markdown_table(list(lines[0]), [_cells(each) for each in lines])

@@ -1,4 +1,4 @@
-"""SIDCo's stages: kept for every tensor, changed every few steps only, and within bounds."""
+"""SIDCo: the gamma tail against scipy, and stages that change within bounds."""
 
 from __future__ import annotations
 
@@ -7,10 +7,26 @@ from distributions import draw
 
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors.contract import Context
+from hvd_sparse.selectors.sidco import tail_quantile, upper_tail
+
+
+@pytest.mark.parametrize("shape", [0.05, 0.3, 0.5, 1.0, 1.7, 5.0, 40.0])
+@pytest.mark.parametrize("x", [0.0, 1e-6, 0.1, 0.9, 1.0, 2.0, 6.0, 30.0, 100.0])
+def test_the_upper_tail_is_scipys(shape, x):
+    special = pytest.importorskip("scipy.special")
+    assert upper_tail(shape, x) == pytest.approx(special.gammaincc(shape, x), rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("shape", [0.05, 0.3, 1.0, 1.7, 5.0])
+@pytest.mark.parametrize("probability", [0.25, 0.1, 1e-2, 1e-4])
+def test_the_quantile_is_scipys(shape, probability):
+    special = pytest.importorskip("scipy.special")
+    assert tail_quantile(shape, probability) == pytest.approx(
+        special.gammainccinv(shape, probability), rel=1e-6
+    )
 
 
 def stages_over(steps, name, **options):
-    """The number of stages that each step began with."""
     selector, memo, seen = SELECTORS.create("sidco", density=0.01, **options), None, []
     for step in range(steps):
         found = selector.find(draw(name, 5_000, seed=step), Context(memo=memo))

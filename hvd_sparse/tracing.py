@@ -1,4 +1,6 @@
-"""Timelines in Chrome's trace format, one file a rank: ``HVD_SPARSE_TIMELINE``.
+"""Spans of the parts of a step, and timelines of them: ``HVD_SPARSE_TIMELINE``, one file a rank.
+
+Spans are passed to listeners: the planner, and timelines in Chrome's trace format:
 
     [
     {"name": "clock", "ph": "M", "pid": 0, "args": {"writer": "hvd_sparse",
@@ -24,9 +26,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from hvd_sparse.collectives.topology import is_elastic
+from hvd_sparse.collectives.contract import is_elastic
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.tracing.spans import Spans
 
 SETTING = "HVD_SPARSE_TIMELINE"
 START = "start_time_since_epoch_in_micros"
@@ -37,6 +38,45 @@ MOST_UNWRITTEN = 4096
 """Events that may be in memory before they are written."""
 
 logger = logging.getLogger("hvd_sparse")
+
+
+Listener = Callable[[str, str, float, float], None]
+"""A function of a span: its kind ("select", "encode", "exchange" or "decode"), the name of the
+tensor or bucket, its start and its end in seconds of ``Spans.clock``.  In TensorFlow it is
+called from several threads."""
+
+
+class Spans:
+    """The listeners to one compressor's spans; without listeners the clock is not read.
+
+    ``clock`` returns the seconds; ``time.thread_time`` gives a thread's CPU time instead of elapsed
+    time, for a single listener that compares no threads.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.clock = clock
+        self._listeners: tuple[Listener, ...] = ()
+        self.is_heard = False
+
+    def add(self, listener: Listener) -> None:
+        self._listeners = (*self._listeners, listener)
+        self.is_heard = True
+
+    def remove(self, listener: Listener) -> None:
+        self._listeners = tuple(each for each in self._listeners if each != listener)
+        self.is_heard = bool(self._listeners)
+
+    def now(self) -> float:
+        """Return the start time of a span for ``tell``; 0 while there is no listener."""
+        return self.clock() if self._listeners else 0.0
+
+    def tell(self, what: str, whose: str, start_s: float) -> None:
+        """Pass a finished span to the listeners, if there were any when it began at ``start_s``."""
+        if self._listeners and start_s:
+            end_s = self.clock()
+            for listener in self._listeners:
+                listener(what, whose, start_s, end_s)
+
 
 _OPEN: dict[str, TraceFile] = {}
 _LOCK = threading.Lock()
@@ -71,7 +111,7 @@ class TraceFile:
         atexit.register(self.close)
 
     def listen(self, what: str, whose: str, start_s: float, end_s: float) -> None:
-        """Write a span; a ``tracing.spans.Listener``."""
+        """Write a span; a ``Listener``."""
         with self._lock:
             if self._file is None:
                 return
@@ -107,7 +147,6 @@ class TraceFile:
             left = left[os.write(self._file, left) :]
 
     def _put_out(self) -> None:
-        """Write the events in memory; end the file if that fails."""
         try:
             self._drain()
         except OSError as error:

@@ -1,0 +1,347 @@
+"""Compiled packing of numbers of few bits, and the Golomb code of gaps (``kernels.packing``).
+
+In codes of variable length the position of an entry depends on all entries before it. Loops over
+these codes need one dependent addition per entry, and work on words of 64 bits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from hvd_sparse.kernels.numba.vectors import Call, instructions
+from hvd_sparse.kernels.packing import WIDTHS, modulus_of
+
+WORD_BITS = 64
+FEW = 4
+"""Numbers that are written at once."""
+
+SPARE = WORD_BITS
+"""Room after a list of numbers, because the positions of a word's ones are written in groups."""
+
+BYTES_OF_GAP = 6
+"""Bound of a gap's code: planes of up to 31 bits, thirds of 2, and about 3 of the unary part."""
+
+_modulus_of = njit(modulus_of)
+
+_INDICES = types.Array(types.uint32, 1, "C", readonly=True), types.Array(types.uint32, 1, "C")
+_BODY = types.Array(types.uint8, 1, "C", readonly=True), types.Array(types.uint8, 1, "C")
+
+
+@njit
+def _pack_nibbles(pairs, packed):  # type: ignore[no-untyped-def]
+    for i in range(pairs.size):
+        pair = np.uint32(pairs[i])
+        packed[i] = np.uint8((pair & np.uint32(15)) | (pair >> np.uint32(4)) & np.uint32(0xF0))
+
+
+@njit
+def _pack_quarters(fours, packed):  # type: ignore[no-untyped-def]
+    for i in range(fours.size):
+        four = np.uint32(fours[i] & np.uint32(0x03030303))
+        four = np.uint32(four | np.uint32(four >> np.uint32(6)))
+        packed[i] = np.uint8(np.uint32(four | np.uint32(four >> np.uint32(12))) & np.uint32(0xFF))
+
+
+@njit
+def _pack_eights(eights, packed):  # type: ignore[no-untyped-def]
+    for i in range(eights.size):
+        # The product's highest byte has the lowest bit of every byte.
+        bits = np.uint64(eights[i]) & np.uint64(0x0101010101010101)
+        packed[i] = np.uint8((bits * np.uint64(0x0102040810204080)) >> np.uint64(56))
+
+
+@njit([types.void(_BODY[0], types.intp, _BODY[1])], nogil=True, cache=True)
+def pack_few(numbers, width, packed):  # type: ignore[no-untyped-def]
+    per_byte = 8 // width
+    whole = numbers.size // per_byte
+    first, there = numbers[: whole * per_byte], packed[:whole]
+    if width == 8:
+        there[:] = first
+    elif width == 4:
+        _pack_nibbles(first.view(np.uint16), there)
+    elif width == 2:
+        _pack_quarters(first.view(np.uint32), there)
+    else:
+        _pack_eights(first.view(np.uint64), there)
+    if whole < packed.size:
+        last, mask = 0, (1 << width) - 1
+        for place in range(numbers.size - whole * per_byte):
+            last |= (np.intp(numbers[whole * per_byte + place]) & mask) << (place * width)
+        packed[whole] = np.uint8(last)
+
+
+@njit
+def _unpack_nibbles(packed, pairs):  # type: ignore[no-untyped-def]
+    for i in range(packed.size):
+        byte = np.uint32(packed[i])
+        pairs[i] = np.uint16((byte & np.uint32(15)) | (byte << np.uint32(4)) & np.uint32(0xF00))
+
+
+@njit
+def _unpack_quarters(packed, fours):  # type: ignore[no-untyped-def]
+    for i in range(packed.size):
+        byte = np.uint32(packed[i])
+        pairs = np.uint32((byte | np.uint32(byte << np.uint32(12))) & np.uint32(0xF000F))
+        fours[i] = np.uint32(pairs | np.uint32(pairs << np.uint32(6))) & np.uint32(0x03030303)
+
+
+@njit
+def _unpack_eights(packed, eights):  # type: ignore[no-untyped-def]
+    for i in range(packed.size):
+        # Byte k of the product keeps bit k, which moves to the lowest place.
+        bits = np.uint64(packed[i]) * np.uint64(0x0101010101010101)
+        bits = (bits & np.uint64(0x8040201008040201)) + np.uint64(0x7F7F7F7F7F7F7F7F)
+        eights[i] = (bits >> np.uint64(7)) & np.uint64(0x0101010101010101)
+
+
+@njit([types.void(_BODY[0], types.intp, _BODY[1])], nogil=True, cache=True)
+def unpack_few(packed, width, numbers):  # type: ignore[no-untyped-def]
+    """Write the numbers of all bytes, padding included."""
+    if width == 8:
+        numbers[:] = packed
+    elif width == 4:
+        _unpack_nibbles(packed, numbers.view(np.uint16))
+    elif width == 2:
+        _unpack_quarters(packed, numbers.view(np.uint32))
+    else:
+        _unpack_eights(packed, numbers.view(np.uint64))
+
+
+def _emit_lowest(call: Call) -> ir.Value:
+    return call.builder.cttz(call.arguments[0], ir.Constant(ir.IntType(1), 0))
+
+
+def _emit_ones(call: Call) -> ir.Value:
+    return call.builder.ctpop(call.arguments[0])
+
+
+@intrinsic
+def _lowest_one(typing, word):  # type: ignore[no-untyped-def]
+    """Return the position of the lowest one in a word; 64 if there is none."""
+    return types.uint64(types.uint64), instructions(_emit_lowest)
+
+
+@intrinsic
+def _ones(typing, word):  # type: ignore[no-untyped-def]
+    return types.uint64(types.uint64), instructions(_emit_ones)
+
+
+@njit
+def _bytes_of(count, width):  # type: ignore[no-untyped-def]
+    return (count * width + 7) >> 3
+
+
+@njit
+def _split_gaps(indices, shift, parts, rests, quotients):  # type: ignore[no-untyped-def]
+    """Write the gaps modulo ``parts << shift`` and divided by it, and return the quotients' sum."""
+    before, total = np.uint32(0xFFFFFFFF), np.int64(0)
+    for i in range(indices.size):
+        gap = np.uint32(np.uint32(indices[i] - before) - np.uint32(1))
+        before = indices[i]
+        quotient = np.uint32(gap >> shift)
+        if parts == np.uint32(3):  # LLVM makes a loop for each case
+            quotient = np.uint32(quotient // np.uint32(3))
+        rests[i] = np.uint32(gap - np.uint32(np.uint32(quotient * parts) << shift))
+        quotients[i] = quotient
+        total += np.int64(quotient)
+    return total
+
+
+@njit
+def _join_gaps(rests, places, modulus):  # type: ignore[no-untyped-def]
+    """Replace the remainders by the indices, given the positions of the unary part's ones, and
+    return the last index, which is the largest."""
+    index = before = np.int64(-1)
+    for i in range(rests.size):
+        place = np.int64(places[i])
+        index += np.int64(rests[i]) + (place - before - 1) * modulus + 1
+        before = place
+        rests[i] = np.uint32(index)
+    return index
+
+
+@njit
+def _bytes_from(numbers, shift, out):  # type: ignore[no-untyped-def]
+    for i in range(numbers.size):
+        out[i] = np.uint8(np.uint32(numbers[i] >> shift) & np.uint32(0xFF))
+
+
+@njit
+def _put_bytes(numbers, bits, shift):  # type: ignore[no-untyped-def]
+    for i in range(numbers.size):
+        numbers[i] |= np.uint32(np.uint32(bits[i]) << shift)
+
+
+@njit
+def _split_thirds(numbers, is_more, is_two):  # type: ignore[no-untyped-def]
+    """Write whether numbers are above 0, and whether those are 2; return how many they are."""
+    found = 0
+    for i in range(numbers.size):
+        more = np.uint8(numbers[i] != 0)
+        is_more[i] = more
+        is_two[np.uintp(found)] = np.uint8(numbers[i] >> np.uint8(1))
+        found += int(more)
+    return found
+
+
+@njit
+def _join_thirds(is_more, is_two, numbers):  # type: ignore[no-untyped-def]
+    """Write the numbers of ``_split_thirds``; ``is_two`` has room for one more."""
+    found = 0
+    for i in range(numbers.size):
+        more = np.uint8(is_more[i])
+        numbers[i] = np.uint8(more + np.uint8(more & is_two[np.uintp(found)]))
+        found += int(more)
+
+
+@njit
+def _put_each(numbers, first, last, place, words):  # type: ignore[no-untyped-def]
+    """Set the ones of some numbers, and return the position after them."""
+    for i in range(first, last):
+        place += np.uint64(numbers[i])
+        words[place >> np.uint64(6)] |= np.uint64(1) << (place & np.uint64(63))
+        place += np.uint64(1)
+    return place
+
+
+@njit
+def _pack_unary(numbers, words):  # type: ignore[no-untyped-def]
+    """Write numbers as that many zeros and a one; ``words`` are zeros, one more than needed."""
+    one, low = np.uint64(1), np.uint64(63)
+    place, whole = np.uint64(0), numbers.size // FEW * FEW
+    for i in range(0, whole, FEW):
+        a = np.uint64(numbers[i])
+        b = a + np.uint64(numbers[i + 1]) + one
+        c = b + np.uint64(numbers[i + 2]) + one
+        d = c + np.uint64(numbers[i + 3]) + one
+        if d > low:
+            place = _put_each(numbers, i, i + FEW, place, words)
+            continue
+        # Write four ones together, into their word and the next.
+        bits = (one << a) | (one << b) | (one << c) | (one << d)
+        at, fill = place >> np.uint64(6), place & low
+        words[at] |= bits << fill
+        words[at + one] = (bits >> one) >> (low - fill)
+        place += d + one
+    _put_each(numbers, whole, numbers.size, place, words)
+
+
+@njit
+def _unpack_unary(words, places, count):  # type: ignore[no-untyped-def]
+    """Write the positions of the ones, into room for ``count + SPARE``, and return their number; -1
+    as soon as they exceed ``count``."""
+    found = 0
+    for at in range(words.size):
+        word, start = words[at], np.uint64(WORD_BITS * at)
+        ones = int(_ones(word))
+        if found + ones > count:
+            return -1
+        # Always write four, because the loop then has fewer unpredictable branches.
+        for first in range(found, found + ones, 4):
+            for place in range(4):
+                places[np.uintp(first + place)] = np.uint32(start + _lowest_one(word))
+                word &= word - np.uint64(1)
+        found += ones
+    return found
+
+
+@njit([types.intp(_INDICES[0], types.int64, _BODY[1])], nogil=True, cache=True)
+def pack_gaps(indices, numel, body):  # type: ignore[no-untyped-def]
+    """Do ``Packers.pack_gaps`` into room for ``BYTES_OF_GAP`` bytes an entry and 8 entries more,
+    and return the number of bytes."""
+    count = indices.size
+    shift, parts = _modulus_of(count, numel)
+    rests, quotients = np.empty(count, np.uint32), np.empty(count, np.uint32)
+    total = _split_gaps(indices, np.uint32(shift), np.uint32(parts), rests, quotients)
+    low, at, done = np.empty(count, np.uint8), 0, 0
+    for width in WIDTHS:
+        stop = at + _bytes_of(count, shift & width)
+        if shift & width == 16:
+            for i in range(count):
+                body[2 * i] = np.uint8(rests[i] & np.uint32(0xFF))
+                body[2 * i + 1] = np.uint8(np.uint32(rests[i] >> np.uint32(8)) & np.uint32(0xFF))
+        elif shift & width:
+            _bytes_from(rests, np.uint32(done), low)
+            pack_few(low, width, body[at:stop])
+        at, done = stop, done + (shift & width)
+    if parts == 3:
+        is_more, is_two = np.empty(count, np.uint8), np.empty(count, np.uint8)
+        _bytes_from(rests, np.uint32(shift), low)
+        found = _split_thirds(low, is_more, is_two)
+        twos = at + _bytes_of(count, 1)
+        pack_few(is_more, 1, body[at:twos])
+        at = twos + _bytes_of(found, 1)
+        pack_few(is_two[:found], 1, body[twos:at])
+    words = np.zeros((total + count) // WORD_BITS + 2, np.uint64)
+    _pack_unary(quotients, words)
+    stop = at + _bytes_of(total + count, 1)
+    body[at:stop] = words.view(np.uint8)[: stop - at]
+    return stop
+
+
+@njit
+def _unpack_plane(body, at, width, count, numbers):  # type: ignore[no-untyped-def]
+    """Write numbers of up to 8 bits, into room for 8 more, and return their end in the body; -1 if
+    they are not whole, or padded with other bits than zeros."""
+    stop = at + _bytes_of(count, width)
+    if at < 0 or stop > body.size:
+        return -1
+    there = numbers[: (stop - at) * 8 // width]
+    unpack_few(body[at:stop], width, there)
+    for i in range(count, there.size):
+        if there[i]:
+            return -1
+    return stop
+
+
+@njit
+def _unpack_rests(body, shift, parts, rests):  # type: ignore[no-untyped-def]
+    """Write the remainders, and return their end in the body; -1 as ``_unpack_plane``."""
+    count, at, done = rests.size, 0, 0
+    low = np.empty(count + 8, np.uint8)
+    rests[:] = 0
+    for width in WIDTHS:
+        if shift & width == 16:
+            if 2 * count > body.size:
+                return -1
+            at = 2 * count
+            for i in range(count):
+                high = np.uint32(np.uint32(body[2 * i + 1]) << np.uint32(8))
+                rests[i] = np.uint32(np.uint32(body[2 * i]) | high)
+        elif shift & width:
+            at = _unpack_plane(body, at, width, count, low)
+            if at < 0:
+                return -1
+            _put_bytes(rests, low[:count], np.uint32(done))
+        done += shift & width
+    if parts == 3:
+        is_more, is_two, found = np.empty(count + 8, np.uint8), np.empty(count + 8, np.uint8), 0
+        at = _unpack_plane(body, at, 1, count, is_more)
+        if at < 0:
+            return -1
+        for i in range(count):
+            found += int(is_more[i])
+        at = _unpack_plane(body, at, 1, found, is_two)
+        _join_thirds(is_more, is_two, low[:count])
+        _put_bytes(rests, low[:count], np.uint32(shift))
+    return at
+
+
+@njit([types.boolean(_BODY[0], types.int64, _INDICES[1])], nogil=True, cache=True)
+def unpack_gaps(body, numel, indices):  # type: ignore[no-untyped-def]
+    """Do ``Packers.unpack_gaps``, and return whether the body is the indices' code."""
+    count = indices.size
+    shift, parts = _modulus_of(count, numel)
+    modulus = parts << shift
+    at = _unpack_rests(body, shift, parts, indices)
+    size = body.size - at
+    if at < 0 or not 0 < size <= (count + numel // modulus + 7) // 8 or body[-1] == 0:
+        return False
+    words, places = np.zeros((size + 7) // 8, np.uint64), np.empty(count + SPARE, np.uint32)
+    words.view(np.uint8)[:size] = body[at:]
+    if _unpack_unary(words, places, count) != count:
+        return False
+    return _join_gaps(indices, places, modulus) < numel

@@ -1,0 +1,506 @@
+"""Named methods: each paper's method as a choice of five parts, with the authors' defaults."""
+
+from __future__ import annotations
+
+from hvd_sparse.compatibility import PLANNED
+from hvd_sparse.density_rule import Density
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.exchanges.gtopk import GTopK
+from hvd_sparse.exchanges.oktopk import OkTopK
+from hvd_sparse.memories.error_feedback import ErrorFeedback
+from hvd_sparse.memories.low_pass import LowPass
+from hvd_sparse.memories.momentum_correction import MomentumCorrection
+from hvd_sparse.methods.builder import (
+    Builder,
+    Compressor,
+    add_dense_warmup,
+    is_as_published,
+    of_paper,
+)
+from hvd_sparse.selectors.adacomp import AdaComp
+from hvd_sparse.selectors.chunk_max import ChunkMax
+from hvd_sparse.selectors.chunked import Chunked
+from hvd_sparse.selectors.dgc_sampled import DgcSampled
+from hvd_sparse.selectors.ef_sign import EfSign
+from hvd_sparse.selectors.fixed_threshold import FixedThreshold
+from hvd_sparse.selectors.gaussian_k import GaussianK
+from hvd_sparse.selectors.ldte import Ldte
+from hvd_sparse.selectors.ldte_bs import LdteBs
+from hvd_sparse.selectors.radix_select import RadixSelect
+from hvd_sparse.selectors.random_k import RandomK
+from hvd_sparse.selectors.redsync_search import RedsyncSearch
+from hvd_sparse.selectors.redsync_signs import RedsyncSigns
+from hvd_sparse.selectors.redsync_trimmed import RedsyncTrimmed
+from hvd_sparse.selectors.reused_threshold import ReusedThreshold
+from hvd_sparse.selectors.sbc import Sbc
+from hvd_sparse.selectors.sidco import Sidco
+from hvd_sparse.selectors.sign_vote import SignVote
+from hvd_sparse.selectors.stc import Stc
+from hvd_sparse.selectors.terngrad import TernGrad
+from hvd_sparse.selectors.topk import TopK
+
+OKTOPK_WARMUP = 512
+"""Number of dense first steps in Ok-Topk's code for VGG-16; it has 128 for an LSTM, 0 for BERT."""
+
+
+class Methods(Builder[Compressor]):
+    """Base class of the frontends' ``Compression``, so that options are the same in all.
+
+    ``Builder`` explains ``params``, ``density``, ``optimizer`` and the options that all methods
+    take.
+    """
+
+    @classmethod
+    @of_paper("aji2017sparse")
+    def topk(cls, params: object, *, density: Density, **options: object) -> Compressor:
+        """Exact top-k of every tensor, with error feedback; the baseline.  Paper: aji2017sparse.
+
+        Left out: one threshold for all tensors, which the paper uses for networks with layer
+        normalisation; ``select_over="group"`` is similar.
+        """
+        return cls.build(params, selector=TopK(density), **options)
+
+    @classmethod
+    @of_paper("shi2020mgs")
+    def mgs(cls, params: object, *, density: Density, **options: object) -> Compressor:
+        """MGS-SGD: one top-k selection from each group of layers.  Paper: shi2020mgs.
+
+        The first steps measure the arrival of gradients and the costs of selections and messages.
+        Layers are then merged into the groups with the shortest predicted step, and planned again
+        if steps take much longer or shorter. TensorFlow needs ``groups="planned"`` and a program
+        that calls ``replan``; otherwise the groups are those given to Horovod. Departs: the plan is
+        optimal, while the paper's greedy choice may not be (docs/results/planning.md); residuals
+        are kept by tensor, so that none is lost when groups change.
+
+        Left out: planning in DDP, whose buckets are the groups.
+        """
+        options.setdefault("groups", PLANNED if cls._plans_groups else None)
+        return cls.build(params, selector=TopK(density), select_over="group", **options)
+
+    @classmethod
+    @of_paper("alabi2012fast")
+    def radix_select(cls, params: object, *, density: Density, **options: object) -> Compressor:
+        """Exact top-k by a radix search, with error feedback.  Paper: alabi2012fast.
+
+        Left out: the paper's implementation on GPUs.
+        """
+        return cls.build(params, selector=RadixSelect(density), **options)
+
+    @classmethod
+    @of_paper("lin2018dgc")
+    def dgc(
+        cls,
+        params: object,
+        *,
+        density: Density,
+        optimizer: object = None,
+        momentum: float = 0.9,
+        nesterov: bool = False,
+        masking: bool = True,
+        weight_decay: float = 0.0,
+        clip_norm: float | None = None,
+        sample_density: float = 0.01,
+        **options: object,
+    ) -> Compressor:
+        """Deep gradient compression: sampled threshold and momentum correction.  Paper: lin2018dgc.
+
+        Entries are sent as indices and values, as in the authors' later code.
+
+        Left out: the paper's encoding (use ``codec="run16"``); its warm-up (use
+        ``schedule={"id": "exponential_warmup", ...}``); clipping by the norm over all tensors;
+        ``clip_norm`` bounds the norm of each tensor instead.
+
+        Parameters
+        ----------
+        optimizer : as for every method; without it, ``momentum``, ``nesterov`` and ``weight_decay``
+            are used, and the program's optimizer must have no momentum or weight decay
+        momentum, nesterov, masking, weight_decay, clip_norm : see ``MomentumCorrection``
+        sample_density : see ``DgcSampled``
+        """
+        memory: object = MomentumCorrection(momentum, nesterov, masking, weight_decay, clip_norm)
+        kinds = () if optimizer is None else cls._read_optimizer(optimizer).memories
+        if kinds and MomentumCorrection not in kinds:
+            memory = kinds[0](clip_norm=clip_norm)
+        selector = DgcSampled(density, sample_density=sample_density)
+        return cls.build(params, selector=selector, memory=memory, optimizer=optimizer, **options)
+
+    @classmethod
+    @of_paper("fang2019redsync")
+    def redsync(
+        cls,
+        params: object,
+        *,
+        density: Density,
+        variant: str = "ours",
+        search: bool = False,
+        optimizer: object = None,
+        **options: object,
+    ) -> Compressor:
+        """RedSync: trimmed top-k, or a threshold search with reuse.  Paper: fang2019redsync.
+
+        ``variant="paper"`` is the paper's quantized form: with momentum correction, it sends the
+        largest entries of one sign on one step and those of the other sign on the next, as indices
+        and one mean.
+
+        Left out: the choice between dense, trimmed and searched by a tensor's size (use
+        ``min_numel`` and ``search``); the dense first epochs (use
+        ``schedule={"id": "dense_warmup", ...}``); exact values for the output layer.
+
+        Parameters
+        ----------
+        variant : "ours", which sends values of both signs, without momentum correction unless
+            ``optimizer`` is given; or "paper"
+        search : use the threshold search
+        optimizer : as for every method; without it, "paper" corrects a momentum of 0.9, and the
+            program's optimizer must have no momentum
+        """
+        selector: object = RedsyncSearch(density) if search else RedsyncTrimmed(density)
+        if is_as_published(variant, "redsync"):
+            selector = RedsyncSigns(density, search=search)
+            options.setdefault("codec", "sign_index")
+            kinds = () if optimizer is None else cls._read_optimizer(optimizer).memories
+            if optimizer is None or MomentumCorrection in kinds:
+                options.setdefault("memory", "momentum_correction")
+        return cls.build(params, selector=selector, optimizer=optimizer, **options)
+
+    @classmethod
+    @of_paper("chen2021ldte")
+    def ldte_bs(
+        cls,
+        params: object,
+        *,
+        density: Density,
+        variant: str = "ours",
+        search: str | None = None,
+        tolerance: tuple[float, float] = (0.8, 1.3),
+        max_passes: int = 16,
+        warm_start: bool | None = None,
+        **options: object,
+    ) -> Compressor:
+        """LDTE-BS: a Laplace threshold estimate, corrected by binary search.  Paper: chen2021ldte.
+
+        The search normally starts from the tensor's last threshold, and uses the fit only on the
+        first step and when it misses. The paper fits at every step, and bisects.
+
+        Left out: the paper's own bracket, tolerance and limit on bisections, because we could not
+        access them.
+
+        Parameters
+        ----------
+        variant : "ours", or "paper", which sets ``search="bisection", warm_start=False``
+        search, warm_start : see ``selectors.ldte_bs.LdteBs``; None for the variant's default
+        tolerance, max_passes : see ``selectors.ldte_bs.LdteBs``
+        """
+        published = is_as_published(variant, "ldte_bs")
+        search = ("bisection" if published else "log_count") if search is None else search
+        warm_start = not published if warm_start is None else warm_start
+        selector = LdteBs(
+            density,
+            search=search,
+            tolerance=tolerance,
+            max_passes=max_passes,
+            warm_start=warm_start,
+        )
+        return cls.build(params, selector=selector, **options)
+
+    @classmethod
+    @of_paper("chen2021ldte")
+    def ldte(
+        cls, params: object, *, density: Density, cap: float = 8.0, **options: object
+    ) -> Compressor:
+        """LDTE: the Laplace threshold estimate without a search.  Paper: chen2021ldte.
+
+        Left out: the area relation by which the paper finds key points of the curve, because we
+        could not access it. The threshold is computed from the fitted tail in closed form.
+
+        Parameters
+        ----------
+        density : intended fraction of the entries; the number sent depends on the estimate
+        cap : at most cap * k entries are sent
+        """
+        return cls.build(params, selector=Ldte(density, cap=cap), **options)
+
+    @classmethod
+    @of_paper("shi2019understanding")
+    def gaussian_k(
+        cls, params: object, *, density: Density, variant: str = "ours", **options: object
+    ) -> Compressor:
+        """Threshold from a fitted normal distribution.  Paper: shi2019understanding.
+
+        With error feedback. The density is divided between both tails, as in the authors' code;
+        their Algorithm 1 uses the one-sided quantile, as ``variant="paper"`` does.
+
+        Left out: the code's density that falls from epoch to epoch (use ``schedule=``).
+
+        Parameters
+        ----------
+        variant : "ours", "paper" or "improved"; see ``GaussianK``
+        """
+        return cls.build(params, selector=GaussianK(density, variant=variant), **options)
+
+    @classmethod
+    @of_paper("abdelmoniem2021sidco")
+    def sidco(
+        cls,
+        params: object,
+        *,
+        density: Density,
+        distribution: str = "exponential",
+        stages: int = 1,
+        **options: object,
+    ) -> Compressor:
+        """SIDCo: a threshold from fits to the tail, in stages.  Paper: abdelmoniem2021sidco.
+
+        Left out: a common number of stages for all tensors; here every tensor has its own.
+
+        Parameters
+        ----------
+        distribution, stages : see ``Sidco``
+        """
+        return cls.build(
+            params, selector=Sidco(density, distribution=distribution, stages=stages), **options
+        )
+
+    @classmethod
+    @of_paper("chen2020scalecom")
+    def scalecom(
+        cls,
+        params: object,
+        *,
+        density: Density,
+        variant: str = "ours",
+        beta: float = 1.0,
+        chunk_wise: bool | None = None,
+        warmup_steps: int | None = None,
+        **options: object,
+    ) -> Compressor:
+        """ScaleCom: ranks in turn select the top k for all ranks.  Paper: chen2020scalecom.
+
+        The paper selects chunk by chunk, and trains the first 1 to 10 % of the epochs dense, as
+        with ``variant="paper"``.
+
+        Left out: the rule that sets the density of a layer by its arithmetic operations; chunk
+        lengths other than 1 / density.
+
+        Parameters
+        ----------
+        variant : "ours", or "paper", which sets ``chunk_wise`` and requires ``warmup_steps``
+        beta : coefficient of the low-pass filtered residual, in (0, 1]; 1 is error feedback, and
+            the authors use 0.1 for large batches
+        chunk_wise : select the largest of every 1 / density entries, in one pass, instead of the
+            top k; None for the variant's default
+        warmup_steps : number of dense first steps
+        """
+        published = is_as_published(variant, "scalecom")
+        if published and warmup_steps is None:
+            raise InvalidOption(
+                'variant="paper" of scalecom starts with dense steps, 1 to 10 % of the epochs, but '
+                "warmup_steps is missing: give a number, for example warmup_steps=steps_per_epoch"
+            )
+        add_dense_warmup(options, density, warmup_steps or 0)
+        chunk_wise = published if chunk_wise is None else chunk_wise
+        selector = ChunkMax(density) if chunk_wise else TopK(density)
+        memory = ErrorFeedback() if beta == 1 else LowPass(beta)
+        options.setdefault("exchange", "shared_index")
+        return cls.build(params, selector=selector, memory=memory, **options)
+
+    @classmethod
+    @of_paper("shi2019gtopk")
+    def gtopk(
+        cls, params: object, *, density: Density, conserving: bool = True, **options: object
+    ) -> Compressor:
+        """gTop-k: merge selections along a tree, and cut each merge to k.  Paper: shi2019gtopk.
+
+        Nothing is left out; ``conserving=False`` is the paper's rule.
+
+        Parameters
+        ----------
+        conserving : keep entries in a residual that the paper's rule loses: those that a merge has
+            cut at an index that is applied
+        """
+        return cls.build(params, selector=TopK(density), exchange=GTopK(conserving), **options)
+
+    @classmethod
+    @of_paper("li2022oktopk")
+    def oktopk(
+        cls,
+        params: object,
+        *,
+        density: Density,
+        variant: str = "ours",
+        period: int = 32,
+        warmup_steps: int | None = None,
+        **options: object,
+    ) -> Compressor:
+        """Ok-Topk: ranks sum regions, and the k largest sums are applied.  Paper: li2022oktopk.
+
+        The authors' code trains the first steps dense, as with ``variant="paper"``.
+
+        Left out: regions of equal numbers of local selections, found by an allreduce (regions here
+        follow the applied entries); balancing before the last collective (here each rank sends a
+        bounded number of entries).
+
+        Parameters
+        ----------
+        variant : "ours", or "paper", which sets ``warmup_steps=512``, the authors' for VGG-16
+        period : steps between exact evaluations of the local and the global threshold
+        warmup_steps : number of dense first steps; None for the variant's default
+        """
+        published = is_as_published(variant, "oktopk")
+        default = OKTOPK_WARMUP if published else 0
+        add_dense_warmup(options, density, default if warmup_steps is None else warmup_steps)
+        selector = ReusedThreshold(density, period=period)
+        return cls.build(params, selector=selector, exchange=OkTopK(period=period), **options)
+
+    @classmethod
+    @of_paper("sun2019csc")
+    def chunked(
+        cls, params: object, *, density: Density, chunk_length: int = 512, **options: object
+    ) -> Compressor:
+        """Send the chunks with the largest norms, summed over all ranks.  Paper: sun2019csc.
+
+        Left out: the paper's momentum correction (use ``optimizer=``) and its density that falls in
+        the first epochs (use ``schedule=``).
+
+        Parameters
+        ----------
+        density : fraction of the chunks to send
+        chunk_length : entries per chunk
+        """
+        options.setdefault("exchange", "shared_index")
+        return cls.build(params, selector=Chunked(density, chunk_length), **options)
+
+    @classmethod
+    @of_paper("stich2018sparsified")
+    def random_k(
+        cls,
+        params: object,
+        *,
+        density: Density,
+        shared_seed: bool = False,
+        seed: int = 0,
+        **options: object,
+    ) -> Compressor:
+        """Send entries at random positions, with error feedback.  Paper: stich2018sparsified.
+
+        Left out: the learning rate inside the residual, which is left to the optimizer.
+
+        Parameters
+        ----------
+        shared_seed : draw the same positions on all ranks, so that an allreduce of values suffices
+        seed : seed of the random positions
+        """
+        if shared_seed:
+            options.setdefault("exchange", "shared_index")
+        return cls.build(
+            params, selector=RandomK(density, shared_seed=shared_seed, seed=seed), **options
+        )
+
+    @classmethod
+    @of_paper("chen2018adacomp")
+    def adacomp(
+        cls, params: object, *, bin_length: int | None = None, **options: object
+    ) -> Compressor:
+        """AdaComp: signs of the entries that may become the largest of their bin.  Paper:
+        chen2018adacomp.
+
+        Left out: the paper's encoding of bins, because we could not access it (``codec="ternary"``
+        sends the number of entries of every bin).
+
+        Parameters
+        ----------
+        bin_length : entries per bin; None for the paper's lengths by kind of layer
+        """
+        options.setdefault("codec", "ternary")
+        return cls.build(params, selector=AdaComp(bin_length), **options)
+
+    @classmethod
+    @of_paper("strom2015scalable")
+    def strom(
+        cls, params: object, *, threshold: float, max_density: float = 0.1, **options: object
+    ) -> Compressor:
+        """Signs of the entries above a fixed threshold, with error feedback.  Paper:
+        strom2015scalable.
+
+        Left out: nothing; an upper bound on the number of entries is added.
+
+        Parameters
+        ----------
+        threshold : the threshold, in units of the accumulated gradient
+        max_density : largest fraction of a tensor's entries that is sent
+        """
+        options.setdefault("codec", "sign_index")
+        selector = FixedThreshold(threshold, max_density=max_density, signs_only=True)
+        return cls.build(params, selector=selector, **options)
+
+    @classmethod
+    @of_paper("sattler2019stc")
+    def stc(cls, params: object, *, density: Density, **options: object) -> Compressor:
+        """Sparse ternary compression: signs of the top k, and their mean.  Paper: sattler2019stc.
+
+        Left out: local steps between exchanges (use ``LocalSteps``); a server that compresses its
+        updates to the workers.
+        """
+        options.setdefault("codec", "sign_mean")
+        return cls.build(params, selector=Stc(density), **options)
+
+    @classmethod
+    @of_paper("sattler2019sbc")
+    def sbc(cls, params: object, *, density: Density, **options: object) -> Compressor:
+        """Sparse binary compression: the largest entries of one sign, and their mean.  Paper:
+        sattler2019sbc.
+
+        Left out: the paper's delay, which is local steps between exchanges (use ``LocalSteps``).
+        """
+        options.setdefault("codec", "one_sign")
+        return cls.build(params, selector=Sbc(density), **options)
+
+    @classmethod
+    @of_paper("bernstein2019majority")
+    def signsgd(cls, params: object, **options: object) -> Compressor:
+        """Majority vote of all signs, without memory.  Paper: bernstein2019majority.
+
+        The optimizer receives +1, -1 or, for a tie, 0, so every update has the size of the learning
+        rate.
+
+        Left out: Signum's momentum, which each worker applies before the vote.
+        """
+        options.setdefault("memory", "majority_vote")
+        options.setdefault("codec", "one_bit")
+        return cls.build(params, selector=SignVote(), **options)
+
+    @classmethod
+    @of_paper("karimireddy2019error")
+    def ef_sign(cls, params: object, **options: object) -> Compressor:
+        """All signs and one magnitude, with error feedback.  Paper: karimireddy2019error.
+
+        Left out: the learning rate inside the residual, which is left to the optimizer.
+        """
+        options.setdefault("codec", "one_bit")
+        return cls.build(params, selector=EfSign(), **options)
+
+    @classmethod
+    @of_paper("wen2017terngrad")
+    def terngrad(
+        cls, params: object, *, clip: float | None = 2.5, seed: int = 0, **options: object
+    ) -> Compressor:
+        """Stochastic ternary gradients, without memory.  Paper: wen2017terngrad.
+
+        Left out: a common scale for all ranks, the largest of theirs; here every rank has its own.
+
+        Parameters
+        ----------
+        clip : bound on magnitudes, in standard deviations; None for no clipping
+        seed : seed of the random numbers
+        """
+        options.setdefault("memory", "none")
+        options.setdefault("codec", "two_bit")
+        return cls.build(params, selector=TernGrad(clip, seed=seed), **options)
+
+
+METHODS: dict[str, str] = {
+    name: getattr(Methods, name).paper
+    for name in sorted(dir(Methods))
+    if hasattr(getattr(Methods, name), "paper")
+}
+"""Named methods and their papers."""

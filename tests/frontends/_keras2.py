@@ -1,0 +1,232 @@
+"""What Keras 2 has alone: tapes, slices, legacy optimizers, and what is said of optimizers."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from _common import SPARSE_ONLY, Cases, Heard, caught
+from _keras_models import (
+    RATE,
+    DistributedOptimizer,
+    Make,
+    count_steps,
+    data_of_rank,
+    fit,
+    make_built_model,
+    weights_of,
+)
+from _tensorflow_cases import Compression, hvd
+
+keras = tf.keras
+cases = Cases()
+plain = partial(keras.optimizers.SGD, RATE)
+sgd = partial(plain, momentum=0.9)
+legacy = partial(keras.optimizers.legacy.SGD, RATE, momentum=0.9)
+adam = partial(keras.optimizers.Adam, RATE)
+
+
+def train(model: Any, optimizer: Any, compression: Any) -> None:
+    """By a tape."""
+    inputs, targets = data_of_rank()
+
+    @tf.function
+    def step(batch: Any, wanted: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(batch) - wanted))
+        distributed = hvd.DistributedGradientTape(tape, compression=compression)
+        gradients = distributed.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+    for first in range(0, len(inputs), 2):
+        step(inputs[first : first + 2], targets[first : first + 2])
+
+
+def embedding(name: str, *, is_sparse: bool) -> dict[str, Any]:
+    """A table whose gradient Keras gives as slices, of which Horovod is asked to make a tensor."""
+    start = keras.initializers.RandomUniform(-0.5, 0.5, seed=3)
+    inputs = np.random.RandomState(hvd.rank()).randint(0, 12, (16, 2))
+    ends = []
+    for compressed in (False, True):
+        layers = [
+            keras.layers.Embedding(12, 4, embeddings_initializer=start, input_length=2),
+            keras.layers.Flatten(),
+        ]
+        model, optimizer = keras.Sequential(layers), sgd()
+        model.build((None, 2))
+        compression = hvd.Compression.none
+        if compressed:
+            compression = Compression.topk(
+                model, density=1.0, name=name, optimizer=optimizer, **SPARSE_ONLY
+            )
+        distributed = DistributedOptimizer(
+            optimizer, compression=compression, sparse_as_dense=not is_sparse
+        )
+        model.compile(distributed, "mse")
+        try:
+            model.fit(inputs, np.ones((16, 8), "f4"), batch_size=4, shuffle=False, verbose=0)
+        finally:
+            if compressed:
+                compression.close()
+        ends.append(weights_of(model))
+    return {"difference": float(np.abs(ends[0] - ends[1]).max())}
+
+
+cases["embedding_as_dense"] = partial(embedding, is_sparse=False)
+cases["embedding_as_slices"] = partial(embedding, is_sparse=True)
+
+
+@cases
+def saved(name: str) -> dict[str, Any]:
+    """What a model says of its optimizer that was saved, and is loaded without a compressor."""
+    told = {}
+    for kind, make in {"new": sgd, "legacy": legacy}.items():
+        model, optimizer = make_built_model(), make(nesterov=True)
+        compressor = Compression.topk(model, density=0.5, name=name, optimizer=optimizer)
+        fit(model, DistributedOptimizer(optimizer, compression=compressor))
+        compressor.close()
+        with tempfile.TemporaryDirectory() as folder:
+            model.save(f"{folder}/model.h5")
+            again = keras.models.load_model(f"{folder}/model.h5").optimizer
+        config = again.get_config()
+        told[kind] = [
+            float(config["momentum"]),
+            config["nesterov"],
+            int(again.iterations.numpy()),
+            len(again.variables()),
+        ]
+    return told
+
+
+def heard_while(call: Callable[[], object], word: str) -> list[str]:
+    with Heard() as said:
+        call()
+    return [text for text in said if word in text]
+
+
+@cases
+def warnings_of_accuracy(name: str) -> dict[str, list[str]]:
+    """What is said of accuracy where an optimizer is kept, or handed over, at a low density."""
+
+    def train_rarely(make: Make, hands_over: bool) -> None:
+        model, optimizer = make_built_model(), make()
+        options = {"optimizer": optimizer} if hands_over else {}
+        compressor = Compression.topk(model, density=0.01, name=name, min_numel=10, **options)
+        fit(model, DistributedOptimizer(optimizer, compression=compressor))
+        compressor.close()
+
+    def said_of(hands_over: bool, *makers: Make) -> list[str]:
+        told = [heard_while(partial(train_rarely, m, hands_over), "accuracy") for m in makers]
+        return [text for texts in told for text in texts]
+
+    strangers = (keras.optimizers.legacy.Adam, keras.optimizers.RMSprop)
+    return {
+        "kept": said_of(False, sgd, adam, *strangers),
+        "handed over": said_of(True, *strangers),
+        "at ease": said_of(False, plain) + said_of(True, plain, sgd, adam),
+    }
+
+
+@cases
+def moments_that_horovod_leaves(name: str) -> dict[str, list[str]]:
+    """What is said where Horovod makes an optimizer of its own of one that has trained."""
+    said = {}
+    for kind, make in {"new": sgd, "legacy": legacy, "adam": adam}.items():
+        for steps in (0, 3):
+            model, optimizer = make_built_model(), make()
+            if steps:
+                count_steps(optimizer, model)
+            compressor = Compression.topk(model, density=0.5, name=name, optimizer=optimizer)
+            distributed = DistributedOptimizer(optimizer, compression=compressor)
+            said[f"{kind}, {steps} steps"] = heard_while(
+                partial(fit, model, distributed), "moments"
+            )
+            compressor.close()
+    return said
+
+
+@cases
+def resumed_at_another_momentum(name: str) -> bool:
+    """A state is taken by a compressor whose optimizer has other hyper-parameters by now."""
+    model, states = make_built_model(), []
+    for momentum in (0.9, 0.5):
+        optimizer = plain(momentum=momentum, nesterov=momentum == 0.5)
+        compressor = Compression.topk(model, density=0.5, name=name, optimizer=optimizer)
+        for state in states:
+            compressor.load_state_dict(state)
+        train(model, optimizer, compressor)
+        states.append(compressor.state_dict())
+        compressor.close()
+    kept = [min(each["steps"] for each in state["tensors"].values()) for state in states]
+    return kept[1] == 2 * kept[0]
+
+
+def not_applied(name: str, kind: str) -> list[str]:
+    """What is said of gradients that are applied, or clipped, or not applied."""
+    model, inputs = make_built_model(), data_of_rank()[0]
+    make = partial(keras.optimizers.AdamW, weight_decay=0.1) if kind == "decayed" else sgd
+    optimizer = make()
+    compressor = Compression.topk(model, density=0.5, name=name, min_numel=10, optimizer=optimizer)
+
+    def run() -> None:
+        for _ in range(6):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(model(inputs)))
+            distributed = hvd.DistributedGradientTape(tape, compression=compressor)
+            gradients = distributed.gradient(loss, model.trainable_variables)
+            if kind == "clipped":
+                gradients = tf.clip_by_global_norm(gradients, 0.01)[0]
+            if kind != "thrown_away":
+                optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+    told = heard_while(run, "gradients")
+    compressor.close()
+    return told
+
+
+for kind in ("applied", "decayed", "clipped", "thrown_away"):
+    cases[f"results_{kind}"] = partial(not_applied, kind=kind)
+
+
+@cases
+def refused(name: str) -> list[list[str]]:
+    def made(optimizer: Any) -> str:
+        return caught(
+            lambda: Compression.topk(
+                make_built_model(), density=0.1, name=name, optimizer=optimizer
+            ).close()
+        )
+
+    def fitted(
+        optimizer: Any, handed: Any = None, goes_through: bool = True, **options: Any
+    ) -> str:
+        model = make_built_model()
+        compressor = Compression.topk(
+            model, density=0.1, name=name, optimizer=handed, **options, **SPARSE_ONLY
+        )
+        if goes_through:
+            optimizer = DistributedOptimizer(optimizer, compression=compressor)
+        said = caught(fit, model, optimizer)
+        compressor.close()
+        return said
+
+    alone, clips = sgd(), "=1.0, and would clip"
+    return [
+        [made(adam(clipnorm=1.0)), f"clipnorm{clips} Adam's updates"],
+        [made(sgd(clipnorm=1.0)), f"the optimizer has clipnorm{clips} velocities"],
+        [made(sgd(global_clipnorm=1.0)), f"global_clipnorm{clips} velocities"],
+        [made(legacy(clipvalue=1.0)), f"clipvalue{clips} velocities"],
+        [
+            fitted(plain(clipvalue=1.0), memory="momentum_correction"),
+            f"clipvalue{clips} velocities",
+        ],
+        [fitted(sgd(), handed=sgd()), "give the same object to both"],
+        [
+            fitted(alone, handed=alone, goes_through=False),
+            "came through no compressor, and the SGD's work was handed over to one",
+        ],
+    ]

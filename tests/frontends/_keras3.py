@@ -1,0 +1,311 @@
+"""What Keras 3 has alone: our own wrapper, callbacks and states in the place of Horovod's."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from _common import SPARSE_ONLY, Cases, caught
+from _keras_models import (
+    RATE,
+    DistributedOptimizer,
+    data_of_rank,
+    fit,
+    go_on,
+    make_built_model,
+    make_model,
+    weights_of,
+)
+from _tensorflow_cases import Compression, digest_of, hvd, linear_loss, residuals_of
+from blocks import blocks_for
+from horovod.tensorflow.keras import DistributedOptimizer as HorovodsOptimizer
+
+from hvd_sparse.keras import DistributedGradientTape, callbacks
+from hvd_sparse.keras.elastic import KerasState
+from hvd_sparse.tensorflow import CompressorState, SaveCompressor
+from hvd_sparse.tensorflow.elastic import TensorFlowKerasState
+
+FEW = {"density": 0.2, "min_numel": 1, "allow_dense": False}
+momentum = partial(keras.optimizers.SGD, RATE, momentum=0.9)
+cases = Cases()
+
+
+@contextmanager
+def mixed_float16() -> Iterator[None]:
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
+def train(model: Any, optimizer: Any, compression: Any) -> None:
+    """By ``fit``."""
+    if getattr(model, "optimizer", None) is not optimizer:
+        model.compile(DistributedOptimizer(optimizer, compression=compression), "mse")
+    go_on(model)
+
+
+class Groups(keras.callbacks.Callback):
+    """Notes the sizes of the groups at every batch; None while nothing is planned."""
+
+    def __init__(self, compressor: Any) -> None:
+        super().__init__()
+        self.compressor, self.seen = compressor, []
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        groups = self.compressor.groups
+        self.seen.append(groups and sorted(map(len, groups)))
+
+
+@cases
+def planned(name: str) -> dict[str, Any]:
+    """Weights behind a fit without a plan and with one, and the groups at every batch."""
+    found: dict[str, Any] = {}
+    for groups in (None, "planned"):
+        model = make_built_model()
+        compressor = Compression.ldte_bs(model, groups=groups, name=f"{name}.{groups}", **FEW)
+        watching = Groups(compressor)
+        ours = [callbacks.PlanGroupsCallback(compressor), watching] if groups else []
+        model.compile(DistributedOptimizer(momentum(), compression=compressor), "mse")
+        for _ in range(3):
+            go_on(model, ours)
+        found[str(groups)], found["groups"] = weights_of(model).tolist(), watching.seen
+        compressor.close()
+    return found
+
+
+@mixed_float16()
+def loss_scaling(name: str, *, hands_over: bool, **inner_options: Any) -> dict[str, Any]:
+    """An infinite input on one rank, at two batches of twelve; the wrapper is around."""
+    model, inner = make_built_model(), momentum(**inner_options)
+    optimizer = keras.optimizers.LossScaleOptimizer(
+        inner, initial_scale=2.0**10, dynamic_growth_steps=3
+    )
+    options = {"optimizer": inner} if hands_over else {}
+    compressor = Compression.topk(model, name=name, **FEW, **options)
+    model.compile(DistributedOptimizer(optimizer, compression=compressor), "mse")
+    scales, is_kept, inputs, targets = [], [], *data_of_rank()
+    for step in range(12):
+        batch = inputs[:4].copy()
+        if step in (4, 9) and hvd.rank() == hvd.size() - 1:
+            batch[0, 0] = np.inf
+        before = weights_of(model)
+        model.train_on_batch(batch, targets[:4])
+        scales.append(float(optimizer.dynamic_scale.numpy()))
+        is_kept.append(bool((weights_of(model) == before).all()))
+    compressor.close()
+    store: dict[str, Any] = {}
+    optimizer.save_own_variables(store)
+    plain = keras.optimizers.LossScaleOptimizer.from_config(optimizer.get_config())
+    plain.build(model.trainable_variables)
+    plain.load_own_variables(store)
+    optimizer.load_own_variables(store)
+    scales += [float(each.dynamic_scale.numpy()) for each in (plain, optimizer)]
+    fits = len(store) == len(plain.variables)
+    weights = weights_of(model).tolist()
+    return {"fits": fits, "scales": scales, "is_kept": is_kept, "weights": weights}
+
+
+cases["scaling"] = partial(loss_scaling, hands_over=False)
+cases["scaling_handed_over"] = partial(loss_scaling, hands_over=True)
+cases["scaling_accumulated"] = partial(loss_scaling, hands_over=True, gradient_accumulation_steps=2)
+
+
+def saved_model(name: str, *, make: Any) -> dict[str, Any]:
+    """A model is saved in mid-training, loads without our classes, and goes on bit for bit."""
+    model, optimizer, path = make_built_model(), make(), f"{tempfile.mkdtemp()}/model.keras"
+    compressor = Compression.topk(model, name=name, optimizer=optimizer, **FEW)
+    fit(model, DistributedOptimizer(optimizer, compression=compressor))
+    model.save(path)
+    state = compressor.state_dict()
+    with zipfile.ZipFile(path) as archive:
+        says_ours = "hvd_sparse" in archive.read("config.json").decode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # Keras warns where variables do not fit
+        loaded = keras.models.load_model(path)
+    again = loaded.optimizer
+    result = {
+        "says_ours": says_ours,
+        "is_plain": type(again) is type(make()),
+        "momentum": again.get_config().get("momentum"),
+        "iterations": int(again.iterations.numpy()),
+        "is_loaded": bool((weights_of(loaded) == weights_of(model)).all()),
+    }
+    store: dict[str, Any] = {}
+    optimizer.save_own_variables(store)
+    optimizer._iterations.assign(0)
+    optimizer.load_own_variables(store)
+    result["went_back"] = int(optimizer.iterations.numpy())
+    go_on(model)
+    compressor.close()
+    second = Compression.topk(loaded, name=name, optimizer=again, **FEW)
+    second.load_state_dict(state)
+    fit(loaded, DistributedOptimizer(again, compression=second))
+    second.close()
+    return {**result, "ends": [weights_of(each).tolist() for each in (model, loaded)]}
+
+
+cases["saved_sgd"] = partial(saved_model, make=momentum)
+cases["saved_adam"] = partial(saved_model, make=partial(keras.optimizers.Adam, 0.01))
+
+
+@cases
+def checkpoint(name: str) -> dict[str, Any]:
+    """``tf.train.Checkpoint`` of model, optimizer and compressor, and the callback's file."""
+    ends, folder = [], Path(hvd.broadcast_object(tempfile.mkdtemp(), 0, name=f"{name}.folder"))
+    for source in ("first", "own", "all"):
+        model, optimizer = make_built_model(), momentum()
+        compressor = Compression.topk(model, name=f"{name}.{source}", **FEW)
+        DistributedOptimizer(optimizer, compression=compressor)
+        optimizer.build(model.trainable_variables)
+        compressor.resolve()
+        saved = tf.train.Checkpoint(
+            model=model, optimizer=optimizer, compressor=CompressorState(compressor)
+        )
+        if source == "first":
+            fit(model, optimizer, [SaveCompressor(compressor, folder / "all.{epoch}")])
+            saved.write(str(folder / f"rank{hvd.rank()}"))
+        else:
+            saved.read(str(folder / f"rank{hvd.rank()}")).assert_existing_objects_matched()
+            if source == "all":
+                compressor.load(folder / "all.1")
+        fit(model, optimizer)
+        kept = digest_of(residuals_of(compressor).values())
+        ends.append([weights_of(model).tolist(), kept])
+        compressor.close()
+    return {"ends": ends}
+
+
+@cases
+def ours_among_callbacks(name: str) -> dict[str, Any]:
+    """Ranks that start apart and log their own losses, with a rate that warms up."""
+    model = make_built_model(seed=10 + hvd.rank())
+    rates: list[float] = []
+
+    class Note(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            rates.append(float(self.model.optimizer.learning_rate.numpy()))
+
+    compressor = Compression.topk(model, name=name, **FEW)
+    model.compile(DistributedOptimizer(momentum(), compression=compressor), "mse")
+    told = model.fit(
+        *data_of_rank(),
+        batch_size=2,
+        epochs=3,
+        shuffle=False,
+        verbose=0,
+        callbacks=[
+            callbacks.BroadcastGlobalVariablesCallback(0),
+            callbacks.MetricAverageCallback(),
+            callbacks.LearningRateWarmupCallback(RATE, warmup_epochs=2),
+            Note(),
+        ],
+    ).history
+    compressor.close()
+    slots = [v.numpy() for v in model.optimizer.variables]
+    return {
+        "weights": weights_of(model).tolist(),
+        "optimizer": digest_of(slots),
+        "loss": told["loss"],
+        "lr": told["lr"],
+        "rates": rates,
+    }
+
+
+@cases
+def tape(name: str) -> dict[str, Any]:
+    """Keras 3 variables as sources of the tape, in groups, with one that is local."""
+    draw = np.random.default_rng(hvd.rank())
+    variables = [keras.Variable(np.ones((3, 4), "f4"), name=f"part{i}") for i in range(4)]
+    given = [draw.normal(size=(3, 4)).astype("f4") for _ in variables]
+    compressor = Compression.topk(variables[:3], density=1.0, name=name, **SPARSE_ONLY)
+
+    @tf.function
+    def step() -> Any:
+        with tf.GradientTape() as plain:
+            loss = linear_loss(variables, given)()
+        ours = DistributedGradientTape(plain, compression=compressor, groups=[variables[1:3]])
+        ours.register_local_source(variables[3])
+        return ours.gradient(loss, variables)
+
+    seen = [np.asarray(each) for each in step()]
+    wanted = [np.asarray(hvd.allreduce(g, name=f"{name}.{i}")) for i, g in enumerate(given[:3])]
+    wanted.append(given[3] / hvd.size())
+    sent = compressor.stats()["sparse_steps"]
+    compressor.close()
+    apart = [float(np.abs(a - b).max()) for a, b in zip(seen, wanted)]
+    return {"difference": max(apart), "sparse_steps": sent}
+
+
+@cases
+def refused(name: str) -> list[list[str]]:
+    def compressor(model: Any = None, **options: Any) -> Any:
+        return Compression.topk(model or make_built_model(), name=name, **FEW, **options)
+
+    def distribute(optimizer: Any = None, made: Any = None, **options: Any) -> Any:
+        optimizer, made = optimizer or momentum(), made or compressor()
+        return DistributedOptimizer(optimizer, compression=made, **options)
+
+    def fitted(optimizer: Any = None, handed: Any = None, **options: Any) -> None:
+        model = make_built_model()
+        fit(model, distribute(optimizer, compressor(model, optimizer=handed)), **options)
+
+    class Other(keras.optimizers.SGD):  # type: ignore[misc]
+        def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+            for gradient, variable in zip(grads, trainable_variables):
+                variable.assign_sub(gradient)
+
+    def state(*parts: Any, kind: Any = KerasState) -> None:
+        kind(*parts, compressor=compressor())
+
+    built, scaled = make_built_model, keras.optimizers.LossScaleOptimizer
+    ours, around = "UnsupportedInput; hvd_sparse.keras", "put DistributedOptimizer around"
+    calls: dict[Any, str] = {
+        lambda: HorovodsOptimizer(momentum(), compression=compressor()):
+            f"{ours}.DistributedOptimizer; Keras 3; TF_USE_LEGACY_KERAS=1",
+        lambda: hvd.DistributedOptimizer(momentum(), compression=compressor()):
+            f"{ours}.DistributedOptimizer",
+        lambda: distribute(distribute()): "distributed already",
+        lambda: distribute("adam"): "str is no optimizer of Keras 3",
+        lambda: distribute(backward_passes_per_step=2): "gradient_accumulation_steps=2",
+        lambda: distribute(scaled(distribute())): around,
+        mixed_float16()(fitted): f"UnsupportedInput; {around}",
+        lambda: fitted(jit_compile=True): "UnsupportedInput; jit_compile=False",
+        lambda: fitted(handed=momentum()): "give the same object to both",
+        lambda: distribute(made=compressor(groups="planned"), groups=2): "leave one of the two out",
+        lambda: state(built(), momentum(), kind=TensorFlowKerasState):
+            f"{ours}.elastic.KerasState",
+        lambda: state(make_model(), momentum()): "model.build(input_shape)",
+        lambda: state(built()): "optimizer=",
+        lambda: state(built(), "sgd"): "str is no optimizer of Keras 3",
+        lambda: fitted(Other(0.1)): "UnsupportedInput; not averaged; update_step()",
+    }  # fmt: skip
+    return [[caught(call), words] for call, words in calls.items()]
+
+
+def documented(_: str, block: Any) -> dict[str, Any]:
+    """A block of the documentation, which makes a compressor and fits."""
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.layers.Dense(64, activation="tanh"), keras.layers.Dense(32)])
+    model.build((None, 32))
+    data = np.random.RandomState(hvd.rank()).standard_normal((64, 32)).astype("f4")
+    names: dict[str, Any] = {"model": model, "inputs": data, "targets": data, "epochs": 2}
+    names["total_steps"] = 4
+    exec(compile(block.text, block.name, "exec"), names)
+    sparse_steps = names["compression"].stats()["sparse_steps"]
+    names["compression"].close()
+    return {"sparse_steps": sparse_steps, "weights": weights_of(model).tolist()}
+
+
+for number, block in enumerate(blocks_for("keras3")):
+    cases[f"documented_{number}"] = partial(documented, block=block)

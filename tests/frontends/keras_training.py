@@ -1,0 +1,278 @@
+"""Worker: Keras optimizers that are handed over, beside the same optimizers on dense gradients; and
+what one version of Keras has alone.  Arguments: "tensorflow" or "keras3", and ranks."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from _common import SPARSE_ONLY, Cases
+from _framework import fw
+from _keras_models import (
+    BATCHES,
+    IS_3,
+    RATE,
+    DistributedOptimizer,
+    Make,
+    count_steps,
+    fit,
+    make_built_model,
+    train_by_hand,
+    weights_of,
+)
+from _tensorflow_cases import Compression, hvd
+from _tensorflow_keras import compare_keras
+from _tensorflow_settings import KERAS_SETTINGS, settings_of
+
+if IS_3:
+    import _keras3 as own
+else:
+    import _keras2 as own
+
+keras = tf.keras
+DENSE = {"min_numel": 10**6}
+PAUSING = {2: 0.5, 4: 0.0, 6: 0.9}
+"""Momentum from some batches on."""
+
+
+def falling(rate: float) -> Any:
+    """A schedule that changes the rate at every step, and is 0 for some."""
+    return keras.optimizers.schedules.PiecewiseConstantDecay(
+        [1, 2, 4], [rate, rate / 4, 0.0, rate / 2]
+    )
+
+
+class Changing(keras.callbacks.Callback):  # type: ignore[misc]
+    """Momentum that is another at some batches of an epoch."""
+
+    def __init__(self, momenta: dict[int, float]) -> None:
+        super().__init__()
+        self.momenta = momenta
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if batch in self.momenta:
+            optimizer = self.model.optimizer
+            if isinstance(optimizer.momentum, float):
+                optimizer.momentum = self.momenta[batch]
+            else:
+                optimizer.momentum.assign(self.momenta[batch])
+
+
+def handed_over(
+    name: str,
+    *,
+    make: Make,
+    passes: int = 1,
+    momenta: dict[int, float] | None = None,
+    eagerly: bool | None = None,
+    by_tape: bool = False,
+    around: Callable[[Any], Any] = lambda optimizer: optimizer,
+    **options: Any,
+) -> dict[str, Any]:
+    """How far training with the memory in the optimizer's place ends from the optimizer itself.
+
+    passes : batches that are added up; in Keras 2 each counts in the optimizer's steps
+    around : wraps the optimizer that is handed over
+    """
+    start, model, plain = (make_built_model() for _ in range(3))
+    handed = make(gradient_accumulation_steps=passes) if IS_3 and passes > 1 else make()
+    compressor = Compression.topk(model, density=1.0, name=name, optimizer=handed, **options)
+    fitting: dict[str, Any] = {"run_eagerly": bool(momenta) if eagerly is None else eagerly}
+    if momenta:
+        fitting["callbacks"] = [Changing(momenta)]
+    adding = {} if IS_3 else {"backward_passes_per_step": passes}
+
+    def train(each: Any, optimizer: Any, compression: Any) -> None:
+        if by_tape:
+            own.train(each, optimizer, compression)
+        else:
+            fit(each, DistributedOptimizer(optimizer, compression=compression, **adding), **fitting)
+
+    if IS_3:
+        train_by_hand(plain, make(), name, passes=passes, momenta=momenta)
+    else:
+        train(plain, make(), hvd.Compression.none)
+    train(model, around(handed), compressor)
+    sparse_steps = compressor.stats()["sparse_steps"]
+    compressor.close()
+    moved = np.abs(weights_of(plain) - weights_of(start)).max()
+    return {
+        "difference": float(np.abs(weights_of(plain) - weights_of(model)).max() / moved),
+        "weights": weights_of(model).tolist(),
+        "sparse_steps": sparse_steps,
+    }
+
+
+def trained(
+    name: str, *, make: Make, method: str = "ldte_bs", hands_over: bool = True, **options: Any
+) -> dict[str, Any]:
+    """Losses of a fit that learns, at a density that sends few entries; what replicas end with."""
+    keras.utils.set_random_seed(4)
+    model = keras.Sequential([keras.layers.Dense(24, activation="tanh"), keras.layers.Dense(4)])
+    model.build((None, 12))
+    optimizer = make()
+    handed = {"optimizer": optimizer} if hands_over else {}
+    compressor = getattr(Compression, method)(
+        model, density=0.05, name=name, min_numel=20, allow_dense=False, **handed, **options
+    )
+    inputs = np.random.RandomState(hvd.rank()).standard_normal((160, 12)).astype("f4")
+    model.compile(DistributedOptimizer(optimizer, compression=compressor), "mse")
+    losses = model.fit(
+        inputs, inputs[:, 4:8], batch_size=16, epochs=8, shuffle=False, verbose=0
+    ).history["loss"]
+    achieved, tensors = compressor.stats()["density_achieved"], compressor.state_dict()["tensors"]
+    compressor.close()
+    return {
+        "losses": [losses[0], losses[-1]],
+        "weights": weights_of(model).tolist(),
+        "density": achieved,
+        "arrays": sorted(tensors[sorted(tensors)[1]]["arrays"]),
+    }
+
+
+def by_store(model: Any, optimizer: Any, plain: Any) -> None:
+    """Let a plain optimizer take over what a saved model of Keras 3 has of another."""
+    store: dict[str, Any] = {}
+    optimizer.save_own_variables(store)
+    plain.build(model.trainable_variables)
+    plain.load_own_variables(store)
+
+
+def by_checkpoint(model: Any, optimizer: Any, plain: Any) -> None:
+    """Let a plain optimizer take over what ``tf.train.Checkpoint`` saves of another."""
+    parts = {} if IS_3 else {"model": model}  # an optimizer of Keras 3 has its model
+    with tempfile.TemporaryDirectory() as folder:
+        tf.train.Checkpoint(optimizer=optimizer, **parts).write(f"{folder}/state")
+        if IS_3:
+            plain.build(model.trainable_variables)
+        else:
+            count_steps(plain, model)
+        loaded = tf.train.Checkpoint(optimizer=plain, **parts).read(f"{folder}/state")
+        loaded.assert_existing_objects_matched()
+
+
+def moments(
+    name: str, *, make: Make, save: Callable[[Any, Any, Any], None] = by_checkpoint, **options: Any
+) -> dict[str, float]:
+    """How far training ends from dense where an optimizer has moments when it is handed over, where
+    all of its variables are set to zero, and where plain Keras goes on from what was saved."""
+    ends = []
+    for is_handed in (False, True):
+        model, optimizer, plain = make_built_model(), make(), make()
+        count_steps(optimizer, model)
+        compressor, found = hvd.Compression.none, []
+        if is_handed:
+            compressor = Compression.topk(
+                model, density=1.0, name=name, optimizer=optimizer, **options
+            )
+        own.train(model, optimizer, compressor)
+        found.append(weights_of(model))
+        variables = optimizer.variables
+        rate = getattr(optimizer, "_learning_rate", optimizer.learning_rate)
+        for variable in variables() if callable(variables) else variables:
+            if variable is not rate:
+                variable.assign(tf.zeros(variable.shape, variable.dtype))
+        own.train(model, optimizer, compressor)
+        found.append(weights_of(model))
+        save(model, optimizer, plain)
+        own.train(model, plain, hvd.Compression.none)
+        found.append(weights_of(model))
+        if is_handed:
+            compressor.close()
+        ends.append(found)
+    apart = [float(np.abs(dense - ours).max()) for dense, ours in zip(*ends)]
+    return dict(zip(("taken over", "cleared", "gone on"), apart))
+
+
+optimizers = keras.optimizers
+sgd = partial(optimizers.SGD, RATE, momentum=0.9)
+nesterov = partial(sgd, nesterov=True)
+adam = partial(optimizers.Adam, 0.01)
+adamw = partial(optimizers.AdamW, 0.01, weight_decay=0.1)
+HANDED: dict[str, dict[str, Any]] = {
+    "sgd": {"make": sgd},
+    "accumulated": {"make": sgd, "passes": 2},
+    "falling": {"make": sgd, "momenta": {3: 0.2}},
+    "pausing": {"make": nesterov, "momenta": PAUSING},
+    "nesterov_never_compressed": {"make": nesterov},
+    "adam_never_compressed": {"make": lambda: optimizers.Adam(falling(0.01))},
+    "adamw_never_compressed": {"make": adamw},
+    # In a graph Keras 2 multiplies the product of momenta once a variable, not once a step.
+    "nadam_never_compressed": {"make": partial(optimizers.Nadam, 0.01), "eagerly": not IS_3},
+}
+MOMENTS: dict[str, dict[str, Any]] = {
+    "compressed": {"make": sgd, **SPARSE_ONLY},
+    "nesterov": {"make": nesterov, **DENSE},
+    "adam": {"make": adam, **DENSE},
+    "adamw": {"make": adamw, **DENSE},
+}
+TRAINED: dict[str, dict[str, Any]] = {
+    "sgd": {"make": lambda: optimizers.SGD(falling(0.05), momentum=0.9)},
+    "adam": {"make": adam},
+}
+if IS_3:
+    muon = partial(optimizers.Muon, 0.05, exclude_layers=["second"], adam_lr_ratio=0.5)
+    HANDED |= {
+        "accumulated_scaled": {
+            "make": sgd, "passes": 2, "around": optimizers.LossScaleOptimizer
+        },
+        "muon_never_compressed": {"make": muon},
+    }  # fmt: skip
+    for label in ("compressed", "adamw"):
+        MOMENTS[label]["save"] = by_store
+    alone = {"method": "auto", "make": adam, "trial_steps": 1}
+    cosine = partial(optimizers.schedules.CosineDecay, 0.02, 80)
+    TRAINED |= {
+        "muon": {"make": partial(muon, rms_rate=0.1)},
+        "along_rate": {"make": lambda: optimizers.Adam(cosine()), "steps": 80},
+        "auto": {**alone, "hands_over": False},
+        "auto_handed": {**alone, "hands_over": True},
+    }
+else:
+
+    class WithNote(optimizers.SGD):  # type: ignore[misc]
+        """Only adds an option."""
+
+        def __init__(self, *args: Any, note: str = "", **options: Any) -> None:
+            super().__init__(*args, **options)
+            self.note = note
+
+    legacy = partial(optimizers.legacy.SGD, RATE, momentum=0.9)
+    HANDED |= {
+        "sgd_by_tape": {"make": sgd, "by_tape": True},
+        "derived": {"make": partial(WithNote, RATE, momentum=0.9)},
+        "clipped_without_momentum": {"make": partial(optimizers.SGD, RATE, global_clipnorm=0.1)},
+        "legacy": {"make": partial(legacy, nesterov=True)},
+        "falling_legacy": {"make": legacy, "momenta": {3: 0.2}, "eagerly": False},
+        "pausing_legacy": {"make": legacy, "momenta": PAUSING, "eagerly": False},
+        "adam_of_two_batches_never_compressed": {"make": adam, "passes": 2},
+        "adam_by_tape_never_compressed": {"make": adam, "by_tape": True},
+        "early_epsilon_never_compressed": {"make": partial(adam, epsilon=0.1)},
+        "amsgrad_never_compressed": {"make": partial(adam, amsgrad=True)},
+    }
+    MOMENTS["legacy"] = {"make": legacy, **DENSE}
+
+cases = Cases()
+for label, options in HANDED.items():
+    chosen = DENSE if label.endswith("never_compressed") else SPARSE_ONLY
+    cases[f"handed_{label}"] = partial(handed_over, **options, **chosen)
+for label, options in MOMENTS.items():
+    cases[f"moments_of_{label}"] = partial(moments, **options)
+for label, options in TRAINED.items():
+    cases[f"trains_{label}"] = partial(trained, **options)
+
+if __name__ == "__main__":
+    assert BATCHES % 4 == 0
+    ranks = int(sys.argv[2])
+    process_sets = fw.begin(ranks)
+    if IS_3:  # those of Keras 2 are in another launch
+        settings = settings_of(KERAS_SETTINGS, ranks, "gloo" if ranks == 2 else "mpi")
+        for label, setting in settings.items():
+            made = partial(compare_keras, setting=setting, process_sets=process_sets)
+            cases[f"keras-{label}"] = made
+    fw.run({**cases, **own.cases})

@@ -1,0 +1,40 @@
+"""What ranks could have measured in their first steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hvd_sparse.plan.costs import REPETITIONS
+from hvd_sparse.plan.measurements import STEPS
+from hvd_sparse.types import TensorSpec
+
+
+def told(
+    specs: Sequence[TensorSpec],
+    seen: dict[str, list[int]],
+    gap_s: float = 0.01,
+    whole_s: float = 0.0,
+    *,
+    late_s: float = 0.0,
+    entry_bytes: float = 2.0,
+) -> dict[str, Any]:
+    """What a rank tells whose gradients came one by one, the last registered first."""
+    numel = {spec.key: spec.numel for spec in reversed(specs) if spec.key in seen}
+    return {
+        "ready": {key: gap_s * number + late_s for number, key in enumerate(numel)},
+        "work": {key: 1e-5 + 1e-9 * n for key, n in numel.items()},
+        "encode": {},
+        "decode": {key: 2e-9 * n for key, n in numel.items()},
+        "nbytes": {key: entry_bytes * n for key, n in numel.items()},
+        "seen": seen,
+        "whole": {str(step): whole_s for steps in seen.values() for step in steps},
+        "steps": STEPS,
+    }
+
+
+def samples(start_s: float, byte_s: float, kinds: Sequence[str] = ("allgather",)) -> dict[str, Any]:
+    """By kind; every rank receives ``size`` bytes, as of one other rank."""
+    sizes = [100, 1_000, 10_000, 100_000, 1_000_000]
+    each = {size: start_s + byte_s * size for size in sizes}
+    return {kind: [(size, [s] * REPETITIONS) for size, s in each.items()] for kind in kinds}
