@@ -29,7 +29,7 @@ NATIVE_STACKS = "HVD_SPARSE_TEST_NATIVE_STACKS"
 WRITING_S = 10.0
 """Seconds in which a process that is asked has written its stacks, unless it is stopped."""
 SLOWNESS = "HVD_SPARSE_TEST_SLOWNESS"
-LIMIT_S = 1200.0
+LIMIT_S = 3600.0
 """Seconds that a launch may take: so long that only a hang meets it, on a machine that compiles
 everything anew and has ten other things to do."""
 WORK, USUAL_S = "import numpy", 0.15
