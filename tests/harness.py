@@ -29,6 +29,8 @@ NATIVE_STACKS = "HVD_SPARSE_TEST_NATIVE_STACKS"
 WRITING_S = 10.0
 """Seconds in which a process that is asked has written its stacks, unless it is stopped."""
 SLOWNESS = "HVD_SPARSE_TEST_SLOWNESS"
+DEVICE = "HVD_SPARSE_TEST_DEVICE"
+PATHS = (str(ROOT), str(ROOT / "tests"))
 LIMIT_S = 3600.0
 """Seconds that a launch may take: so long that only a hang meets it, on a machine that compiles
 everything anew and has ten other things to do."""
@@ -257,13 +259,13 @@ def launch_environment() -> dict[str, str]:
     return {
         **threads,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
-        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
+        "PYTHONPATH": os.pathsep.join(filter(None, [*PATHS, os.environ.get("PYTHONPATH")])),
         "PYTHONDONTWRITEBYTECODE": "",  # the package is compiled once, not by every rank
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "TF_USE_LEGACY_KERAS": "1",
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "TF_ENABLE_ONEDNN_OPTS": "0",
-        "CUDA_VISIBLE_DEVICES": "",
+        **({} if os.environ.get(DEVICE) == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}),
         NATIVE_STACKS: _native_stacks(),
     }

@@ -11,7 +11,7 @@ from typing import Any
 import horovod.torch as hvd
 import torch
 from _common import SCRIPT, Scripted
-from _device_runs import CPU, EARLY, cases, device_wire, engine_on, law, on_both
+from _device_runs import CPU, EARLY, cases, device_wire, engine_on, home, law, on_both
 from _method_cases import STEPS, gradients_of
 from _torch_cases import digest_of, forget_step, give_gradients, optimizer_without_motion
 from torch import nn
@@ -43,10 +43,11 @@ def train(
     **options: Any,
 ) -> dict[str, Any]:
     torch.manual_seed(0)
+    device, engine = home(device)
     model = model().to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     named = list(model.named_parameters())
-    chosen = {"density": 0.1, "min_numel": 40, **engine_on(device), **options}
+    chosen = {"density": 0.1, "min_numel": 40, **engine, **options}
     if hands_over:
         chosen["optimizer"] = optimizer
     if amp is not None:
@@ -135,7 +136,7 @@ def a_loss_scale(name: str, device: torch.device) -> dict[str, Any]:
 @law
 def a_grad_scaler(name: str, device: torch.device) -> dict[str, Any]:
     """torch's own, whose scale lies on the device, and falls where a gradient is not finite."""
-    amp = torch.amp.GradScaler(device.type, init_scale=2.0**10, growth_interval=2)
+    amp = torch.amp.GradScaler(home(device)[0].type, init_scale=2.0**10, growth_interval=2)
     return train(name, device, amp=amp, spoils=(3,))
 
 
@@ -188,7 +189,7 @@ def auto_on_every_way(name: str, device: torch.device) -> dict[str, Any]:
 
 @law
 def a_staged_grad_scaler(name: str, device: torch.device) -> dict[str, Any]:
-    amp = torch.amp.GradScaler(device.type, init_scale=2.0**10, growth_interval=2)
+    amp = torch.amp.GradScaler(home(device)[0].type, init_scale=2.0**10, growth_interval=2)
     return train(name, device, amp=amp, spoils=(3,), engine="numpy")
 
 
@@ -230,15 +231,17 @@ for label, options in OPTIONS.items():
 def local_steps(name: str, device: torch.device) -> dict[str, Any]:
     """Pseudo-gradients on the device; the parameters are spread by Horovod's own broadcast."""
     torch.manual_seed(0)
-    model = nn.Sequential(*layers()).to(device)
     is_carried = device != CPU and hvd.nccl_built()
     wire = {"wire": "device" if is_carried else "host"}
-    with nullcontext() if device == CPU or is_carried else device_wire():
+    is_alone = device == CPU or is_carried
+    device, engine = home(device)
+    model = nn.Sequential(*layers()).to(device)
+    with nullcontext() if is_alone else device_wire():
         local = LocalSteps(
             torch.optim.AdamW(model.parameters(), lr=0.01),
             model.named_parameters(),
             compression=partial(
-                Compression.topk, density=0.1, min_numel=40, name=name, **engine_on(device), **wire
+                Compression.topk, density=0.1, min_numel=40, name=name, **engine, **wire
             ),
             every=2,
         )

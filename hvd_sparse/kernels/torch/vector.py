@@ -54,9 +54,14 @@ class DeviceVector:
             values = upload(values, self.tensor.device)
         elif isinstance(values, DeviceVector):
             values = values.tensor
-        if not isinstance(where, slice):
-            where = upload_indices(where, self.tensor.device)
-        self.tensor[where] = values
+        if isinstance(where, slice):
+            self.tensor[where] = values
+            return
+        places = upload_indices(where, self.tensor.device)
+        if isinstance(values, float):  # which ``tensor[places]`` would copy, and wait for
+            self.tensor.index_fill_(0, places, values)
+        else:
+            self.tensor[places] = values
 
     def __add__(self, other: DeviceVector) -> DeviceVector:
         return DeviceVector(self.tensor + other.tensor)
