@@ -27,7 +27,10 @@ EXTRAS = {
         "fast",
         "gradients are selected by plain numpy, in several passes and several times slower",
     ),
-    "triton": ("gpu", "no engine made for vectors on a GPU, which is experimental"),
+    "triton": (
+        "gpu",
+        "gradients on a GPU are selected by torch operations, which takes longer",
+    ),
     "greenlet": ("fast", "a wait for a GPU a tensor, where one would do for a bucket's"),
     "isal": ("fast", "checksums by zlib, which takes about ten times as long"),
     "matplotlib": ("plot", "no hvd-sparse report, no pictures of the benches"),
@@ -144,11 +147,11 @@ def _print_torch() -> None:
         reason = "torch finds no accelerator"
     else:
         print(
-            f"{host}on {device}, experimental: {ways.DEVICE} (what is selected travels) with "
+            f"{host}on {device}: {ways.DEVICE} (only selected entries are copied) with "
             f"{ways.in_words()}; {ways.STAGED} (copied to the host and back) with all else"
         )
         reason = horovod.why_not_on(torch.device(device))
     if reason is not None:
         print(f"    wire of messages: host; {reason}")
     else:
-        print(f"    wire of messages: device, by Horovod's operations on {device}, experimental")
+        print(f"    wire of messages: device, by Horovod's operations on {device}")

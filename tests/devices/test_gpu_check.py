@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 
 from devices.gpu_check import cub
 from devices.gpu_check.build import build, wants_build
-from devices.gpu_check.checks import checks, judge
+from devices.gpu_check.checks import REFUSED, checks, judge
 from devices.gpu_check.page import draw, write
 
 pytestmark = pytest.mark.full
@@ -140,5 +140,9 @@ def test_a_law_is_judged_by_what_came_of_it():
     other = {"expected": {"bits": 1}, "carried": {"bits": 2}}
     assert "other bits" in judge("x", {"measured": other}, "carried")
     assert "x: it hung" in judge("x", {"error": "it hung"}, "found")
+    assert judge("x", {"error": f"InvalidOption: {REFUSED}, and none does"}, "found") == ""
+    digits = {"expected": {"applied": 1, "state": 1}, "found": {"applied": 2, "state": 1}}
+    assert judge("muon", {"measured": digits}, "found") == ""
+    assert "other bits" in judge("topk", {"measured": digits}, "found")
     assert judge("collectives", {"measured": {}}, "carried") is None
     assert "other bytes" in judge("collectives", {"measured": {"all": [False, 24, 12]}}, "carried")

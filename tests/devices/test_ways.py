@@ -79,8 +79,8 @@ def test_doctor_says_which_parts_leave_gradients_on_their_device():
     )
     done = run_python("-c", script)
     told = next(line for line in done.stdout.splitlines() if "gradients on the CPU: host" in line)
-    assert "on pretend, experimental: device" in told, done.stdout + done.stderr
-    stays = told.partition("travels) with ")[2].partition("; staged")[0]
+    assert "on pretend: device" in told, done.stdout + done.stderr
+    stays = told.partition("are copied) with ")[2].partition("; staged")[0]
     for kind in ("selector", "memory", "codec", "exchange"):
         named = stays.partition(f"{kind} ")[2].partition(";")[0]
         assert named.split(", ") == staying(kind), kind

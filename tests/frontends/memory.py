@@ -49,7 +49,8 @@ def measure(
     """In gradients: what is kept between steps, and the most that a step needs besides."""
     gc.collect()
     params, step_with, settle = (of_torch if NAME == "torch" else of_tensorflow)(shape, **layout)
-    settle()  # the framework's own copies of what it was given are made, and gone
+    for _ in range(2):  # the framework's own copies of what it was given are made, and gone
+        settle()
     base = status("VmRSS")
     selection = {"id": selector, "density": DENSITY}
     compressor = fw.Compression.build(

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from devices.gpu_check.checks import IGNORED, OTHER_DIGITS
 from frontends._common import measured
 from frontends._method_cases import BUILT, METHODS, OPTIONS_ON_DEVICES, STAYING, STEPS
 from harness import launch
@@ -44,10 +45,7 @@ STAY = (
     *STAYING,
 )
 """Cases whose gradients stay on the device; those of all others are staged."""
-OF_THE_WAY = {"ways", "because", "waits", "in_backward", "wire"}
-OTHER_DIGITS = {"muon": {"applied"}}
-"""Results that are the same on all ranks, and whose last digits a device may have otherwise: it
-multiplies matrices in bfloat16."""
+OF_THE_WAY = set(IGNORED)
 SET = (0, 2)
 MUTANTS = ("a wait left out", "a pinned buffer used too early")
 
@@ -176,10 +174,6 @@ def test_a_broken_engine_is_caught_on_ranks(outcome, mutant):
 def test_a_loss_scale_is_asked_for_once_a_step(outcome):
     for result in measured(outcome, "a_loss_scale"):
         assert result["found"]["asked"] == STEPS
-
-
-def test_the_first_use_says_once_that_it_is_experimental(outcome):
-    assert outcome.output.count("tested on a pretend device") == RANKS
 
 
 def test_a_process_set_trains_on_the_device():

@@ -15,13 +15,12 @@ from hvd_sparse.frontend.torch.applying import MOMENTS, Follower
 from hvd_sparse.frontend.torch.arrays import (
     TorchDevices,
     flatten,
-    is_on_device,
     like,
     spec_of,
     vector_of,
 )
 from hvd_sparse.frontend.torch.results import Results
-from hvd_sparse.frontend.torch.ways import DEVICE, HOST, say_experimental, say_ways, ways_of
+from hvd_sparse.frontend.torch.ways import DEVICE, HOST, say_ways, ways_of
 from hvd_sparse.kernels.engines import resolve_engine, resolve_engine_by_place
 from hvd_sparse.memories._directions import DirectionState, Moments
 from hvd_sparse.optimizer_memory import Rates, judge
@@ -89,8 +88,6 @@ class ParameterCompressor(Compressor):
             self.step.transactions.devices = TorchDevices(
                 [p.device if stays else None for p, stays in zip(self._parameters, self._stays)]
             )
-            devices = {str(each.device) for each in filter(is_on_device, self._parameters)}
-            say_experimental(", ".join(sorted(devices)))
             say_ways(self.name, sum(self._stays), self._staged_because.values())
 
     def _value_of(self, position: int) -> np.ndarray:

@@ -14,7 +14,6 @@ import logging
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
 
 import torch
 
@@ -99,15 +98,6 @@ def staying(kind: str) -> list[str]:
 def in_words() -> str:
     """Return the parts with which gradients stay on their device."""
     return "; ".join(f"{kind} {', '.join(staying(kind))}" for kind in KINDS)
-
-
-@lru_cache(maxsize=1)  # once a process
-def say_experimental(device: str) -> None:
-    logger.warning(
-        "gradients are on %s: experimental, tested on a pretend device and by compilation only; "
-        "stats()['ways'] tells which stay there, and which are copied to the host and back",
-        device,
-    )
 
 
 def say_ways(name: str, stay: int, reasons: Iterable[str]) -> None:
