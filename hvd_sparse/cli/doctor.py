@@ -29,7 +29,7 @@ EXTRAS = {
     ),
     "triton": (
         "gpu",
-        "gradients on a GPU are selected by torch operations, which takes longer",
+        "gradients on a GPU are selected by torch operations, up to three times slower",
     ),
     "greenlet": ("fast", "a wait for a GPU a tensor, where one would do for a bucket's"),
     "isal": ("fast", "checksums by zlib, which takes about ten times as long"),

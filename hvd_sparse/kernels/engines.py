@@ -82,10 +82,9 @@ class TorchEngine:
 class TritonEngine:
     """Kernels compiled for GPUs, which read and write every vector once per step.
 
-    Experimental: tested by Triton's interpreter and by compilation for GPUs from sm_70 to sm_100,
-    and not yet run on a GPU. The engine works on gradients that stay on a GPU
-    (``frontend.torch.ways``). Gradients on the host, and gradients copied there, use the default
-    engine of the host.
+    Tested on an H100, by Triton's interpreter, and by compilation for GPUs from sm_70 to sm_100.
+    The default for gradients that stay on a GPU (``frontend.torch.ways``) if triton is installed.
+    Gradients on the host, and gradients copied there, use the default engine of the host.
     """
 
     def __post_init__(self) -> None:
@@ -97,7 +96,7 @@ class TritonEngine:
 
 
 def works_on_devices(engine: object) -> bool:
-    """Return whether an engine, None for torch's, has kernels for vectors on a device."""
+    """Return whether an engine, None for the default, has kernels for vectors on a device."""
     return engine is None or isinstance(ENGINES.resolve(engine), (TorchEngine, TritonEngine))
 
 
@@ -132,6 +131,14 @@ def _of_triton() -> Kernels:
     return cast(Kernels, TritonKernels(_of_host()))
 
 
+def _has_triton() -> bool:
+    if importlib.util.find_spec("triton") is None:
+        return False
+    from hvd_sparse.kernels.triton import has_gpu
+
+    return has_gpu()
+
+
 def _of_host() -> Kernels:
     return _compiled(1) if is_fast_installed() else reference
 
@@ -139,12 +146,12 @@ def _of_host() -> Kernels:
 def resolve_engine_by_place(engine: object) -> Kernels:
     """Return kernels for vectors on a device and on the host.
 
-    engine : one that ``works_on_devices``; None for torch's on a device and the host's default
+    engine : one that ``works_on_devices``; None for the fastest one that is installed
     """
     from hvd_sparse.kernels.torch import KernelsByPlace
 
     is_triton = isinstance(None if engine is None else ENGINES.resolve(engine), TritonEngine)
-    device = _of_triton() if is_triton else _of_torch()
+    device = _of_triton() if is_triton or (engine is None and _has_triton()) else _of_torch()
     by_place = KernelsByPlace(resolve_engine(None if is_triton else engine), device)
     return cast(Kernels, by_place)  # it has all kernels as attributes
 

@@ -43,6 +43,11 @@ def test_a_broken_engine_is_found_by_it(task, mutant, words):
     assert words in done.stderr
 
 
+def test_a_gpu_has_this_engine_by_default():
+    done = work("triton_worker", "default")
+    assert done.returncode == 0, done.stderr
+
+
 def test_each_vector_is_moved_once_and_a_bucket_takes_four_launches():
     """At one entry in a thousand, three tensors, two ranks; by sectors of 32 bytes."""
     done = work("triton_worker", "transfers")

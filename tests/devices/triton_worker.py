@@ -1,7 +1,8 @@
 """Puts the engine triton to its checks by Triton's interpreter, whose programs run in an order that
 is drawn anew at every launch.
 
-``triton_worker.py TASK [MUTANT]``: ``take``, ``looks``, ``assemble`` or ``transfers``.
+``triton_worker.py TASK [MUTANT]``: ``take``, ``looks``, ``assemble``,
+``default`` or ``transfers``.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ from triton.runtime.interpreter import interpreter_builder as builder
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels import triton as engine
 from hvd_sparse.kernels.contract import Aim
+from hvd_sparse.kernels.engines import resolve_engine_by_place
 from hvd_sparse.kernels.torch.passes import Pass
 from hvd_sparse.kernels.torch.vector import DeviceVector, tensor_of
+from hvd_sparse.kernels.triton import TritonKernels
 
 rng = np.random.default_rng(11)
 
@@ -156,6 +159,12 @@ def check_assemble() -> None:
         assert not nothing.any(), "the sum has other bits"
 
 
+def check_default() -> None:
+    for wanted, given in ((True, None), (True, "triton"), (False, "torch")):
+        kernels: Any = resolve_engine_by_place(given)
+        assert (type(kernels._device) is TritonKernels) is wanted, given
+
+
 def count_transfers() -> dict[str, float]:
     """Bytes that the device's code moves, in vectors of the tensor's size, and its launches."""
     numel, block = 1 << 16, 4096
@@ -236,6 +245,7 @@ MUTANTS = {
 TASKS = {
     "take": check_take,
     "looks": check_looks,
+    "default": check_default,
     "assemble": check_assemble,
     "transfers": count_transfers,
 }
