@@ -18,8 +18,7 @@ from hvd_sparse.checks import count_from_density
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.collectives.contract import AllToAll, Placement
 from hvd_sparse.errors import PeerFailure, RankMismatch
-from hvd_sparse.kernels.contract import Aim, Kernels, Moments
-from hvd_sparse.memories.contract import Accumulated
+from hvd_sparse.kernels.contract import Kernels
 from hvd_sparse.selectors.contract import Found, Selector
 from hvd_sparse.types import Memo, Selection, TensorSpec
 from hvd_sparse.wire.frame import decode_for
@@ -40,38 +39,6 @@ Part = tuple[slice, Union[np.ndarray, Selection]]
 """A range of a tensor, and the selection to add there, encoded or not."""
 
 
-class Observed(NamedTuple):
-    """Telemetry's squared L2 norms of a tensor's kept entries and of all, and the sum over the sent
-    ones of the steps since each was last sent, or since the first step."""
-
-    kept_squared: float
-    accumulated_squared: float
-    waited: int
-
-
-class Begun(NamedTuple):
-    """An unscaled gradient, and the result of a pass over it, which may still run on a device."""
-
-    gradient: np.ndarray
-    accumulated: Accumulated
-
-
-class Waiting(NamedTuple):
-    """One tensor's accumulated vector, until its group is selected from.
-
-    moments : of the vector; None if its pass had an aim
-    aim, taken : the group's aim, and the entries that the pass took out of ``accumulated``; None if
-        it had no aim, or there were too many entries
-    norm : L2 norm of the vector, 0 unless telemetry is on
-    """
-
-    accumulated: np.ndarray
-    moments: Moments | None
-    aim: Aim | None
-    taken: Selection | None
-    norm: float
-
-
 @dataclass(eq=False)
 class Outgoing:
     """One tensor's contribution to one step: an encoded selection, or the whole vector.
@@ -83,7 +50,8 @@ class Outgoing:
     found : the selection and its cost; None on a dense step, and where another rank selects
     accumulated : the vector to select from, until the exchange is over; for exchanges that sum
         first, the gradient
-    observed : None without telemetry, and until the sent entries are known
+    observed : telemetry's squared L2 norms of the kept and of all accumulated entries, and the sum
+        of the sent entries' staleness; None without telemetry, and until the sent entries are known
     surplus : on a device, the residual and the entries taken beyond the selection, if they are to
         be added back with the bucket's sums
     """
@@ -94,7 +62,7 @@ class Outgoing:
     norm: float = 0.0
     found: Found | None = None
     accumulated: np.ndarray | None = None
-    observed: Observed | None = None
+    observed: tuple[float, float, int] | None = None
     surplus: tuple[np.ndarray, Selection] | None = None
 
 

@@ -28,13 +28,17 @@ Told = Mapping[str, Any]
 """A dict received from another rank, for example ``Measurements.to_dict`` or a decision's."""
 
 
-class StepStarts:
-    """Detection of a step's first gradient: the first after a result was requested
-    (``is_between``), or a second gradient of the same tensor."""
+class StepClock:
+    """Timer of a step, from its first gradient to its last result.
+
+    A gradient is a step's first if it is the first after a result was requested (``is_between``),
+    or the second of its tensor.
+    """
 
     def __init__(self) -> None:
         self._in_step: set[int] = set()
         self.is_between = True
+        self.restart()
 
     def begins(self, position: int | None) -> bool:
         """Record a gradient, and return whether it is the first of its step."""
@@ -46,15 +50,9 @@ class StepStarts:
         self.is_between = False
         return is_first
 
-    def end(self) -> None:
+    def request(self) -> None:
+        """Record that a result is requested, so that the next gradient begins a step."""
         self.is_between = True
-
-
-class StepClock:
-    """Timer of a step, from its first gradient to its last result."""
-
-    def __init__(self) -> None:
-        self.restart()
 
     def restart(self) -> None:
         self._began: float | None = None

@@ -26,7 +26,6 @@ from hvd_sparse.plan.measurements import (
     Departure,
     Measurements,
     StepClock,
-    StepStarts,
     Told,
 )
 from hvd_sparse.plan.policy import SPARSE, Owner, Policy, tell_all, waiting
@@ -59,7 +58,7 @@ class MeasuringPolicy(Policy):
         self._step, self._compressor = step, name
         self._name = f"hvd_sparse.{self.kind.label}.{name}"
         self._timing = f"the timing of messages for {self.kind.option}"
-        self._starts, self._clock, self._departure = StepStarts(), StepClock(), Departure()
+        self._clock, self._departure = StepClock(), Departure()
         self._came_s = 0.0
         self._is_merged = step.configuration.select_over == "group"
         self._measure()
@@ -85,11 +84,11 @@ class MeasuringPolicy(Policy):
 
     def begin(self, owner: Owner, position: int | None) -> str:
         if self.is_over:
-            if self._starts.is_between and self.decision is not None:
+            if self._clock.is_between and self.decision is not None:
                 self._watch_step(owner, position)
             return SPARSE
         self._came_s = time.perf_counter()
-        if self._starts.begins(position):
+        if self._clock.begins(position):
             self._begin_step(owner)
             self._came_s = time.perf_counter()
         if position is not None:
@@ -103,7 +102,8 @@ class MeasuringPolicy(Policy):
             decision = self.next(owner.messenger, owner.limit_s, was_good=was_good)
         if decision is not None:
             self._adopt(owner, decision)
-            self._clock, self._departure = StepClock(), Departure()
+            self._clock.restart()
+            self._departure = Departure()
 
     @property
     def is_due(self) -> bool:
@@ -160,7 +160,7 @@ class MeasuringPolicy(Policy):
     def _watch_step(self, owner: Owner, position: int | None) -> None:
         """Begin a step after the decision, and measure again if step times have departed.
         Collective if a window of steps has ended, when no exchange is running."""
-        self._starts.begins(position)
+        self._clock.begins(position)
         departure = self._departure
         departure.begin(self._clock.begin())
         if not departure.is_due:
@@ -199,7 +199,7 @@ class MeasuringPolicy(Policy):
         self.measurements.spend(self.measurements.told_s if self._is_merged else own_s)
 
     def end(self, owner: Owner) -> None:
-        self._starts.end()
+        self._clock.request()
 
     def arrived(self, owner: Owner) -> None:
         if not self.is_over:
@@ -212,7 +212,7 @@ class MeasuringPolicy(Policy):
 
     def forget_world(self, owner: Owner) -> None:
         self._measure_anew()
-        self._starts.end()
+        self._clock.request()
 
 
 class PlannedGroups(MeasuringPolicy):
@@ -264,7 +264,7 @@ class GraphPlannedGroups(PlannedGroups):
     def replan(self) -> bool:
         """Begin a step, and return whether the groups have changed.  Collective."""
         before = self.groups
-        self._starts.end()
+        self._clock.request()
         self.begin(self._held(), None)
         return self.groups != before
 
@@ -310,7 +310,7 @@ class HidingPolicy(MeasuringPolicy):
         owner.settle_densities(decision.densities)
 
     def begin(self, owner: Owner, position: int | None) -> str:
-        if self._loaded is not None and self._starts.is_between:
+        if self._loaded is not None and self._clock.is_between:
             self._take_loaded(owner)
         return super().begin(owner, position)
 

@@ -23,7 +23,7 @@ from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import ExchangeTimeout, InvalidOption
 from hvd_sparse.plan.group_plan import GroupPlan
 from hvd_sparse.plan.hiding import HiddenDensities
-from hvd_sparse.plan.measurements import StepClock, StepStarts
+from hvd_sparse.plan.measurements import StepClock
 from hvd_sparse.state.checkpoint_file import Gatherer
 from hvd_sparse.step.records import StepRun, Ticket
 from hvd_sparse.step.step import Step
@@ -252,7 +252,6 @@ class Fallback(Policy):
         self.owed: dict[int, StepRun | None] = {}
         """The tensors whose residuals must be sent before dense gradients, by position, and the
         step that sends each, whose success is unknown."""
-        self._starts = StepStarts()
         self._way = SPARSE
 
     @property
@@ -262,7 +261,7 @@ class Fallback(Policy):
     def begin(self, owner: Owner, position: int | None) -> str:
         if position is None:
             return SPARSE
-        if self._starts.begins(position):
+        if self.clock.begins(position):
             self._way = self.next_way(owner)
         if self._way == SPARSE:
             return SPARSE
@@ -298,7 +297,7 @@ class Fallback(Policy):
             self.owed[position] = None if self._way == SPARSE else ticket.run
 
     def end(self, owner: Owner) -> None:
-        self._starts.end()
+        self.clock.request()
 
     def arrived(self, owner: Owner) -> None:
         self.clock.end()
@@ -321,5 +320,5 @@ class Fallback(Policy):
     def forget_world(self, owner: Owner) -> None:
         self.clock.restart()
         self.trial.restart()
+        self.clock.request()
         self.owed.update(dict.fromkeys(self.owed))  # the running steps are lost
-        self._starts.end()

@@ -21,7 +21,7 @@ import numpy as np
 
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import NonFiniteGradient
-from hvd_sparse.exchanges.context import Begun, Observed, Outgoing, Waiting
+from hvd_sparse.exchanges.context import Outgoing
 from hvd_sparse.exchanges.contract import Exchange
 from hvd_sparse.kernels.arrays import as_array
 from hvd_sparse.kernels.contract import Aim, Kernels
@@ -29,6 +29,7 @@ from hvd_sparse.kernels.listed import ListedKernels
 from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.selectors._aim import Cut, Miss
 from hvd_sparse.selectors.contract import Context, Found, Selector
+from hvd_sparse.step.records import TensorStep
 from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.step_parts import StepParts
 from hvd_sparse.tracing import Spans
@@ -70,13 +71,13 @@ class Pipeline:
         dense: bool,
         is_summed: bool = False,
         parts: StepParts | None = None,
-        begun: Begun | None = None,
+        accumulated: Accumulated | None = None,
     ) -> Outgoing:
         """Take a gradient in, and return this rank's contribution.
 
         gradient : flat, C-contiguous, of the accumulator's dtype; read once, not kept
         is_summed : it is a sum over ranks of this rank's part, for exchanges that sum first
-        begun : the pass, if ``begin`` has launched it
+        accumulated : the pass, if ``begin`` has launched it
         """
         if self.exchange.sums_first and not is_summed:
             return self._send_whole(state, gradient, world_size, dense=dense)
@@ -97,7 +98,7 @@ class Pipeline:
         # Known before the pass, so that the pass that adds the gradient also extracts the entries.
         warm, memo = state.start
         aim = _aim_of(state, selector, warm, memo)
-        accumulated = self._accumulate(state, gradient, world_size, aim, begun)
+        accumulated = self._accumulate(state, gradient, world_size, aim, accumulated)
         holds = state.is_on_device and self._may_hold(parts)
         try:
             added = gradient if accumulated.added is None else accumulated.added
@@ -120,23 +121,18 @@ class Pipeline:
             self._put_back(accumulated)
             raise
 
-    def begin(
-        self, state: TensorState, gradient: np.ndarray, world_size: int, parts: StepParts
-    ) -> Begun:
+    def begin(self, ticket: TensorStep, gradient: np.ndarray, world_size: int) -> None:
         """Launch the pass of a tensor on its device, without a wait."""
-        memory = state.memory
-        aim = _aim_of(state, parts.selector, *state.start)
-        memory.step = state.steps
-        return Begun(gradient, memory.compensate(gradient, self.kernels, world_size, aim))
+        state = ticket.state
+        aim = _aim_of(state, ticket.parts.selector, *state.start)
+        state.memory.step, ticket.gradient = state.steps, gradient
+        ticket.accumulated = state.memory.compensate(gradient, self.kernels, world_size, aim)
 
-    def wait(
-        self, state: TensorState, gradient: np.ndarray, world_size: int, parts: StepParts
-    ) -> Waiting:
+    def wait(self, ticket: TensorStep, gradient: np.ndarray, world_size: int) -> None:
         """Accumulate a gradient, for ``group_selection``."""
-        aim = self._aim_of_group(state, parts.selector)
-        vector, moments, taking, _ = self._accumulate(state, gradient, world_size, aim)
-        taken = None if taking is None else taking.taken
-        return Waiting(vector, moments, aim, taken, self._norm(vector))
+        ticket.aim = self._aim_of_group(ticket.state, ticket.parts.selector)
+        ticket.accumulated = self._accumulate(ticket.state, gradient, world_size, ticket.aim)
+        ticket.norm = self._norm(ticket.accumulated.vector)
 
     def _send_whole(
         self, state: TensorState, gradient: np.ndarray, world_size: int, *, dense: bool
@@ -180,16 +176,14 @@ class Pipeline:
         gradient: np.ndarray,
         world_size: int,
         aim: Aim | None,
-        begun: Begun | None = None,
+        accumulated: Accumulated | None = None,
     ) -> Accumulated:
         memory = state.memory
         if self.looks_first and not self.kernels.moments(gradient).is_finite:
             raise _not_finite(gradient, state.spec)
         memory.step = state.steps
-        if begun is None:
+        if accumulated is None:
             accumulated = memory.compensate(gradient, self.kernels, world_size, aim)
-        else:
-            accumulated = begun.accumulated
         taking, moments = accumulated.taking, accumulated.moments
         is_finite = moments is None or moments.is_finite
         if not is_finite or (taking is not None and taking.nonfinite):
@@ -273,7 +267,7 @@ class Pipeline:
             spans.tell("encode", state.spec.key, began_s)
         norm = 0.0
         if observed is not None:  # of the entries that were not sent
-            norm = math.sqrt(observed.kept_squared if is_taken else _squared(vector))
+            norm = math.sqrt(observed[0] if is_taken else _squared(vector))
         return Outgoing(frame, None, sent.indices.size, norm, found, observed=observed)
 
     def _norm(self, x: np.ndarray) -> float:
@@ -404,7 +398,9 @@ def _not_finite(gradient: np.ndarray, spec: TensorSpec) -> NonFiniteGradient:
     return error
 
 
-def _observe(state: TensorState, vector: np.ndarray, sent: Selection, is_taken: bool) -> Observed:
+def _observe(
+    state: TensorState, vector: np.ndarray, sent: Selection, is_taken: bool
+) -> tuple[float, float, int]:
     """Measure for telemetry, before the memory keeps the rest.
 
     is_taken : the vector has zeros at the sent entries
@@ -415,7 +411,7 @@ def _observe(state: TensorState, vector: np.ndarray, sent: Selection, is_taken: 
     else:
         left = vector[sent.indices]
         kept = there - _squared(left) + _squared(left - sent.values)
-    return Observed(max(kept, 0.0), there, state.waited(sent.indices))
+    return max(kept, 0.0), there, state.waited(sent.indices)
 
 
 def _squared(x: np.ndarray) -> float:

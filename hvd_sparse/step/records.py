@@ -9,8 +9,9 @@ from typing import NamedTuple, Protocol, Union
 
 import numpy as np
 
-from hvd_sparse.exchanges.context import Arrival, Begun, Outgoing, Waiting
-from hvd_sparse.kernels.contract import Moments, Taking, Zeros
+from hvd_sparse.exchanges.context import Arrival, Outgoing
+from hvd_sparse.kernels.contract import Aim, Moments, Taking, Zeros
+from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.step_parts import StepParts
 from hvd_sparse.wire.carrier import CarrierLayout, CarrierReport, carrier_layout
@@ -143,7 +144,11 @@ class TensorStep(Ticket):
     """One compressed tensor in one step.
 
     outgoing : this rank's contribution; None after a failure, and until it is made
-    late, begun, waiting : its gradient, pass or vector until the selection is made from it
+    late : the scaled gradient, until ``fetch`` has read it
+    gradient, accumulated : the unscaled gradient and the result of the pass over it, which may
+        still run on a device, until the selection is made
+    aim : of the pass, if selection is over a group
+    norm : L2 norm of the accumulated vector, 0 unless telemetry is on and selection over a group
     is_finite : this rank's gradient has no NaN or Inf
     out : the array for the result, flat, until the result is returned
     """
@@ -153,8 +158,10 @@ class TensorStep(Ticket):
     bucket: BucketRun
     outgoing: Outgoing | None = None
     late: np.ndarray | Late | None = None
-    begun: Begun | None = None
-    waiting: Waiting | None = None
+    gradient: np.ndarray | None = None
+    accumulated: Accumulated | None = None
+    aim: Aim | None = None
+    norm = 0.0
     is_finite = True
     out: np.ndarray | None = None
 
@@ -171,12 +178,15 @@ class TensorStep(Ticket):
         self.run, self.key, self.layout, self.scale = run, state.spec.key, layout, scale
         self.position, self.bucket, self.state, self.parts = position, bucket, state, parts
 
-    def gradient(self) -> np.ndarray:
-        """Return the late gradient, unscaled; waits for its copy."""
+    def fetch(self) -> np.ndarray:
+        """Return the unscaled gradient; waits for its copy."""
         late = self.late
-        assert late is not None
-        gradient = late if isinstance(late, np.ndarray) else late.array()
-        return gradient if self.scale == 1.0 else unscaled(gradient, self.scale)
+        if late is not None:
+            gradient = late if isinstance(late, np.ndarray) else late.array()
+            self.gradient = gradient if self.scale == 1.0 else unscaled(gradient, self.scale)
+            self.late = None
+        assert self.gradient is not None
+        return self.gradient
 
     def fail(self, error: Exception) -> None:
         """Record a failure, and report it in the bucket's message."""

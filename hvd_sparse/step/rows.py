@@ -11,10 +11,11 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from hvd_sparse.codecs.contract import Codec
-from hvd_sparse.exchanges.context import Begun, Outgoing
+from hvd_sparse.exchanges.context import Outgoing
 from hvd_sparse.kernels.contract import Aim, Kernels, Taking
 from hvd_sparse.kernels.optimizers import Direction
 from hvd_sparse.kernels.rows import PLAIN, SENT, SENT_ROW, address, rows_of
+from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.selectors._aim import SMALLEST, margin_of
 from hvd_sparse.selectors.contract import Found
 from hvd_sparse.step.pipeline import Pipeline
@@ -76,7 +77,7 @@ class OutgoingRows:
         self._kernels = None if is_left else rows_of(pipeline.kernels)
         self._pipeline, self._world_size = pipeline, world_size
         self._passes = NotedPasses(pipeline.kernels)
-        self._tickets: list[tuple[TensorStep, Begun]] = []
+        self._tickets: list[tuple[TensorStep, Accumulated]] = []
         self._rows: list[bytes] = []
         self._added: list[np.ndarray] = []  # kept alive: a row has its address
         self._nbytes, self._codec, self._dtype = 0, cast(Codec, None), np.dtype(np.float32)
@@ -86,7 +87,7 @@ class OutgoingRows:
         state, parts = ticket.state, ticket.parts
         spec, selector, codec = state.spec, parts.selector, parts.codec
         if (
-            ticket.late is None
+            ticket.accumulated is not None
             or self._kernels is None
             or not parts.row_body
             or state.is_on_device
@@ -99,16 +100,15 @@ class OutgoingRows:
         # Only normal numbers, because some threads flush subnormal ones to zero.
         if band is None or aim is None or (not parts.is_exact and aim.threshold < SMALLEST):
             return
-        gradient, passes = ticket.gradient(), self._passes
+        gradient, passes = ticket.fetch(), self._passes
         passes.noted = None
         kernels = cast(Kernels, passes)
-        begun = Begun(gradient, state.memory.compensate(gradient, kernels, self._world_size, aim))
-        ticket.late = None
+        accumulated = state.memory.compensate(gradient, kernels, self._world_size, aim)
         if passes.noted is None:  # the memory has made another pass
-            ticket.begun = begun
+            ticket.accumulated = accumulated
             return
         move, vectors, numbers = passes.noted
-        self._tickets.append((ticket, begun))
+        self._tickets.append((ticket, accumulated))
         self._added.append(vectors[0])
         self._rows.append(
             SENT_ROW.pack(
@@ -152,7 +152,7 @@ class OutgoingRows:
     def _leave(
         self,
         ticket: TensorStep,
-        begun: Begun,
+        accumulated: Accumulated,
         row: np.void,
         indices: np.ndarray,
         values: np.ndarray,
@@ -163,8 +163,7 @@ class OutgoingRows:
             numel = ticket.state.spec.numel
             entries = Selection(indices[:taken].copy(), values[:taken].copy(), numel)
         taking = Taking(float(row["abs_sum"]), int(row["nonfinite"]), entries)
-        accumulated = begun.accumulated._replace(taking=taking)
-        ticket.begun = begun._replace(accumulated=accumulated)
+        ticket.accumulated = accumulated._replace(taking=taking)
 
     def _sent(
         self,
@@ -175,7 +174,7 @@ class OutgoingRows:
         margin: float,
     ) -> None:
         """Record what a frame sends, as ``Pipeline.send_found`` does."""
-        state = ticket.state
+        state, ticket.gradient = ticket.state, None
         state.note(threshold, margin, state.spec.key)
         if state.departures is not None:
             state.departures.note(state.steps, sent.indices)

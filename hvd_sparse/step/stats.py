@@ -79,8 +79,7 @@ class Stats:
                 if found.is_fallback:
                     totals["fallbacks"] += sign
             if observed is not None:
-                new = observed.kept_squared, observed.accumulated_squared, observed.waited
-                sums = zip(self._observed[key], (*new, sent.entries))
+                sums = zip(self._observed[key], (*observed, sent.entries))
                 self._observed[key] = [total + sign * value for total, value in sums]
 
     def count_bytes(self, kind: str, nbytes: int) -> None:

@@ -235,9 +235,9 @@ class Step(Receiver):
                 plain = gradient if late is None else late.array()
                 plain = plain if scale == 1.0 else unscaled(plain, scale)
                 if waits and not dense and not self.exchange.sums_first:
-                    ticket.waiting = pipeline.wait(state, plain, world_size, parts)
+                    pipeline.wait(ticket, plain, world_size)
                 elif state.is_on_device and not dense and self.exchange.selects_everywhere:
-                    ticket.begun = pipeline.begin(state, plain, world_size, parts)
+                    pipeline.begin(ticket, plain, world_size)
                     bucket.begun.append(ticket)
                 else:
                     ticket.outgoing = pipeline.send(
@@ -299,7 +299,7 @@ class Step(Receiver):
         return carrier, ticket
 
     def _write_wire(self, ticket: TensorStep, rank: int, dense: bool) -> np.ndarray:
-        sent, waiting, state = ticket.outgoing, ticket.waiting, ticket.state
+        sent, state = ticket.outgoing, ticket.state
         spec = state.spec
         # What all ranks must agree on about this tensor's step, the loss scale included.  Of most
         # of it the checksum is the same at every step.
@@ -320,7 +320,7 @@ class Step(Receiver):
             replica=self.applied.get(spec.key, 0),
             is_finite=ticket.is_finite,
             density=0.0 if sent is None else sent.entries / spec.numel,
-            norm=sent.norm if sent else waiting.norm if waiting else 0.0,
+            norm=ticket.norm if sent is None else sent.norm,
         )
         with self.transactions.lock:  # a call of Stats would cost every tensor more
             self.stats.bytes["carrier"] += carrier.nbytes
@@ -348,9 +348,9 @@ class Step(Receiver):
         late = [each for each in copies if each is not None and not isinstance(each, np.ndarray)]
         for ticket in bucket.begun:
             is_current = self.transactions.is_current(ticket.position, ticket.run)
-            if ticket.late is not None or ticket.begun is None or not is_current:
+            if ticket.accumulated is None or not is_current:
                 continue
-            _, moments, taking, _ = ticket.begun.accumulated
+            _, moments, taking, _ = ticket.accumulated
             answer = moments if taking is None else taking
             assert answer is not None
             answers.append(answer)
@@ -414,23 +414,22 @@ class Step(Receiver):
             for ticket in reversed(begun):  # the last copy ends after all others
                 if ticket.late is not None:
                     with contextlib.suppress(Exception):  # raised again for the tensor
-                        ticket.gradient()
+                        ticket.fetch()
                     break
         self._send_rows(bucket, begun, world_size)
 
         def select(ticket: TensorStep) -> None:
-            begun = ticket.begun
-            gradient = ticket.gradient() if begun is None else begun.gradient
-            ticket.late = ticket.begun = None
+            gradient, accumulated = ticket.fetch(), ticket.accumulated
+            ticket.gradient = ticket.accumulated = None
             ticket.outgoing = self.pipeline.send(
                 ticket.state, gradient, rank, world_size,
-                dense=False, parts=ticket.parts, begun=begun,
+                dense=False, parts=ticket.parts, accumulated=accumulated,
             )  # fmt: skip
 
         left = [
             partial(self._attempt, bucket, ticket, select)
             for ticket in begun
-            if ticket.late is not None or ticket.begun is not None
+            if ticket.outgoing is None and ticket.error is None
         ]
         if devices is not None:
             devices.together(left)
@@ -462,7 +461,7 @@ class Step(Receiver):
             self._note(bucket, ticket, error)
 
     def _note(self, bucket: BucketRun, ticket: TensorStep, error: Exception) -> None:
-        ticket.late = ticket.begun = None
+        ticket.late = ticket.gradient = ticket.accumulated = None
         if isinstance(error, NonFiniteGradient):
             self._note_nonfinite(ticket, error, dense=False)
         else:
@@ -475,7 +474,7 @@ class Step(Receiver):
     def _select_merged(self, bucket: BucketRun, run: StepRun, rank: int, world_size: int) -> None:
         """Select from the accumulated vectors of a group; the message reports a failure."""
         in_order = sorted(bucket.sending.items())
-        tickets = [ticket for _, ticket in in_order if ticket.waiting is not None]
+        tickets = [ticket for _, ticket in in_order if ticket.accumulated is not None]
         if not tickets:
             return
         try:

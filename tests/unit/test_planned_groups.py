@@ -21,7 +21,7 @@ from hvd_sparse.plan.measurements import (
     WINDOW,
     Departure,
     Measurements,
-    StepStarts,
+    StepClock,
 )
 from hvd_sparse.plan.measuring import PlannedGroups
 from hvd_sparse.step.buckets import grouped, one_per_tensor
@@ -52,14 +52,14 @@ def planned_with(wires, seen=None, gap_s=0.01, whole_s=0.0, on=None):
 
 
 def test_a_step_begins_with_the_first_gradient_after_a_result_or_with_one_that_comes_twice():
-    starts = StepStarts()
+    starts = StepClock()
     assert [starts.begins(position) for position in (3, 2, 1)] == [True, False, False]
     assert starts.begins(2), "it came twice: the step before was given up"
     assert not starts.begins(3)
-    starts.end()
-    starts.end()
+    starts.request()
+    starts.request()
     assert [starts.begins(position) for position in (1, 2)] == [True, False]
-    starts.end()
+    starts.request()
     begun = [starts.begins(position) for position in (None, None, 1, None)]
     assert begun == [True, False, False, False]
 
