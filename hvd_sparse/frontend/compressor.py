@@ -15,8 +15,7 @@ from hvd_sparse.frontend.naming import Naming
 from hvd_sparse.frontend.recorder import Outlet, Recorder
 from hvd_sparse.frontend.states import footprint, load_state, saved_state
 from hvd_sparse.frontend.summary import summary_of, summary_of_ranks
-from hvd_sparse.plan.group_plan import GroupPlan
-from hvd_sparse.plan.hiding import HiddenDensities
+from hvd_sparse.plan.decisions import GroupPlan, HiddenDensities
 from hvd_sparse.plan.policy import Policy, Verdict, waiting
 from hvd_sparse.registry import configuration as describe_part
 from hvd_sparse.state.checkpoint_file import Gatherer, gather_into_file, read
@@ -163,7 +162,7 @@ class Compressor:
         """Compare all ranks' configurations, and let their watchdogs find each other.
         Collective."""
         collective, limit_s = self.collective, self.limit_s
-        shake = handshake(self._describe(self.step.specs), collective.world_size)
+        shake = handshake(self._describe(self.step.specs))
         self.handshake_name = self._meeting_place()
         with waiting(self, HANDSHAKE):
             Conversation(shake, collective, self.handshake_name).finish(limit_s)

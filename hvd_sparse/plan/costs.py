@@ -16,11 +16,10 @@ from hvd_sparse.checks import count_from_density
 from hvd_sparse.collectives.contract import Collective, Pending, Placement
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.exchanges.contract import DENSE_BYTES, Exchange
-from hvd_sparse.plan.measurements import Told
 from hvd_sparse.schedules.contract import LONG_RUN, UNKNOWN_DENSITY
-from hvd_sparse.step.buckets import one_per_tensor
+from hvd_sparse.step.buckets import expected_bytes, one_per_tensor
 from hvd_sparse.step.group_selection import name_of
-from hvd_sparse.types import Report, TensorSpec
+from hvd_sparse.types import Report, State, TensorSpec
 from hvd_sparse.wire.message import overhead_bytes
 
 LOCAL = "local"
@@ -78,7 +77,7 @@ class Route:
         """Return the bytes that a rank receives for a tensor, in the first collective and later, if
         a rank sends ``brought`` bytes of it (0 if unknown)."""
         if self.exchange.is_one_allgather:
-            each = brought or expected_bytes(self.configuration, numel)
+            each = brought or expected_bytes(self.configuration, numel, step=LONG_RUN)
             return (each + overhead_bytes(1) - overhead_bytes(0)) * self.others, 0.0
         density = self.configuration.density(LONG_RUN) or UNKNOWN_DENSITY
         real = count_from_density(numel, density) / numel
@@ -89,16 +88,6 @@ class Route:
             return numel * DENSE_BYTES * mates, inbound
         first = inbound / len(self.kinds)  # divided evenly among the collectives
         return first, inbound - first
-
-
-def expected_bytes(
-    configuration: Configuration, numel: int, spec: TensorSpec | None = None
-) -> float:
-    """Return the bytes that a rank sends for a tensor after warm-up, for lack of a measurement."""
-    density = configuration.density(LONG_RUN, spec) or UNKNOWN_DENSITY
-    return float(
-        count_from_density(numel, density) * configuration.codec.entry_bytes(numel, density)
-    )
 
 
 def sizes_of(told: Sequence[Report]) -> list[int]:
@@ -162,7 +151,7 @@ class Costs:
         self,
         route: Route,
         specs: Sequence[TensorSpec],
-        told: Sequence[Told],
+        told: Sequence[State],
         samples: Sequence[Samples],
         buckets: Buckets,
     ) -> None:

@@ -6,8 +6,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Mapping
-from typing import Any
 
 from hvd_sparse.types import Report
 
@@ -23,9 +21,6 @@ REVIEW_EVERY = 500
 """Number of steps from the end of one window to the end of the next."""
 FACTOR = 1.5
 """Steps have departed if their time has changed by more than this factor since the first window."""
-
-Told = Mapping[str, Any]
-"""A dict received from another rank, for example ``Measurements.to_dict`` or a decision's."""
 
 
 class StepClock:

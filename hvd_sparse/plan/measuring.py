@@ -9,31 +9,29 @@ import contextlib
 import logging
 import threading
 import time
-import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Union, cast
+from typing import Any, ClassVar, Union
 
 from hvd_sparse.checks import count_from_density
 from hvd_sparse.collectives.contract import Collective, in_nodes_of
 from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.errors import PeerFailure, RankMismatch
-from hvd_sparse.plan.costs import Costs, Route, Samples, expected_bytes, sizes_of, time_messages
-from hvd_sparse.plan.group_plan import GroupPlan
-from hvd_sparse.plan.hiding import HiddenDensities
+from hvd_sparse.plan.costs import Costs, Route, Samples, sizes_of, time_messages
+from hvd_sparse.plan.decisions import GroupPlan, HiddenDensities
 from hvd_sparse.plan.measurements import (
     STEPS,
     WARMUP,
     Departure,
     Measurements,
     StepClock,
-    Told,
 )
 from hvd_sparse.plan.policy import SPARSE, Owner, Policy, tell_all, waiting
 from hvd_sparse.schedules.contract import LONG_RUN
 from hvd_sparse.state.checkpoint_file import Gatherer
+from hvd_sparse.step.buckets import expected_bytes
 from hvd_sparse.step.records import StepRun, TensorStep, Ticket
 from hvd_sparse.step.step import Step
-from hvd_sparse.types import Report, Value
+from hvd_sparse.types import Report, State, Value
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -92,7 +90,7 @@ class MeasuringPolicy(Policy):
             self._begin_step(owner)
             self._came_s = time.perf_counter()
         if position is not None:
-            self.measurements.arrive(owner.step.specs[position].key, self._came_s)
+            self.measurements.arrive(self._step.specs[position].key, self._came_s)
         return SPARSE
 
     def _begin_step(self, owner: Owner) -> None:
@@ -149,7 +147,7 @@ class MeasuringPolicy(Policy):
             logger.warning("compressor %s: %s", self._compressor, decision)
         return decision
 
-    def _decide(self, route: Route, told: Sequence[Told], samples: Sequence[Samples]) -> Report:
+    def _decide(self, route: Route, told: Sequence[State], samples: Sequence[Samples]) -> Report:
         """Return the decision's dict, or {"failure": text}, because the other ranks wait."""
         try:
             costs = Costs(route, self._step.specs, told, samples, self._step.buckets)
@@ -177,14 +175,14 @@ class MeasuringPolicy(Policy):
     def _tell_all(self, owner: Owner, what: str, mine: object) -> list[Value]:
         return tell_all(owner, self._timing, f"{self._name}.{what}", mine)
 
-    def sent(self, owner: Owner, position: int, ticket: Ticket) -> None:
+    def sent(self, position: int, ticket: Ticket) -> None:
         """Record the bytes that a tensor sends, at the density after warm-up."""
         if self.is_over:
             return
         self._run = ticket.run
         if isinstance(ticket, TensorStep) and ticket.error is None:
-            spec, configuration = owner.step.specs[position], owner.configuration
-            nbytes = expected_bytes(configuration, spec.numel, spec)
+            spec, configuration = self._step.specs[position], self._step.configuration
+            nbytes = expected_bytes(configuration, spec.numel, spec, LONG_RUN)
             frame = None if ticket.outgoing is None else ticket.outgoing.frame
             if frame is not None:  # otherwise this step is dense, or the exchange makes the frame
                 now = configuration.density(ticket.state.steps, spec, ticket.state.pace)
@@ -198,10 +196,10 @@ class MeasuringPolicy(Policy):
         own_s = time.perf_counter() - self._came_s
         self.measurements.spend(self.measurements.told_s if self._is_merged else own_s)
 
-    def end(self, owner: Owner) -> None:
+    def end(self) -> None:
         self._clock.request()
 
-    def arrived(self, owner: Owner) -> None:
+    def arrived(self) -> None:
         if not self.is_over:
             self.measurements.end(time.perf_counter())
         elif self._departure.is_watching:
@@ -211,6 +209,9 @@ class MeasuringPolicy(Policy):
         self._clock.fail()
 
     def forget_world(self, owner: Owner) -> None:
+        self._start_over()
+
+    def _start_over(self) -> None:
         self._measure_anew()
         self._clock.request()
 
@@ -232,16 +233,16 @@ class PlannedGroups(MeasuringPolicy):
         return plan
 
     def _adopt(self, owner: Owner, decision: GroupPlan) -> None:
-        owner.step.regroup(decision.buckets(owner.step.specs), is_over=True)
+        self._step.regroup(decision.buckets(self._step.specs), is_over=True)
 
-    def regrouped(self, owner: Owner, groups: object) -> None:
+    def regrouped(self, groups: object) -> None:
         """Measure again if the new groups are "planned"; otherwise stop measuring."""
-        MeasuringPolicy.forget_world(self, owner)
+        self._start_over()
         if groups != PLANNED:
             self._stop()
 
     def forget_world(self, owner: Owner) -> None:
-        owner.step.regroup(self._default, is_over=True)  # new workers have no plan
+        self._step.regroup(self._default, is_over=True)  # new workers have no plan
         super().forget_world(owner)
 
 
@@ -252,41 +253,34 @@ class GraphPlannedGroups(PlannedGroups):
     before other gradients, so the program marks every step by a call of ``replan``.
     """
 
-    def __init__(self, owner: Owner) -> None:
-        super().__init__(owner.step, owner.name)
-        self._owner = weakref.ref(cast(Any, owner))
+    def __init__(self, step: Step, name: str) -> None:
+        super().__init__(step, name)
         self._lock = threading.Lock()
 
     @property
     def groups(self) -> tuple[tuple[str, ...], ...] | None:
         return None if self.plan is None else self.plan.groups
 
-    def replan(self) -> bool:
+    def replan(self, owner: Owner) -> bool:
         """Begin a step, and return whether the groups have changed.  Collective."""
         before = self.groups
         self._clock.request()
-        self.begin(self._held(), None)
+        self.begin(owner, None)
         return self.groups != before
 
     def took(self, position: int, ticket: Ticket, came_s: float) -> None:
         """Record a gradient that arrived at ``came_s``, and its message."""
         if self.is_over:
             return
-        owner = self._held()
         with self._lock:
             self.measurements.came_first(came_s)
-            self.measurements.arrive(owner.step.specs[position].key, came_s)
+            self.measurements.arrive(self._step.specs[position].key, came_s)
             self._came_s = came_s
-            self.sent(owner, position, ticket)
+            self.sent(position, ticket)
 
-    def returned(self) -> None:
+    def arrived(self) -> None:
         with self._lock:
-            self.arrived(self._held())
-
-    def _held(self) -> Owner:
-        owner = self._owner()
-        assert owner is not None  # the caller holds it
-        return cast(Owner, owner)
+            super().arrived()
 
     # The program traces its graphs again, with ``groups``.
     _adopt = MeasuringPolicy._adopt

@@ -21,8 +21,7 @@ from hvd_sparse.checks import check_choice, check_whole
 from hvd_sparse.collectives.contract import Collective
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import ExchangeTimeout, InvalidOption
-from hvd_sparse.plan.group_plan import GroupPlan
-from hvd_sparse.plan.hiding import HiddenDensities
+from hvd_sparse.plan.decisions import GroupPlan, HiddenDensities
 from hvd_sparse.plan.measurements import StepClock
 from hvd_sparse.state.checkpoint_file import Gatherer
 from hvd_sparse.step.records import StepRun, Ticket
@@ -118,13 +117,13 @@ class Policy:
         None for a tensor that is not registered."""
         return SPARSE
 
-    def sent(self, owner: Owner, position: int, ticket: Ticket) -> None:
+    def sent(self, position: int, ticket: Ticket) -> None:
         """Called after a tensor was compressed."""
 
-    def end(self, owner: Owner) -> None:
+    def end(self) -> None:
         """Called when a result is requested; the next gradient begins a step."""
 
-    def arrived(self, owner: Owner) -> None:
+    def arrived(self) -> None:
         """Called when a result has arrived."""
 
     def fail(self) -> None:
@@ -137,7 +136,7 @@ class Policy:
     def loaded(self, owner: Owner, tensors: Mapping[str, object]) -> None:
         """Called after states were loaded, with the states by tensor name."""
 
-    def regrouped(self, owner: Owner, groups: object) -> None:
+    def regrouped(self, groups: object) -> None:
         """Called after the program has changed the groups."""
 
     def forget_world(self, owner: Owner) -> None:
@@ -292,14 +291,14 @@ class Fallback(Policy):
             run is not None and run.is_finite and run.failure is None and position in run.completed
         )
 
-    def sent(self, owner: Owner, position: int, ticket: Ticket) -> None:
+    def sent(self, position: int, ticket: Ticket) -> None:
         if ticket.bucket is not None:
             self.owed[position] = None if self._way == SPARSE else ticket.run
 
-    def end(self, owner: Owner) -> None:
+    def end(self) -> None:
         self.clock.request()
 
-    def arrived(self, owner: Owner) -> None:
+    def arrived(self) -> None:
         self.clock.end()
 
     def fail(self) -> None:

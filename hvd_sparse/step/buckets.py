@@ -41,7 +41,7 @@ def merge_small(
             plan.append(tuple(sorted(members)))
             members, filled = [], 0.0
         members.append(position)
-        filled += _expected_bytes(specs[position], configuration)
+        filled += expected_bytes(configuration, specs[position].numel, specs[position])
     if members:
         plan.append(tuple(sorted(members)))
     return plan
@@ -82,7 +82,8 @@ def _equal(
     specs: Sequence[TensorSpec], configuration: Configuration, positions: list[int], groups: int
 ) -> list[tuple[int, ...]]:
     """Return at most this many groups of neighbours of about equal bytes, the last tensor first."""
-    sizes = [_expected_bytes(specs[position], configuration) for position in reversed(positions)]
+    members = [specs[position] for position in reversed(positions)]
+    sizes = [expected_bytes(configuration, spec.numel, spec) for spec in members]
     total, filled, groups = sum(sizes), 0.0, min(groups, MOST_GROUPS)
     plan: dict[int, list[int]] = {}  # most are empty if there are more groups than tensors
     for position, size in zip(reversed(positions), sizes):
@@ -126,7 +127,10 @@ def why_not_merged(members: Sequence[TensorSpec], configuration: Configuration) 
     return None
 
 
-def _expected_bytes(spec: TensorSpec, configuration: Configuration) -> float:
-    density = configuration.density(0, spec) or UNKNOWN_DENSITY
-    entry_bytes: float = configuration.codec.entry_bytes(spec.numel, density)
-    return count_from_density(spec.numel, density) * entry_bytes
+def expected_bytes(
+    configuration: Configuration, numel: int, spec: TensorSpec | None = None, step: int = 0
+) -> float:
+    """Return the bytes that a rank is expected to send for a tensor at a step."""
+    density = configuration.density(step, spec) or UNKNOWN_DENSITY
+    entry_bytes: float = configuration.codec.entry_bytes(numel, density)
+    return count_from_density(numel, density) * entry_bytes

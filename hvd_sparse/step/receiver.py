@@ -44,16 +44,18 @@ class Sum(NamedTuple):
 
 
 class Receiver:
-    """The receiving half of a ``Step``, which sets these attributes."""
+    """The receiving half of a ``Step``."""
 
-    configuration: Configuration
-    specs: list[TensorSpec]
-    pipeline: Pipeline
-    transactions: Transactions
-    finishes: bool
-    has_replica: bool
-    reduction: str
-    applied: dict[str, int]
+    def __init__(
+        self, configuration: Configuration, specs: Sequence[TensorSpec], kernels: Kernels
+    ) -> None:
+        self.configuration, self.specs = configuration, list(specs)
+        self.finishes = configuration.memory.finishes
+        self.has_replica = configuration.check_replicas_every > 0
+        self.pipeline = Pipeline(configuration, kernels)
+        self.transactions = Transactions(configuration, self.specs)
+        self.reduction = "average"
+        self.applied: dict[str, int] = {}
 
     def receive(self, bucket: BucketRun, arrivals: dict[int, Arrival]) -> None:
         """Accept the results of a bucket's exchange, and keep the entries that did not leave this

@@ -48,7 +48,7 @@ class Session:
         self.collective = collective
         self.average = average
         document = describe_rank(configuration, specs, self.driver.name, self.step.placement)
-        shake = handshake(document, collective.world_size)
+        shake = handshake(document)
         Conversation(shake, collective, f"hvd_sparse.handshake.{self.driver.name}").finish(
             configuration.timeout_s
         )

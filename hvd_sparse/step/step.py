@@ -26,7 +26,6 @@ from hvd_sparse.exchanges.contract import Conversation, Exchange
 from hvd_sparse.kernels.contract import Kernels
 from hvd_sparse.step.buckets import check_merged
 from hvd_sparse.step.group_selection import send_merged
-from hvd_sparse.step.pipeline import Pipeline
 from hvd_sparse.step.receiver import Receiver
 from hvd_sparse.step.records import (
     Answer,
@@ -41,7 +40,6 @@ from hvd_sparse.step.records import (
 )
 from hvd_sparse.step.rows import OutgoingRows
 from hvd_sparse.step.tensor_state import TensorState
-from hvd_sparse.step.transactions import Transactions
 from hvd_sparse.step_parts import StepParts
 from hvd_sparse.tracing import Spans
 from hvd_sparse.types import Pace, Settings, TensorSpec
@@ -81,19 +79,12 @@ class Step(Receiver):
         kernels: Kernels,
         carrier_dtype: type[np.floating] | None = None,
     ) -> None:
-        self.configuration = configuration
-        self.specs = list(specs)
+        super().__init__(configuration, specs, kernels)
         self.keys = [spec.key for spec in self.specs]
         self._set_buckets(buckets)
         self.fixed_parts = configuration.fixed_parts
-        self.finishes = configuration.memory.finishes
-        self.has_replica = configuration.check_replicas_every > 0
-        self.pipeline = Pipeline(configuration, kernels)
         self.spans: Spans = self.pipeline.spans
         self.carrier_dtype = None if carrier_dtype is None else np.dtype(carrier_dtype)
-        self.reduction = "average"
-        self.applied: dict[str, int] = {}
-        self.transactions = Transactions(configuration, self.specs)
         self.stats = self.transactions.stats
         self.placement: Placement | None = None
         self.settings_of: Callable[[int], Settings] | None = None

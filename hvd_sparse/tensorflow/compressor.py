@@ -122,7 +122,7 @@ class TensorflowCompressor(Compressor):
             self._follower.bind(step, self._index, paths, self._averaged)
         self._start(rank_in(self.process_set), hvd.rank)
         if configuration.groups == PLANNED and self._is_called():
-            self._policy = GraphPlannedGroups(self)
+            self._policy = GraphPlannedGroups(step, self.name)
         self.functions = GraphFunctions(self, self._index.tokens(), self._policy)
         self.functions.follower, self.functions.recorder = self._follower, self._recorder
 
@@ -164,7 +164,7 @@ class TensorflowCompressor(Compressor):
             )
         if not isinstance(self._policy, GraphPlannedGroups) or not self._has_shaken_hands:
             return False
-        return self._policy.replan()
+        return self._policy.replan(self)
 
     def stats(self) -> Report:
         self.resolve()

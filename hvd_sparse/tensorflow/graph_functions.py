@@ -231,7 +231,7 @@ class GraphFunctions:
         if self.witness is not None and self.witness.position == ticket.position:
             self.witness.note(result, ticket.scale)
         if self._planner is not None:
-            self._planner.returned()
+            self._planner.arrived()
         return result
 
     def _finish(self, sealed: SealedBucket, received: np.ndarray) -> None:

@@ -154,7 +154,7 @@ class TorchCompressor(ParameterCompressor):
             ticket = context.ticket
         self._submitted(ticket.run)
         if self._is_led:
-            policy.sent(self, position, ticket)
+            policy.sent(position, ticket)
         return wire, context
 
     def _send(
@@ -234,7 +234,7 @@ class TorchCompressor(ParameterCompressor):
             return tensor  # a sparse gradient, which Horovod exchanged by itself
         policy, ledger, came = self._policy, self.watchdog.ledger, None
         if self._is_led:
-            policy.end(self)
+            policy.end()
         ledger.begin_wait()
         if self._is_scaled:
             self._scale.forget()
@@ -256,7 +256,7 @@ class TorchCompressor(ParameterCompressor):
         finally:
             ledger.end_wait(came)
         if self._is_led:
-            policy.arrived(self)
+            policy.arrived()
         return result
 
     def _finish(self, tensor: torch.Tensor, ticket: Ticket) -> torch.Tensor:
@@ -432,7 +432,7 @@ class TorchCompressor(ParameterCompressor):
                 f"ranks were given different groups: {groups!r} here; give all of them the same"
             )
         self.step.regroup(plan)
-        self._policy.regrouped(self, groups)
+        self._policy.regrouped(groups)
 
     def close(self) -> None:
         super().close()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvd_sparse.plan.costs import Line
-from hvd_sparse.plan.group_plan import Instance, best_plan, end_s, simplified
+from hvd_sparse.plan.decisions import Instance, best_plan, end_s, simplified
 
 MODES = [(per_tensor, is_late) for per_tensor in (False, True) for is_late in (False, True)]
 SEEDS = st.integers(0, 2**32 - 1)

@@ -15,9 +15,9 @@ from hvd_sparse.collectives.contract import in_nodes_of
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels import reference
-from hvd_sparse.plan import hiding
+from hvd_sparse.plan import decisions
 from hvd_sparse.plan.costs import Costs, Route
-from hvd_sparse.plan.hiding import HiddenDensities
+from hvd_sparse.plan.decisions import HiddenDensities
 from hvd_sparse.plan.measurements import STEPS, WARMUP
 from hvd_sparse.plan.measuring import HidingPolicy
 from hvd_sparse.step.buckets import grouped, one_per_tensor
@@ -40,7 +40,7 @@ def takes_of(messages, start_s, unit_s, sizes=6):
 
 
 def largest_hidden(ready_s, takes_s):
-    chosen, ends_s = hiding.largest_hidden(ready_s, takes_s)
+    chosen, ends_s = decisions.largest_hidden(ready_s, takes_s)
     assert ends_s.tolist() == ends_of(ready_s, takes_s, chosen)
     return chosen
 

@@ -12,7 +12,7 @@ from hvd_sparse.collectives.contract import in_nodes_of
 from hvd_sparse.errors import PeerFailure
 from hvd_sparse.kernels import reference
 from hvd_sparse.plan.costs import Costs, Route
-from hvd_sparse.plan.group_plan import GroupPlan
+from hvd_sparse.plan.decisions import GroupPlan
 from hvd_sparse.plan.measurements import (
     REVIEW_EVERY,
     SETTLING,
