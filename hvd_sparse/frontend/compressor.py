@@ -196,19 +196,22 @@ class Compressor:
     @property
     def verdict(self) -> Verdict | None:
         """Return the result of the last trial of ``Compression.auto``, or None before it."""
-        return self._policy.verdict
+        decision = self._policy.decision
+        return decision if isinstance(decision, Verdict) else None
 
     @property
     def plan(self) -> GroupPlan | None:
         """Return the plan of ``groups="planned"``, or None before it is made and without this
         option."""
-        return self._policy.plan
+        decision = self._policy.decision
+        return decision if isinstance(decision, GroupPlan) else None
 
     @property
     def hiding(self) -> HiddenDensities | None:
         """Return the result of ``density="hiding"``, or None before it is measured and without this
         option."""
-        return self._policy.hiding
+        decision = self._policy.decision
+        return decision if isinstance(decision, HiddenDensities) else None
 
     def stats(self) -> Report:
         """Return counts of everything sent so far, as JSON-able values.

@@ -63,7 +63,7 @@ class MeasuringPolicy(Policy):
 
     def _measure(self) -> None:
         self.measurements = Measurements()
-        self.decision: Value = None
+        self.decision = None
         self.is_over = False
         self._steps = 0
         self._run: StepRun | None = None
@@ -163,7 +163,8 @@ class MeasuringPolicy(Policy):
         departure.begin(self._clock.begin())
         if not departure.is_due:
             return
-        slowest_s = max(self._tell_all(owner, "review", departure.median_s))
+        name = f"{self._name}.review"
+        slowest_s = max(tell_all(owner, self._timing, name, departure.median_s))
         if departure.judge(slowest_s):
             if owner.collective.rank == 0:
                 text = "compressor %s: steps take %.1f ms, and %.1f ms when %s"
@@ -171,9 +172,6 @@ class MeasuringPolicy(Policy):
                 logger.warning(text, owner.name, 1e3 * slowest_s, first_ms, self.departed)
             self._measure_anew()
         self._clock.resume()
-
-    def _tell_all(self, owner: Owner, what: str, mine: object) -> list[Value]:
-        return tell_all(owner, self._timing, f"{self._name}.{what}", mine)
 
     def sent(self, position: int, ticket: Ticket) -> None:
         """Record the bytes that a tensor sends, at the density after warm-up."""
@@ -227,11 +225,6 @@ class PlannedGroups(MeasuringPolicy):
         self._default = list(step.buckets)
         super().__init__(step, name)
 
-    @property
-    def plan(self) -> GroupPlan | None:
-        plan: GroupPlan | None = self.decision
-        return plan
-
     def _adopt(self, owner: Owner, decision: GroupPlan) -> None:
         self._step.regroup(decision.buckets(self._step.specs), is_over=True)
 
@@ -259,7 +252,7 @@ class GraphPlannedGroups(PlannedGroups):
 
     @property
     def groups(self) -> tuple[tuple[str, ...], ...] | None:
-        return None if self.plan is None else self.plan.groups
+        return None if self.decision is None else self.decision.groups
 
     def replan(self, owner: Owner) -> bool:
         """Begin a step, and return whether the groups have changed.  Collective."""
@@ -295,11 +288,6 @@ class HidingPolicy(MeasuringPolicy):
     departed = "their densities were measured: they are measured anew"
     _loaded: dict[str, float] | None = None
 
-    @property
-    def hiding(self) -> HiddenDensities | None:
-        found: HiddenDensities | None = self.decision
-        return found
-
     def _adopt(self, owner: Owner, decision: HiddenDensities) -> None:
         owner.settle_densities(decision.densities)
 
@@ -317,7 +305,8 @@ class HidingPolicy(MeasuringPolicy):
     def _take_loaded(self, owner: Owner) -> None:
         """Check that the loaded densities are the same on all ranks, and use them.  Collective."""
         mine, self._loaded = self._loaded, None
-        if any(theirs != mine for theirs in self._tell_all(owner, "loaded", mine)):
+        told = tell_all(owner, self._timing, f"{self._name}.loaded", mine)
+        if any(theirs != mine for theirs in told):
             raise RankMismatch(
                 "the states that ranks have loaded hold other densities: load the same checkpoint "
                 "on all ranks"

@@ -21,7 +21,6 @@ from hvd_sparse.checks import check_choice, check_whole
 from hvd_sparse.collectives.contract import Collective
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import ExchangeTimeout, InvalidOption
-from hvd_sparse.plan.decisions import GroupPlan, HiddenDensities
 from hvd_sparse.plan.measurements import StepClock
 from hvd_sparse.state.checkpoint_file import Gatherer
 from hvd_sparse.step.records import StepRun, Ticket
@@ -97,20 +96,8 @@ class Policy:
     """Base class of policies; this one sends all gradients sparse.  All ranks make the same calls
     at the same steps, so calls may be collective."""
 
-    @property
-    def verdict(self) -> Verdict | None:
-        """The result of the last trial of ``Compression.auto``; None before it."""
-        return None
-
-    @property
-    def plan(self) -> GroupPlan | None:
-        """The plan of ``groups="planned"``; None before the decision."""
-        return None
-
-    @property
-    def hiding(self) -> HiddenDensities | None:
-        """The result of ``density="hiding"``; None before the decision."""
-        return None
+    decision: Value = None
+    """The ``Verdict``, ``GroupPlan`` or ``HiddenDensities`` of the last measurement, or None."""
 
     def begin(self, owner: Owner, position: int | None) -> str:
         """Return the way of a gradient's step, one of ``WAYS`` or "everything"; ``position`` is
@@ -253,10 +240,6 @@ class Fallback(Policy):
         step that sends each, whose success is unknown."""
         self._way = SPARSE
 
-    @property
-    def verdict(self) -> Verdict | None:
-        return self.trial.verdict
-
     def begin(self, owner: Owner, position: int | None) -> str:
         if position is None:
             return SPARSE
@@ -271,11 +254,12 @@ class Fallback(Policy):
 
     def next_way(self, owner: Owner) -> str:
         """Return the way of the step that begins.  Collective at some steps."""
-        before = self.verdict
+        before = self.decision
         # Read the clock first, so that the collective does not count as part of the last step.
         way = self.trial.next(self.clock.begin(), lambda mine: self.agree(owner, mine))
-        if self.verdict is not None and self.verdict is not before and owner.collective.rank == 0:
-            logger.warning("compressor %s: %s", owner.name, self.verdict)
+        found = self.decision = self.trial.verdict
+        if found is not None and found is not before and owner.collective.rank == 0:
+            logger.warning("compressor %s: %s", owner.name, found)
         self.clock.resume()
         return way
 
@@ -287,9 +271,7 @@ class Fallback(Policy):
     def is_paid(self, position: int) -> bool:
         """Return whether a step that succeeded on all ranks has sent a tensor's residual."""
         run = self.owed.get(position)
-        return (
-            run is not None and run.is_finite and run.failure is None and position in run.completed
-        )
+        return run is not None and run.keeps(position)
 
     def sent(self, position: int, ticket: Ticket) -> None:
         if ticket.bucket is not None:
@@ -319,5 +301,6 @@ class Fallback(Policy):
     def forget_world(self, owner: Owner) -> None:
         self.clock.restart()
         self.trial.restart()
+        self.decision = None
         self.clock.request()
         self.owed.update(dict.fromkeys(self.owed))  # the running steps are lost

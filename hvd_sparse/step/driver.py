@@ -19,6 +19,7 @@ from hvd_sparse.errors import ExchangeTimeout, PeerFailure, SparseError
 from hvd_sparse.exchanges.context import Arrival
 from hvd_sparse.step.records import BucketRun, Late, StepRun, TensorStep, Ticket, distinct
 from hvd_sparse.step.step import Step
+from hvd_sparse.types import Value
 from hvd_sparse.wire.padding import Padding
 
 Result = TypeVar("Result")
@@ -42,11 +43,9 @@ class Conversation(Generic[Result]):
         self.is_done = False
         self._advance(None)
 
-    def _advance(self, received: np.ndarray | None) -> None:
+    def _advance(self, received: Value) -> None:
         try:
-            request = (
-                self._generator.send(received) if received is not None else next(self._generator)
-            )
+            request = self._generator.send(received)
         except StopIteration as stop:
             self.result, self.is_done, self.pending = stop.value, True, None
             return
@@ -81,9 +80,8 @@ class Driver:
         self._coming: list[tuple[BucketRun, StepRun]] = []
         """Full buckets whose data is still on its way from a device."""
         self._current: StepRun | None = None
-        self._rank = (
-            self._world_size
-        ) = -1  # known from the first step on; processes outside the process set have none
+        # Known from the first step on; a process outside the process set has none.
+        self._rank = self._world_size = -1
         if step.configuration.exchange.needs_nodes:
             step.place(collective.rank, collective.world_size, collective.nodes)
 
@@ -114,14 +112,14 @@ class Driver:
         if run is not self._current:
             self._discard_old(run)
         for each in self._coming.copy() if self._coming else ():
-            delivery = each[0].delivery
-            if delivery is not None and delivery.is_here():
+            has_arrived = each[0].has_arrived
+            if has_arrived is not None and has_arrived():
                 self._start(*each)
         # As early as possible, so that communication overlaps the backward pass.
         if len(bucket.entered) == len(bucket.members):
             if bucket.begun:
                 self.step.begin_passes(bucket)
-            if bucket.delivery is None:
+            if bucket.has_arrived is None:
                 self._start(bucket, run)
             else:
                 self._coming.append((bucket, run))

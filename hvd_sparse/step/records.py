@@ -24,13 +24,7 @@ Answer = Union[Taking, Moments]
 """The result of a device's pass; reading it waits for the device."""
 
 
-class Delivery(Protocol):
-    """Copies from devices to the host; ``is_here`` does not wait."""
-
-    def is_here(self) -> bool: ...
-
-
-class Late(Delivery, Protocol):
+class Late(Protocol):
     """A gradient that a device copies to the host, flat; ``array`` waits for it."""
 
     def array(self) -> np.ndarray: ...
@@ -42,8 +36,9 @@ class Devices(Protocol):
     def zeros_of(self, position: int) -> Zeros | None:
         """Return the allocator for a tensor's device; None for the host."""
 
-    def send(self, answers: Sequence[Answer], late: Sequence[Late]) -> Delivery:
-        """Launch a bucket's passes together, and copy their results to the host; does not wait."""
+    def send(self, answers: Sequence[Answer], late: Sequence[Late]) -> Callable[[], bool]:
+        """Launch a bucket's passes together, and copy their results to the host, without a wait;
+        return a function that returns whether all copies have arrived."""
 
     def together(self, walks: Sequence[Callable[[], None]]) -> None:
         """Run independent functions, one per tensor, with their reads from the device joined."""
@@ -68,7 +63,7 @@ class BucketRun:
 
     sending : members that send sparse
     begun : members that are processed only when the bucket is full
-    delivery : copies from devices that the bucket waits for
+    has_arrived : returns whether all copies from devices have arrived; None without such copies
     errors : errors of this rank, for the bucket's message
     began_s : start of the exchange, 0 unless traced
     summed : factor and upper bound of the magnitudes of each sum; None before the first result
@@ -79,7 +74,7 @@ class BucketRun:
     entered: set[int] = field(default_factory=set)
     sending: dict[int, TensorStep] = field(default_factory=dict)
     begun: list[TensorStep] = field(default_factory=list)
-    delivery: Delivery | None = None
+    has_arrived: Callable[[], bool] | None = None
     errors: list[str] = field(default_factory=list)
     is_exchanged: bool = False
     began_s: float = 0.0
@@ -116,6 +111,10 @@ class StepRun:
 
     def open(self, index: int, members: tuple[int, ...]) -> BucketRun:
         return self.buckets.setdefault(index, BucketRun(index, members))
+
+    def keeps(self, position: int) -> bool:
+        """Return whether the step of a tensor has succeeded so far."""
+        return position in self.completed and self.failure is None and self.is_finite
 
 
 class Ticket:

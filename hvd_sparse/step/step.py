@@ -346,7 +346,7 @@ class Step(Receiver):
             assert answer is not None
             answers.append(answer)
         with contextlib.suppress(Exception):
-            bucket.delivery = devices.send(answers, late)
+            bucket.has_arrived = devices.send(answers, late)
 
     def converse(self, bucket: BucketRun, run: StepRun, rank: int, world_size: int) -> Conversation:
         """Return the bucket's exchange; it runs every phase, even after a failure on this rank."""
@@ -398,7 +398,7 @@ class Step(Receiver):
         The carriers were sent earlier: a missing frame reports NaN or Inf, the message a failure.
         """
         devices = self.transactions.devices
-        if bucket.delivery is None:  # a member is missing
+        if bucket.has_arrived is None:  # a member is missing
             self.begin_passes(bucket)
         begun, bucket.begun = bucket.begun, []
         if devices is not None:

@@ -131,7 +131,7 @@ class Transactions:
         if run is None:
             return
         # A completed tensor is rolled back too if a later tensor fails.
-        if position in run.completed and run.failure is None and run.is_finite:
+        if run.keeps(position):
             self._states[position].commit()
         else:
             self._states[position].roll_back()
@@ -187,9 +187,7 @@ class Transactions:
             found = 0
             for position, state in self._states.items():
                 run = self._staged_by.get(position)
-                is_good = run is not None and run.failure is None and run.is_finite
-                is_done = run is not None and is_good and position in run.completed
-                found = max(found, state.steps + is_done)
+                found = max(found, state.steps + (run is not None and run.keeps(position)))
             return found
 
     def peek(self, position: int, *, is_open: bool) -> TensorState | None:

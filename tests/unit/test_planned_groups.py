@@ -156,7 +156,7 @@ def run_steps(world_size, outcomes):
             plan = planning.next(collective, worlds.TIMEOUT_S, was_good=good)
             if plan is not None:
                 adopted.append((step, plan.groups))
-                assert planning.is_over and planning.plan is plan
+                assert planning.is_over and planning.decision is plan
                 break
             good = measured(planning, collective.rank, is_good)
         return adopted
@@ -190,7 +190,7 @@ def test_what_goes_wrong_on_rank_0_is_told_to_all_ranks():
             match=r"rank 0 could not plan the groups: InvalidOption: gradients of nobody's",
         ):
             planning.next(collective, worlds.TIMEOUT_S, was_good=True)
-        return planning.plan
+        return planning.decision
 
     assert worlds.run(2, script) == [None, None]
 

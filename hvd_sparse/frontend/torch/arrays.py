@@ -11,8 +11,7 @@ from numpy.typing import DTypeLike
 
 from hvd_sparse.errors import UnsupportedInput
 from hvd_sparse.kernels.contract import Zeros
-from hvd_sparse.kernels.torch.passes import Coming
-from hvd_sparse.kernels.torch.passes import Delivery as TorchDelivery
+from hvd_sparse.kernels.torch.passes import Coming, Delivery
 from hvd_sparse.kernels.torch.vector import (
     Copy,
     DeviceVector,
@@ -21,7 +20,7 @@ from hvd_sparse.kernels.torch.vector import (
     run_together,
     upload,
 )
-from hvd_sparse.step.records import Answer, Delivery, Late
+from hvd_sparse.step.records import Answer, Late
 from hvd_sparse.types import TensorSpec
 
 TORCH = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
@@ -158,13 +157,13 @@ class TorchDevices:
 
         return zeros
 
-    def send(self, answers: Sequence[Answer], late: Sequence[Late]) -> Delivery:
+    def send(self, answers: Sequence[Answer], late: Sequence[Late]) -> Callable[[], bool]:
         # an answer that was waited for has come already
         coming: list[object] = [
             each for each in answers if isinstance(each, Coming) and not each.is_begun
         ]
         copies = cast("Sequence[Copy]", late)  # ``late_gradient`` has begun them
-        return TorchDelivery(cast("list[Coming[object]]", coming), copies)
+        return Delivery(cast("list[Coming[object]]", coming), copies).is_here
 
     def together(self, walks: Sequence[Callable[[], None]]) -> None:
         run_together(walks, fetch_all)
