@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -33,14 +32,14 @@ class Stats:
     received_bytes : bytes received by the exchanges' collectives
     """
 
-    def __init__(self, lock: AbstractContextManager[bool] | None = None) -> None:
+    def __init__(self, lock: AbstractContextManager[bool]) -> None:
         self.completed: list[Counted] = []
         self.bytes: Counter[str] = Counter()
         self.received_bytes = 0
         self.nonfinite_steps = 0
         self._tensors: dict[str, Counter[str]] = defaultdict(Counter)
         self._observed: dict[str, list[float]] = defaultdict(lambda: [0.0] * 4)
-        self._lock: AbstractContextManager[bool] = threading.RLock() if lock is None else lock
+        self._lock = lock
 
     @property
     def tensors(self) -> dict[str, Counter[str]]:
