@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,6 @@ from hvd_sparse.errors import SparseError, UnknownName
 from hvd_sparse.methods import METHODS
 from hvd_sparse.registry import ALL
 from hvd_sparse.version import __version__
-
-
-def set_up_list(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(run=list_parts)
 
 
 def list_parts(options: argparse.Namespace) -> int:
@@ -45,11 +41,6 @@ def _print_section(title: str, rows: list[tuple[str, str | None, str]]) -> None:
     for id, paper, options in rows:
         print(f"  {id:<16} {paper or '-':<20} {options}".rstrip())
     print()
-
-
-def set_up_cite(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(run=cite)
-    parser.add_argument("names", nargs="+", metavar="NAME", help="for instance ldte_bs")
 
 
 def cite(options: argparse.Namespace) -> int:
@@ -80,31 +71,28 @@ def _keys_of(name: str) -> list[str]:
     return keys
 
 
-COMMANDS = {
-    "list": (set_up_list, "list every method and part with its options and paper"),
-    "cite": (set_up_cite, "print the BibTeX of methods, parts or citation keys"),
-    "doctor": (
-        doctor.set_up,
-        "print versions, what is used, what is missing and what does not fit together",
-    ),
-    "advise": (advise.set_up, "say whether compression will help, and at which density"),
-    "report": (
-        report.set_up,
-        "show runs beside each other: one HTML file, from the lines of telemetry=",
-    ),
-    "timeline": (
-        timeline.set_up,
-        "put HVD_SPARSE_TIMELINE and HOROVOD_TIMELINE files on one clock",
-    ),
-}
-"""Of every sub-command: the function that adds its arguments and sets ``run``, and its help."""
-
-
 def add_commands(parser: argparse.ArgumentParser) -> argparse._SubParsersAction[Any]:
     """Add the sub-commands to a parser; each sets ``run``, a function of the parsed options."""
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (set_up, words) in COMMANDS.items():
-        set_up(commands.add_parser(name, help=words))
+
+    def add(
+        name: str, run: Callable[[argparse.Namespace], int], words: str
+    ) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=words)
+        command.set_defaults(run=run)
+        return command
+
+    add("list", list_parts, "list every method and part with its options and paper")
+    names = add("cite", cite, "print the BibTeX of methods, parts or citation keys")
+    names.add_argument("names", nargs="+", metavar="NAME", help="for instance ldte_bs")
+    words = "print versions, what is used, what is missing and what does not fit together"
+    add("doctor", doctor.run, words)
+    words = "say whether compression will help, and at which density"
+    advise.set_up(add("advise", advise.run, words))
+    words = "show runs beside each other: one HTML file, from the lines of telemetry="
+    report.set_up(add("report", report.run, words))
+    words = "put HVD_SPARSE_TIMELINE and HOROVOD_TIMELINE files on one clock"
+    timeline.set_up(add("timeline", timeline.run, words))
     return commands
 
 

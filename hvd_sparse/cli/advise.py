@@ -194,7 +194,6 @@ def choose(steps: Sequence[Step]) -> Step:
 
 
 def set_up(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(run=run)
     parser.description = "Arithmetic on what it is told: nothing is measured and nothing sent."
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--model", choices=MODELS, help="one whose sizes are known")
@@ -204,18 +203,12 @@ def set_up(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--latency", type=duration, help="between ranks (50us)")
     parser.add_argument("--backward", type=duration, help="of the whole backward pass, as 80ms")
     parser.add_argument("--forward", type=duration, help="of the rest of a step (half as long)")
-    parser.add_argument(
-        "--density",
-        type=float,
-        nargs="+",
-        help="that training stands (0.001 0.01, or what --steps asks for)",
-    )
-    parser.add_argument(
-        "--steps", type=count, metavar="N", help="of the training: says which density it wants"
-    )
-    parser.add_argument(
-        "--operations", choices=HALF_SUM_S, help="the library with which Horovod sums (gloo)"
-    )
+    stands = "that training stands (0.001 0.01, or what --steps asks for)"
+    parser.add_argument("--density", type=float, nargs="+", help=stands)
+    wants = "of the training: says which density it wants"
+    parser.add_argument("--steps", type=count, metavar="N", help=wants)
+    sums = "the library with which Horovod sums (gloo)"
+    parser.add_argument("--operations", choices=HALF_SUM_S, help=sums)
     parser.add_argument("--json", action="store_true", help="everything, as JSON")
 
 

@@ -34,20 +34,13 @@ EXTRAS = {
     "greenlet": ("fast", "a wait for a GPU a tensor, where one would do for a bucket's"),
     "isal": ("fast", "checksums by zlib, which takes about ten times as long"),
     "matplotlib": ("plot", "no hvd-sparse report, no pictures of the benches"),
-    "rich": (
-        "plot",
-        "no benches and no examples/demo.py; every other command prints plain tables",
-    ),
+    "rich": ("plot", "no benches and no examples/demo.py; every other command prints plain tables"),
     "scikit-learn": ("plot", "no data for the examples, nor for the bench digits"),
 }
 """Packages that may be missing: the extra that brings each, and what is lost without it."""
 PACKAGES = ("numpy", *EXTRAS, "keras")
 TESTED = {"tensorflow": ("2.18", "2.21"), "torch": ("2.13",), "horovod": ("0.28",)}
 """Versions that the tests run with, of which the patch releases count as one."""
-
-
-def set_up(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

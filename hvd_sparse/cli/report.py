@@ -46,16 +46,10 @@ figure svg { display: block; width: 100%; height: auto; }
 
 
 def set_up(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(run=run)
-    parser.add_argument(
-        "runs",
-        nargs="+",
-        metavar="RUN",
-        help="a file of JSON lines, NAME=FILE, or a folder of such files",
-    )
-    parser.add_argument(
-        "-o", "--output", type=Path, default=Path("report.html"), help="(%(default)s)"
-    )
+    files = "a file of JSON lines, NAME=FILE, or a folder of such files"
+    parser.add_argument("runs", nargs="+", metavar="RUN", help=files)
+    output = Path("report.html")
+    parser.add_argument("-o", "--output", type=Path, default=output, help="(%(default)s)")
     parser.add_argument("--title", default="hvd_sparse report", help="(%(default)s)")
 
 

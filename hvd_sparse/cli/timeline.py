@@ -17,14 +17,11 @@ from hvd_sparse.tracing import START, WRITER
 from hvd_sparse.types import Report
 
 Event = Report
-"""One event of Chrome's trace format."""
 
 
 def set_up(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(run=run)
-    parser.add_argument(
-        "files", nargs="+", metavar="FILE", help="of any ranks, ours and Horovod's, in any order"
-    )
+    files = "of any ranks, ours and Horovod's, in any order"
+    parser.add_argument("files", nargs="+", metavar="FILE", help=files)
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="FILE", help="of all events"
     )
@@ -32,10 +29,9 @@ def set_up(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     events = merge_traces({name: read_trace(name) for name in options.files})
+    text = "[\n" + ",\n".join(map(json.dumps, events)) + "\n]\n"
     try:
-        options.output.write_text(
-            "[\n" + ",\n".join(map(json.dumps, events)) + "\n]\n", encoding="utf-8"
-        )
+        options.output.write_text(text, encoding="utf-8")
     except OSError as error:
         raise InvalidOption(
             f"output {str(options.output)!r} cannot be written: {error.strerror}"

@@ -25,6 +25,7 @@ class AutoMethod(Builder[Value]):
 
     _compressor: ClassVar[Callable[..., Value]]
     _nothing: ClassVar[type[SendNothing]]
+    _fallback: ClassVar[type[Fallback]] = Fallback
 
     @classmethod
     def _create(
@@ -48,11 +49,6 @@ class AutoMethod(Builder[Value]):
         params : as for the other methods; ignored
         """
         return cls._nothing()
-
-    @classmethod
-    def _fallback(cls, trial: Trial, *, sends_all: bool) -> Policy:
-        """Return the frontend's policy for a trial; ``sends_all`` as in ``Fallback``."""
-        return Fallback(trial, sends_all=sends_all)
 
     @classmethod
     def auto(

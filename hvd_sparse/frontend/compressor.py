@@ -95,6 +95,9 @@ class Compressor:
         self._recorder: Recorder | None = None
         self._trace_file: TraceFile | None = None
 
+    def resolve(self) -> None:
+        """Find the tensors and make ``step``, if the frontend has not done so at construction."""
+
     def _take_name(self, specs: Sequence[TensorSpec]) -> None:
         self.name = self._naming.take(specs)
 
@@ -154,6 +157,13 @@ class Compressor:
     def _size_of_world(self) -> int:
         """Return the ranks of the process set, also on a rank outside of it."""
         return self._world[1] if self._world else self.collective.world_size
+
+    def _averaged(self, position: int) -> int:
+        """Return the number of ranks over which the optimizer's gradients are averaged; the memory
+        has this rank's own gradient if the tensor is compressed."""
+        spec = self.step.specs[position]
+        is_sparse = self.configuration.is_sparse(spec.shape, spec.numel)
+        return self._size_of_world() if is_sparse else 1
 
     def _meeting_place(self) -> str:
         return self._naming.meeting_place()
@@ -221,6 +231,7 @@ class Compressor:
         measured yet.  If densities follow the learning rate, there is "along_rate": the mean
         "density" asked for, and the "codec".
         """
+        self.resolve()
         rule = self.configuration.rule
         fixed = getattr(self.configuration.selector, "density", None)
         mean = fixed if rule is None else rule.mean
@@ -236,6 +247,7 @@ class Compressor:
     def footprint(self) -> Report:
         """Return the bytes of the state and of a step's messages, computed from the shapes
         (``frontend.states.footprint``)."""
+        self.resolve()
         return footprint(self.configuration, self.step.specs, self._size_of_world())
 
     def config(self) -> Report:
@@ -263,6 +275,7 @@ class Compressor:
 
             compression.log(loss=loss.item(), test_accuracy=accuracy)
         """
+        self.resolve()
         if self._recorder is not None:
             self._recorder.log(step, metrics)
 
@@ -300,6 +313,7 @@ class Compressor:
             memo and the vector it selected from, the memory's arrays and numbers, and the density
             if it was measured
         """
+        self.resolve()
         return saved_state(self.step, *self._place_in_world())
 
     def load_state_dict(self, state: State, strict: bool = True) -> IncompatibleKeys:
@@ -321,6 +335,7 @@ class Compressor:
         RankMismatch : it belongs to another model, configuration or world; the message lists the
             differences
         """
+        self.resolve()
         state = named_as(state, self.step.specs)
         load_state(self.step, self._place_in_world(), state, strict=strict)
         self._policy.loaded(self, state["tensors"])
@@ -343,6 +358,7 @@ class Compressor:
         ExchangeTimeout : another rank does not call it; the message names it
         InvalidOption : exchange "hierarchical", whose residuals one file cannot hold
         """
+        self.resolve()
         if self.step.exchange.sums_first:
             raise InvalidOption(
                 "exchange 'hierarchical' divides the residual among the ranks of a node, so one "
@@ -392,6 +408,7 @@ class Compressor:
         Residuals are redistributed if workers joined or left: see ``state.redistribution``. The
         new rank 0 writes records.
         """
+        self.resolve()
         self._forget_world()
         self._meet()
         if self._recorder is not None and self._writes_as != self.watchdog.rank:

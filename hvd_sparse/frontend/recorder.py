@@ -159,7 +159,7 @@ class Recorder:
                 if ticket is not None and sent is not None:
                     values["bytes_received"] = _received(ticket)
             if sent is not None and sent.found is not None and sent.found.threshold is not None:
-                values["threshold"] = _finite(sent.found.threshold)
+                values |= numbers_of({"threshold": sent.found.threshold})
             tensors[key] = {**values, **{f"{kind}_s": seconds[kind].get(key) for kind in SPANS}}
         total = _together(counts, tickets.values())
         for way in ("sent", "received"):
@@ -210,10 +210,6 @@ def _received(ticket: TensorStep) -> int | None:
     parts = [part for _, part in ticket.bucket.arrivals[ticket.position].parts]
     frames = [part for part in parts if isinstance(part, np.ndarray) and part.dtype == np.uint8]
     return sum(frame.nbytes for frame in frames) if len(frames) == len(parts) else None
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
 
 
 def _seconds_of(spans: Iterable[Span]) -> dict[str, dict[str, float]]:

@@ -12,13 +12,7 @@ from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.errors import InvalidOption, UnsupportedInput
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.tensorflow.optimizer import derive, inner_of, is_optimizer_of_keras_3
-from hvd_sparse.tensorflow.variables import (
-    callers,
-    check_names,
-    refuse_xla,
-    value_of,
-    values_of,
-)
+from hvd_sparse.tensorflow.variables import callers, check_names, refuse_xla, value_of, values_of
 from hvd_sparse.types import Optimizer, Option, ProcessSet, Value
 
 Reduce = Callable[[list[Value], list[Value]], list[Value]]

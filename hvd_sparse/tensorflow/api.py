@@ -6,11 +6,9 @@ import tensorflow as tf
 
 from hvd_sparse.frontend.compression import AutoMethod, SendNothing
 from hvd_sparse.methods import Methods
-from hvd_sparse.plan.policy import Trial
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.tensorflow.graph import GraphFallback
 from hvd_sparse.tensorflow.optimizer import foresee, read_optimizer
-from hvd_sparse.tensorflow.variables import refuse_graphs
 from hvd_sparse.types import Context
 
 
@@ -47,9 +45,5 @@ class Compression(AutoMethod, Methods):
     _compressor = TensorflowCompressor
     _nothing = TensorflowSendNothing
     _read_optimizer = staticmethod(read_optimizer)
+    _fallback = GraphFallback
     _foresee = staticmethod(foresee)
-
-    @classmethod
-    def _fallback(cls, trial: Trial, *, sends_all: bool) -> GraphFallback:
-        refuse_graphs()
-        return GraphFallback(trial, sends_all=sends_all)

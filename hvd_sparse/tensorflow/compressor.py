@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import tensorflow as tf
 
@@ -43,7 +41,6 @@ from hvd_sparse.types import (
     Optimizer,
     Params,
     ProcessSet,
-    Report,
     State,
     TensorSpec,
     Value,
@@ -166,35 +163,13 @@ class TensorflowCompressor(Compressor):
             return False
         return self._policy.replan(self)
 
-    def stats(self) -> Report:
-        self.resolve()
-        return super().stats()
-
-    def log(self, *, step: int | None = None, **metrics: Value) -> None:
-        self.resolve()
-        super().log(step=step, **metrics)
-
-    def footprint(self) -> Report:
-        self.resolve()
-        return super().footprint()
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        self.resolve()
-        super().save(path)
-
-    def state_dict(self) -> Report:
-        self.resolve()
-        return super().state_dict()
-
     def load_state_dict(self, state: State, strict: bool = True) -> IncompatibleKeys:
-        self.resolve()
         found = super().load_state_dict(state, strict)
         if self._follower is not None:
             self._follower.forget()
         return found
 
     def rejoin(self) -> None:
-        self.resolve()
         super().rejoin()
         self.functions.recorder = self._recorder
 
@@ -299,10 +274,6 @@ class TensorflowCompressor(Compressor):
         """Let densities follow the learning rate of the optimizer that was handed over."""
         if self._follower is not None:
             self._follower.rates = rates
-
-    def _averaged(self, position: int) -> int:
-        """Return the number of ranks over which the optimizer's gradients are averaged."""
-        return self._size_of_world() if self._is_sparse(self.step.specs[position]) else 1
 
     def scale_by(self, optimizer: Optimizer) -> None:
         """Take the loss scale from a Keras 3 ``LossScaleOptimizer``, unless a scaler was given.

@@ -148,11 +148,7 @@ class Follower:
             _warn_of_moments(optimizer, "the compressor, which begins a Muon anew: begin with it")
 
     def bind(
-        self,
-        step: Step,
-        index: VariableIndex,
-        paths: Sequence[str],
-        averaged: Callable[[int], int],
+        self, step: Step, index: VariableIndex, paths: Sequence[str], averaged: Callable[[int], int]
     ) -> None:
         """Serve a compressor's step.  ``averaged`` returns the number of ranks over which the
         optimizer's gradients of a tensor are averaged, and the memory's are not."""

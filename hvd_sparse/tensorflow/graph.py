@@ -25,7 +25,7 @@ from hvd_sparse.tensorflow.graph_functions import (
     GraphFunctions,
     call_numpy,
 )
-from hvd_sparse.tensorflow.variables import CallSite, runtime_token
+from hvd_sparse.tensorflow.variables import CallSite, refuse_graphs, runtime_token
 from hvd_sparse.types import ProcessSet, TensorSpec, Value
 
 WAYS = {"sparse": SPARSE, "dense": DENSE, "fp16": FP16}
@@ -196,6 +196,7 @@ class GraphFallback(Fallback):
     """
 
     def __init__(self, trial: Trial, *, sends_all: bool = False) -> None:
+        refuse_graphs()
         super().__init__(trial, sends_all=sends_all)
         self._lock = threading.Lock()
         self._branches: Branches | None = None

@@ -55,12 +55,7 @@ from hvd_sparse.torch.gradients import (
     in_words,
     refuse_parameter,
 )
-from hvd_sparse.torch.wire import (
-    DenseTicket,
-    LastGradientWait,
-    device_of_wire,
-    fetch_carrier,
-)
+from hvd_sparse.torch.wire import DenseTicket, LastGradientWait, device_of_wire, fetch_carrier
 from hvd_sparse.types import Context, GradScaler, Optimizer, Option, ProcessSet, Report, TensorSpec
 from hvd_sparse.watch.watchdog import PatientCollective
 from hvd_sparse.wire.padding import Padding

@@ -27,12 +27,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from hvd_sparse.collectives.horovod_torch import hvd
-from hvd_sparse.errors import (
-    InvalidOption,
-    RankMismatch,
-    UnknownGradient,
-    UnsupportedReduction,
-)
+from hvd_sparse.errors import InvalidOption, RankMismatch, UnknownGradient, UnsupportedReduction
 from hvd_sparse.frontend.naming import check_keys
 from hvd_sparse.frontend.torch.arrays import dtype_of
 from hvd_sparse.frontend.torch.results import remove, weakly

@@ -163,11 +163,6 @@ class ParameterCompressor(Compressor):
             return {**settings, "moments": moments}
         return settings
 
-    def _averaged(self, position: int) -> int:
-        """Return the number of ranks over which the optimizer's gradients are averaged; the memory
-        has this rank's own gradient if the tensor is compressed."""
-        return self._size_of_world() if self._is_sparse[position] else 1
-
     def optimizer_state_of(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return a parameter's state as a plain optimizer of torch would have it; empty before its
         first step."""
