@@ -121,10 +121,11 @@ class Rates:
 
     path: Sequence[Sequence[float]]
     is_foreseen: bool
+    is_checked: bool = True
+    """Whether the first rate that differs from the predicted one causes a warning."""
 
     def __post_init__(self) -> None:
         self._references = [sum(rates) / len(rates) for rates in zip(*self.path)]
-        self._has_warned = False
         for group, reference in enumerate(self._references):
             if self.is_foreseen and not reference > 0:
                 raise InvalidOption(
@@ -136,8 +137,8 @@ class Rates:
         """Return the rate at a tensor's completed steps, with its reference."""
         if group >= len(self._references):  # added to the optimizer later
             return Pace(rate, rate, is_mean=False)
-        if self.is_foreseen and not self._has_warned and self._is_off(rate, group, step):
-            self._has_warned = True
+        if self.is_foreseen and self.is_checked and self._is_off(rate, group, step):
+            self.is_checked = False
             logger.warning(
                 "the learning rate is %g at step %d, and %g was predicted for a scheduler that is "
                 "stepped once per step, so the mean density will differ from the requested one: if "
@@ -157,11 +158,6 @@ class Rates:
             return False
         margin = SLACK * self._references[group]
         return not min(foreseen) - margin <= rate <= max(foreseen) + margin
-
-    def without_check(self) -> Rates:
-        """Return these rates without the warning, for a scheduler not stepped once per step."""
-        self._has_warned = True
-        return self
 
 
 def first_rates(rates: Sequence[float], why: str | None) -> Rates:

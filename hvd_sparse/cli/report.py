@@ -105,11 +105,6 @@ class Run:
             values.append(so_far)
         return places, values
 
-    @property
-    def bytes_a_step(self) -> float | None:
-        places, values = self.bytes_sent("step")
-        return values[-1] / places[-1] if places and places[-1] else None
-
     def tensors(self) -> dict[str, Report]:
         """Return the last record's fields by tensor."""
         return self.records[-1]["tensors"] if self.records else {}
@@ -349,8 +344,8 @@ def table_of(runs: Sequence[Run]) -> list[list[str]]:
     names = _metrics_of(runs)
     rows = [["run", "method", "ranks", "steps", *(name.replace("_", " ") for name in names)]]
     rows[0] += ["density", "bytes a step", "times smaller", "a step"]
-    sent = [run.bytes_a_step for run in runs]
-    most = max((each for each in sent if each), default=0.0)
+    totals = [run.bytes_sent("step") for run in runs]
+    sent = [values[-1] / steps[-1] if steps and steps[-1] else 0.0 for steps, values in totals]
     for run, nbytes in zip(runs, sent):
         ends = [run.metric(name, "step")[1][-1:] for name in names]
         densities = run.total("density_achieved", "step")[1]
@@ -363,7 +358,7 @@ def table_of(runs: Sequence[Run]) -> list[list[str]]:
                 *(f"{end[0]:.4g}" if end else "-" for end in ends),
                 f"{densities[-1]:.3g}" if densities else "-",
                 in_bytes(nbytes) if nbytes else "-",
-                f"{most / nbytes:.3g}" if nbytes else "-",
+                f"{max(sent) / nbytes:.3g}" if nbytes else "-",
                 "-" if run.step_s is None else in_time(run.step_s),
             ]
         )

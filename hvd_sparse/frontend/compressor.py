@@ -43,7 +43,7 @@ PATIENCE_IN_SAVE = 1.25
 class Compressor:
     """Base of all frontends' compressors: a name, a watchdog, a state, records and a policy.
 
-    Compares and hashes by identity.  A frontend calls ``_take_name``, sets ``step`` and
+    Compares and hashes by identity.  A frontend sets ``name``, ``step`` and
     ``collective``, and calls ``_start``.
 
     configuration : parts and options
@@ -56,7 +56,6 @@ class Compressor:
     watchdog: Watchdog
     collective: Collective
     messenger: Collective
-    handshake_name = ""
     has_device_wire = False
     """Whether Horovod accepts this framework's tensors on an accelerator."""
     is_called_alone = False
@@ -97,9 +96,6 @@ class Compressor:
 
     def resolve(self) -> None:
         """Find the tensors and make ``step``, if the frontend has not done so at construction."""
-
-    def _take_name(self, specs: Sequence[TensorSpec]) -> None:
-        self.name = self._naming.take(specs)
 
     def _start(self, rank: int, process_rank: Callable[[], int]) -> None:
         """Start watchdog, timeline and telemetry; log the bytes before they are allocated.
@@ -173,15 +169,15 @@ class Compressor:
         Collective."""
         collective, limit_s = self.collective, self.limit_s
         shake = handshake(self._describe(self.step.specs))
-        self.handshake_name = self._meeting_place()
+        name = self._meeting_place()
         with waiting(self, HANDSHAKE):
-            Conversation(shake, collective, self.handshake_name).finish(limit_s)
+            Conversation(shake, collective, name).finish(limit_s)
             meeting = introduce(self.watchdog.endpoint(collective.rank))
-            peers = f"{self.handshake_name}.peers"
-            self.watchdog.meet(Conversation(meeting, collective, peers).finish(limit_s))
+            peers = Conversation(meeting, collective, f"{name}.peers").finish(limit_s)
+            self.watchdog.meet(peers)
             if is_elastic():
-                state = f"{self.handshake_name}.state"
-                shared = self._commits.rejoin(self.state_dict(), collective, state, limit_s)
+                mine = self.state_dict()
+                shared = self._commits.rejoin(mine, collective, f"{name}.state", limit_s)
                 self._world = shared["rank"], shared["world_size"]
                 self.load_state_dict(shared)
         self._world = collective.rank, collective.world_size
@@ -416,11 +412,6 @@ class Compressor:
             self._recorder = None
         if self._recorder is None:
             self._record()
-
-    @property
-    def is_in_another_world(self) -> bool:
-        now = self.collective.rank, self.collective.world_size
-        return self._world is not None and self._world != now
 
     def _forget_world(self) -> None:
         """Drop the step and collectives in progress."""

@@ -319,8 +319,8 @@ class Builder(Generic[Compressor]):
                     "schedule"
                 )
             rates = cls._foresee(optimizer, scheduler, schedule.steps)
-            if steps is None or steps != schedule.steps:
-                rates = rates.without_check()
+            # A scheduler that is not stepped once per step has other rates at the steps.
+            rates.is_checked = steps == schedule.steps
             return rates
         if scheduler is not None:
             raise InvalidOption(

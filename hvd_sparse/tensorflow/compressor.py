@@ -108,7 +108,7 @@ class TensorflowCompressor(Compressor):
         variables = self._source.variables()
         specs = self._source.specs(variables)
         configuration = self.configuration = self.configuration.for_tensors(specs)
-        self._take_name(specs)
+        self.name = self._naming.take(specs)
         buckets = one_per_tensor(specs, configuration)
         step = self.step = Step(configuration, specs, buckets, self._kernels)
         if configuration.exchange.needs_nodes and self.process_set.included():

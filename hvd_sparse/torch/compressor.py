@@ -340,7 +340,8 @@ class TorchCompressor(ParameterCompressor):
             )
         if self.has_begun:
             # Workers may leave, and Horovod does not synchronize elastic states then.
-            if self._is_elastic and self.is_in_another_world:
+            now = self.collective.rank, self.collective.world_size
+            if self._is_elastic and self._world != now:
                 self.rejoin()
             return
         self._look_at(find_optimizer(self.process_set))

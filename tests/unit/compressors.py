@@ -16,7 +16,7 @@ SPECS = tensors((30, 4), (9,))
 class NumpyCompressor(Compressor):
     def __init__(self, collective, configuration, specs=SPECS):
         super().__init__(configuration, "numpy", collective.world_size)
-        self._take_name(specs)
+        self.name = self._naming.take(specs)
         self.collective = collective
         self.session = Session(configuration, specs, collective)
         self.step = self.session.step

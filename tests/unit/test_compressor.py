@@ -58,7 +58,7 @@ def test_process_sets_have_names_of_their_own():
     class Placed(NumpyCompressor):
         def __init__(self, collective, place):
             Compressor.__init__(self, configure("ldte_bs", 0.1), place, 1)
-            self._take_name(SPECS)
+            self.name = self._naming.take(SPECS)
 
     made = [Placed(None, place) for place in ("numpy.0", "numpy.1", "numpy.2", "numpy.0")]
     names = [compressor.name for compressor in made]

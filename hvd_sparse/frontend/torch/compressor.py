@@ -68,7 +68,7 @@ class ParameterCompressor(Compressor):
         specs = [spec_of(name, parameter) for name, parameter in named]
         configuration = configuration.for_tensors(specs)
         super().__init__(configuration, place, world_size, policy)
-        self._take_name(specs)
+        self.name = self._naming.take(specs)
         self._parameters = [parameter for _, parameter in named]
         self._ways, self._staged_because = ways_of(
             list(zip(specs, self._parameters)), configuration, can_stay=self.leaves_on_device
