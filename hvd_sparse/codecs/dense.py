@@ -31,8 +31,7 @@ class Dense(ValuedCodec):
               (0x80 for int8)
 
     The code with all bits set is a NaN, and values are finite, so selected zeros are distinguished
-    from entries outside the selection. Cost: one pass over the tensor, for encoding and for
-    decoding.
+    from entries outside the selection. Cost of encoding and of decoding: one pass over the tensor.
     """
 
     number = 6

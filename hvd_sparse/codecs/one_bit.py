@@ -31,9 +31,9 @@ class OneBit(SignCodec):
         body: float32 or float64 magnitude; unless all entries are sent, a bitmap of the sent
               entries; for every sent entry a bit, 1 if negative
 
-    Exact zeros have no sign and are not sent. If there are any, the bitmap adds a second bit per
-    entry of the tensor. Cost: one pass over one byte per entry of the tensor, two if there is a
-    bitmap, for encoding and for decoding.
+    Exact zeros have no sign and are not sent. If the tensor has any, the bitmap adds a second bit
+    per entry of the tensor. Cost of encoding and of decoding: one pass over an array of one byte
+    per entry of the tensor, two if there is a bitmap.
 
     Paper: karimireddy2019error.
     """

@@ -26,9 +26,9 @@ class SignIndex(SignCodec):
 
         body: float32 or float64 magnitude; uint32 words [count]
 
-    The smallest magnitude stands for the paper's threshold; the excess of larger values stays in
-    the residual. Tensors have at most 2^31 entries. Cost: a copy of the indices, for encoding and
-    for decoding.
+    The smallest magnitude takes the place of the paper's threshold. The excess of larger values
+    stays in the residual. Tensors have at most 2^31 entries; for longer ones, encoding raises
+    UnsupportedInput. Cost of encoding and of decoding: one copy of the indices.
 
     Paper: strom2015scalable.
     """

@@ -1,4 +1,4 @@
-"""STC's codec: Golomb-coded positions, signs, and one mean."""
+"""STC's codec: Golomb-coded positions, signs, and the mean magnitude."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class TwoBit(SignCodec):
         body: float32 or float64 magnitude; two bits per entry of the tensor, the first entry
               lowest: 0 not sent, 1 plus, 2 minus
 
-    Cost: one pass over two bytes per entry of the tensor, for encoding and for decoding.
+    Cost of encoding and of decoding: one pass over an array of two bytes per entry of the tensor.
 
     Paper: wen2017terngrad.
     """
@@ -51,7 +51,7 @@ class TwoBit(SignCodec):
             f"{places.size} entries have signs, and the header has a count of {frame.count}",
         )
         indices = (places >> 1).astype(np.uint32)
-        need_ascending(indices, frame.numel)  # else an entry is both plus and minus
+        need_ascending(indices, frame.numel)  # otherwise an entry is both plus and minus
         return indices, (places & 1).astype(np.bool_)
 
     def signs_bytes(self, count: int, numel: int) -> float:

@@ -1,4 +1,4 @@
-"""signSGD's selection: all signs, as votes."""
+"""signSGD's selection: the signs of all entries, as votes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from hvd_sparse.types import Selection
 @SELECTORS.register("sign_vote")
 @dataclass(frozen=True)
 class SignVote(Selector):
-    """Send +1 or -1 for every non-zero entry, as its vote; memory ``majority_vote`` counts them.
+    """Send +1 or -1 for every non-zero entry as its vote. Memory ``majority_vote`` counts the
+    votes.
 
     Exact zeros do not vote. Cost: one pass to write the signs.
 

@@ -192,7 +192,8 @@ def _split_thirds(numbers, is_more, is_two):  # type: ignore[no-untyped-def]
 
 @njit
 def _join_thirds(is_more, is_two, numbers):  # type: ignore[no-untyped-def]
-    """Write the numbers that ``_split_thirds`` split; ``is_two`` has one entry more than it needs."""
+    """Write the numbers that ``_split_thirds`` split. ``is_two`` has one entry more than the
+    numbers above 0."""
     found = 0
     for i in range(numbers.size):
         more = np.uint8(is_more[i])
