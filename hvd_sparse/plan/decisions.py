@@ -91,17 +91,14 @@ class GroupPlan:
         return [tuple(sorted(positions[name] for name in names)) for names in self.groups]
 
     def __str__(self) -> str:
-        told = ", ".join(
-            f"{name} {1e3 * seconds:.1f} ms" for name, seconds in self.predicted_s.items()
-        )
+        told = ", ".join(f"{way} {1e3 * each_s:.1f} ms" for way, each_s in self.predicted_s.items())
+        most, start_s = max(map(len, self.groups), default=0), self.wire.start_s + self.late.start_s
         return (
-            f"tensors are sent in {len(self.groups)} messages, of at most "
-            f"{max(map(len, self.groups), default=0)} tensors (predicted time of a step's "
-            f"exchange: {told}; a message takes "
-            f"{1e3 * (self.wire.start_s + self.late.start_s):.2f} ms and "
-            f"{1e9 * self.wire.byte_s:.2f} ns a byte received, selecting and encoding "
-            f"{1e6 * self.work.start_s:.0f} us a "
-            f"selection and {1e9 * self.work.byte_s:.2f} ns an entry)"
+            f"tensors are sent in {len(self.groups)} messages, of at most {most} tensors "
+            f"(predicted time of a step's exchange: {told}; a message takes {1e3 * start_s:.2f} ms "
+            f"and {1e9 * self.wire.byte_s:.2f} ns a byte received, selecting and encoding "
+            f"{1e6 * self.work.start_s:.0f} us a selection and {1e9 * self.work.byte_s:.2f} ns an "
+            "entry)"
         )
 
 

@@ -250,16 +250,12 @@ class GraphPlannedGroups(PlannedGroups):
         super().__init__(step, name)
         self._lock = threading.Lock()
 
-    @property
-    def groups(self) -> tuple[tuple[str, ...], ...] | None:
-        return None if self.decision is None else self.decision.groups
-
     def replan(self, owner: Owner) -> bool:
         """Begin a step, and return whether the groups have changed.  Collective."""
-        before = self.groups
+        before = getattr(self.decision, "groups", None)
         self._clock.request()
         self.begin(owner, None)
-        return self.groups != before
+        return getattr(self.decision, "groups", None) != before
 
     def took(self, position: int, ticket: Ticket, came_s: float) -> None:
         """Record a gradient that arrived at ``came_s``, and its message."""

@@ -115,14 +115,12 @@ def why_not_merged(members: Sequence[TensorSpec], configuration: Configuration) 
         if other.accumulator != first.accumulator:
             return (
                 f"tensors {first.key!r} and {other.key!r} of one group are accumulated in "
-                f"{first.accumulator} and "
-                f"{other.accumulator}"
+                f"{first.accumulator} and {other.accumulator}"
             )
     if numel >= INDEX_LIMIT:
         return (
             f"the {len(members)} tensors of a group from {first.key!r} to {members[-1].key!r} have "
-            f"{numel} entries "
-            f"together, where indices of 32 bits number at most {INDEX_LIMIT - 1}"
+            f"{numel} entries together, where indices of 32 bits number at most {INDEX_LIMIT - 1}"
         )
     return None
 

@@ -145,8 +145,7 @@ class Receiver:
                 raise ticket.run.failure
             raise RankMismatch(
                 f"tensor {ticket.key!r} was compressed again before its last step was "
-                "decompressed: "
-                "give every tape or optimizer that reduces it a compressor of its own"
+                "decompressed: give every tape or optimizer that reduces it a compressor of its own"
             )
 
     def _sum(self, ticket: TensorStep, factor: float) -> float | None:
