@@ -13,7 +13,7 @@ from hvd_sparse.schedules.contract import ValuedSchedule
 @SCHEDULES.register("dense_warmup")
 @dataclass(frozen=True)
 class DenseWarmup(ValuedSchedule):
-    """Send all entries for some steps, then a fixed density.
+    """Send all entries for a number of steps, then use a fixed density.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Piecewise constant schedule."""
+"""Piecewise constant schedule: the density changes at given steps."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ class Piecewise(Schedule):
 
     Parameters
     ----------
-    boundaries : ascending steps; from ``boundaries[i]`` on the density is ``densities[i + 1]``
-    densities : one more than boundaries, each in (0, 1]; for a tensor with its own density all are
-        scaled so that the last equals it
+    boundaries : ascending steps; from step ``boundaries[i]`` on, the density is ``densities[i +
+        1]``
+    densities : one more than boundaries, each in (0, 1]. For a tensor with its own density, all are
+        multiplied by one factor so that the last equals this density
     """
 
     boundaries: tuple[int, ...]

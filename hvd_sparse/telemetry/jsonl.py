@@ -19,12 +19,12 @@ from hvd_sparse.types import Report
 class JsonLines(Writer):
     """Write every record as a line of JSON.
 
-    Existing files are appended to, so that a restart loses nothing; readers drop the records that a
-    later run repeats.
+    If the file exists, records are appended, so that a restart loses nothing; ``hvd-sparse report``
+    ignores records of steps that a later run repeats.
 
     Parameters
     ----------
-    path : of the file; a missing folder is created
+    path : path of the file; a missing folder is created
 
     Examples
     --------
@@ -32,11 +32,9 @@ class JsonLines(Writer):
 
     >>> import tempfile, pathlib
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     sink = JsonLines(f"{folder}/dense.jsonl").open()
-    ...     sink.log(step=1, loss=2.5)
-    ...     sink.close()
-    ...     print(pathlib.Path(folder, "dense.jsonl").read_text()[:30])
-    {"event": "metrics", "step": 1
+    ...     sink = JsonLines(f"{folder}/dense.jsonl").open() ...     sink.log(step=1, loss=2.5) ...
+    sink.close() ...     print(pathlib.Path(folder, "dense.jsonl").read_text()[:30]) {"event":
+    "metrics", "step": 1
     """
 
     remedy: ClassVar[str] = "look for room on the disk and the rights to its folder"
@@ -48,7 +46,8 @@ class JsonLines(Writer):
 
         def write(record: Report) -> None:
             if file is not None:
-                # One call a line: a killed process leaves whole lines, and ranks do not mix theirs.
+                # One call writes one line, so that a killed process leaves whole lines, and lines
+                # of ranks do not mix.
                 os.write(file, (json.dumps(record) + "\n").encode())
 
         def close() -> None:

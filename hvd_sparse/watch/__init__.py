@@ -1,1 +1,2 @@
-"""The watchdog, which ends a process that waits too long, and names the ranks it waits for."""
+"""The watchdog, which ends a process that waits too long, and names the ranks for which it
+waits."""
