@@ -27,14 +27,6 @@ def unit_of(module: str) -> str:
     return max(rooms, key=len, default=inside.split(".")[0] or "__init__")
 
 
-def relative_imports(source: str) -> list[int]:
-    return [
-        node.lineno
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.ImportFrom) and node.level
-    ]
-
-
 def imports_of(source: str, modules: Iterable[str] = SOURCES) -> set[str]:
     """Return every module that a source imports, in functions and for types too."""
     known, found = set(modules), set()
