@@ -45,6 +45,10 @@ class TwoPhases(AllGatherExchange):
             return stop.value
 
 
+IN_TWO_PHASES = dataclasses.replace(configure(), exchange=TwoPhases())
+ORDERS = [(0, 1, 2), (2, 1, 0), (1, 0, 2)]
+
+
 @pytest.mark.parametrize("rollback", [True, False])
 def test_a_dense_step_sends_the_residual_too_and_keeps_nothing(rollback):
     configuration = dataclasses.replace(
@@ -66,15 +70,12 @@ def test_a_dense_step_sends_the_residual_too_and_keeps_nothing(rollback):
 
 
 def test_results_may_be_asked_for_in_another_order_on_every_rank():
-    configuration = dataclasses.replace(configure(), exchange=TwoPhases())
-    orders = [(0, 1, 2), (2, 1, 0), (1, 0, 2)]
-
     def script(collective):
-        session, results = start(collective, configuration), []
+        session, results = start(collective, IN_TWO_PHASES), []
         for step in range(3):
             given = gradients(collective, step)
             waiting = start_exchange(session, (2, 1, 0), given)
-            order = orders[(collective.rank + step) % 3]
+            order = ORDERS[(collective.rank + step) % 3]
             results.append({p: session.driver.decompress(*waiting[p]).tobytes() for p in order})
         return results
 
@@ -96,15 +97,11 @@ class Witness(LocalCollective):
 
 def test_exchanges_are_finished_in_the_same_order_on_every_rank_whatever_the_order_of_gradients():
     """MPI tells blocking collectives apart by nothing but their order."""
-    configuration, orders = (
-        dataclasses.replace(configure(), exchange=TwoPhases()),
-        [(0, 1, 2), (2, 1, 0), (1, 0, 2)],
-    )
 
     def script(collective):
         witness = Witness(collective)
-        session = start(witness, configuration)
-        given, order = gradients(collective, 0), orders[collective.rank]
+        session = start(witness, IN_TWO_PHASES)
+        given, order = gradients(collective, 0), ORDERS[collective.rank]
         waiting = start_exchange(session, order, given)
         witness.waited.clear()
         for position in order:
