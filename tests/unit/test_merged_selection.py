@@ -11,7 +11,7 @@ import pytest
 import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from merged import KEYS, MERGED, NUMEL, SPECS, bits, configure, lost, train
+from unit.merged import KEYS, MERGED, NUMEL, SPECS, bits, configure, lost, train
 
 from hvd_sparse.checks import count_from_density
 from hvd_sparse.errors import InvalidOption, PeerFailure
