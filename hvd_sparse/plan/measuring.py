@@ -257,8 +257,7 @@ class GraphPlannedGroups(PlannedGroups):
         self.begin(owner, None)
         return getattr(self.decision, "groups", None) != before
 
-    def took(self, position: int, ticket: Ticket, came_s: float) -> None:
-        """Record a gradient that arrived at ``came_s``, and its message."""
+    def took(self, position: int, ticket: Ticket, came_s: float, *, everything: bool) -> None:
         if self.is_over:
             return
         with self._lock:

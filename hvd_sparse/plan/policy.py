@@ -107,6 +107,9 @@ class Policy:
     def sent(self, position: int, ticket: Ticket) -> None:
         """Called after a tensor was compressed."""
 
+    def took(self, position: int, ticket: Ticket, came_s: float, *, everything: bool) -> None:
+        """Called after a graph has compressed a tensor, whose gradient arrived at ``came_s``."""
+
     def end(self) -> None:
         """Called when a result is requested; the next gradient begins a step."""
 

@@ -16,6 +16,7 @@ from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.errors import InvalidOption, UnsupportedInput
 from hvd_sparse.plan.policy import Fallback, Owner, Trial
 from hvd_sparse.step.buckets import check_merged
+from hvd_sparse.step.records import Ticket
 from hvd_sparse.tensorflow.graph_functions import (
     DENSE,
     EVERYTHING,
@@ -283,6 +284,13 @@ class GraphFallback(Fallback):
         stats.count_bytes("dense", nbytes + sum(owner.functions.dense_bytes.values()))
         ledger.begin(DENSE_STEP)
         ledger.end(DENSE_STEP)
+
+    def took(self, position: int, ticket: Ticket, came_s: float, *, everything: bool) -> None:
+        if everything:
+            self.owed[position] = ticket.run
+
+    def arrived(self) -> None:
+        """Do nothing, because ``_note_end`` ends the step on every way."""
 
     def _note_end(self, result: np.ndarray) -> np.int32:
         self.clock.end()

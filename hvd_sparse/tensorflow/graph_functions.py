@@ -17,8 +17,7 @@ from hvd_sparse.collectives.contract import is_elastic
 from hvd_sparse.errors import UnknownGradient
 from hvd_sparse.exchanges.contract import Conversation
 from hvd_sparse.frontend.recorder import Recorder
-from hvd_sparse.plan.measuring import GraphPlannedGroups
-from hvd_sparse.plan.policy import Fallback, Owner, Policy
+from hvd_sparse.plan.policy import Owner, Policy
 from hvd_sparse.step.records import BucketRun, StepRun, Ticket, joined
 from hvd_sparse.tensorflow.follower import Follower
 from hvd_sparse.types import TensorSpec, Value
@@ -94,8 +93,6 @@ class GraphFunctions:
         self._ledger = owner.watchdog.ledger
         self._padding = Padding(owner.step.stats.count_padding)
         self._tokens, self._policy = tokens, policy
-        self._planner = policy if isinstance(policy, GraphPlannedGroups) else None
-        self._owed = policy.owed if isinstance(policy, Fallback) else None
         self._place: tuple[int, int] | None = None
         self._numbers = itertools.count()
         self._tickets: dict[int, Ticket] = {}
@@ -135,7 +132,7 @@ class GraphFunctions:
         if self._place is None:
             self._place = self._collective.rank, self._collective.world_size
         rank, world_size = self._place
-        came_s = 0.0 if self._planner is None else time.perf_counter()
+        came_s = time.perf_counter()
         position = self._tokens.get(token if type(token) is bytes else bytes(token.item()))
         everything = bool(way == EVERYTHING)
         if position is None:
@@ -167,10 +164,7 @@ class GraphFunctions:
             if self.dense_bytes:
                 self._step.stats.count_bytes("dense", sum(self.dense_bytes.values()))
         if position is not None:
-            if self._planner is not None:
-                self._planner.took(position, ticket, came_s)
-            if everything and self._owed is not None:
-                self._owed[position] = ticket.run
+            self._policy.took(position, ticket, came_s, everything=everything)
         if self.recorder is not None and len(ticket.run.entered) >= len(self.traced):
             self.recorder.submitted(ticket.run)
         sent = wire, np.int64(number)
@@ -230,8 +224,7 @@ class GraphFunctions:
         self._ledger.end(ticket.key)
         if self.witness is not None and self.witness.position == ticket.position:
             self.witness.note(result, ticket.scale)
-        if self._planner is not None:
-            self._planner.arrived()
+        self._policy.arrived()
         return result
 
     def _finish(self, sealed: SealedBucket, received: np.ndarray) -> None:
