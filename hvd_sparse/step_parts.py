@@ -22,12 +22,9 @@ MOST_DENSITIES = 1024
 
 @dataclass(frozen=True)
 class StepParts:
-    """The parts of a tensor's step, at its density (None if the method has none).
-
-    is_exact : the codec is lossless
-    sends_accumulated : the sent values are accumulated ones, bit for bit
-    row_body : kind of the frames' bodies that compiled rows write; 0 for none
-    """
+    """The parts of a tensor's step, at its density (None if the method has none). With
+    ``sends_accumulated``, sent values equal accumulated values bit for bit. ``row_body`` is the
+    kind of the frames' bodies that compiled rows write; 0 for none."""
 
     density: float | None
     selector: Selector
@@ -80,11 +77,8 @@ class Parts:
     def at_step(
         self, step: int, spec: TensorSpec | None = None, pace: Pace | None = None
     ) -> StepParts:
-        """Return the parts of a tensor's step; the same object for equal densities.
-
-        step : completed steps of the tensor
-        spec, pace : of the tensor; None for the mean density, and for the mean learning rate
-        """
+        """Return the parts of a tensor after ``step`` completed steps; the same object for equal
+        densities. ``spec`` and ``pace`` default to the mean density and the mean learning rate."""
         if self.fixed_parts is not None:
             return self.fixed_parts
         schedule = self._schedule_of(spec)

@@ -1,9 +1,9 @@
 """The compressor behind a DDP model's communication hook.
 
-DDP calls the hook bucket by bucket, in one order on all ranks, while the backward pass goes on.
-Each call selects and starts the bucket's collectives, which travel meanwhile; the last call of a
-pass waits for all of them and writes the results.  All of it runs in the thread of the backward
-pass: collectives of torch.distributed meet by their order, so no other thread may submit any.
+DDP calls the hook bucket by bucket, in one order on all ranks, during the backward pass. Each call
+selects, and starts the bucket's collectives, which run meanwhile; the last call of a pass waits for
+all collectives and writes the results. All calls are made in the thread of the backward pass:
+torch.distributed matches collectives by their order, so no other thread may submit any.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from hvd_sparse.step.records import TensorStep, Ticket
 from hvd_sparse.types import FLOATS, GradScaler, Optimizer
 
 PAUSE_S = 0.25
-"""Seconds that a program waits at its end.  A thread needs the lock for microseconds, and gets it
-at once from one that sleeps."""
+"""Seconds for which a program waits at its end. Another thread needs the interpreter's lock for
+microseconds, and gets the lock at once from a thread that sleeps."""
 
 
 class DdpCompressor(ParameterCompressor):
-    """A compressor of one DDP model's gradients.  Made by ``hvd_sparse.ddp.register``."""
+    """A compressor of one DDP model's gradients, made by ``hvd_sparse.ddp.register``."""
 
     is_called_alone = True
     clips_all_gradients = True
@@ -189,7 +189,7 @@ class DdpCompressor(ParameterCompressor):
             each.future.set_result(each.buffer)
 
     def _refuse_results(self, sent: list[SentBucket]) -> None:
-        """Raise InvalidOption, on all ranks alike, for a gradient that holds an earlier result."""
+        """Raise InvalidOption, on all ranks, for a gradient that holds an earlier result."""
         spoiled = [key for each in sent for key in each.spoiled()]
         if spoiled:
             others = f" (and {len(spoiled) - 1} others)" if len(spoiled) > 1 else ""
@@ -230,7 +230,7 @@ class DdpCompressor(ParameterCompressor):
     # -- the optimizer ----------------------------------------------------------------------------
 
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:
-        """Do an optimizer's work; InvalidOption if it lacks a parameter of the model."""
+        """Do an optimizer's work; InvalidOption if the optimizer lacks a parameter of the model."""
         held = {parameter for group in optimizer.param_groups for parameter in group["params"]}
         for spec, parameter in zip(self.step.specs, self._parameters):
             if parameter not in held:
@@ -255,7 +255,7 @@ class DdpCompressor(ParameterCompressor):
             self._judge(optimizer)
 
     def close(self) -> None:
-        """Release the name and stop watching. DDP keeps the hook, so the model cannot train on."""
+        """Release the name and stop watching. DDP keeps the hook, so training cannot go on."""
         super().close()
         self._accumulation.close()
         if self._optimizer_hook is not None:
@@ -295,21 +295,18 @@ def parameters_of(model: DistributedDataParallel) -> list[tuple[str, torch.Tenso
 
 @cache  # however many models a program has, it waits once
 def let_threads_finish() -> None:
-    """Leave the interpreter's lock to Gloo's threads for ``PAUSE_S`` when the program is through.
-
-    A DDP model keeps its process group, so ``destroy_process_group`` does not end Gloo's threads
-    (torch 2.13).  One that asks for the lock, to let go of the last tensors, when the interpreter
-    has begun to end aborts the process, "terminate called without an active exception"
-    (pytorch/pytorch#179291), with and without a hook of ours.
-    """
+    """Leave the interpreter's lock to Gloo's threads for ``PAUSE_S`` when the program ends. A DDP
+    model keeps its process group, so ``destroy_process_group`` does not end these threads (torch
+    2.13). If a thread asks for the lock when the interpreter has begun to end, the process aborts
+    with "terminate called without an active exception" (pytorch/pytorch#179291), with and without
+    this hook."""
     atexit.register(time.sleep, PAUSE_S)
 
 
 class SentBucket:
     """A bucket of DDP, from its call of the hook to the last call in the backward pass.
 
-    buffer, gradients : DDP's flat memory of all gradients, and its parts by tensor
-    lengths : entries of each tensor's part of the sum: its carrier, or the gradient itself
+    lengths : number of entries of each tensor's carrier, or of its gradient if that is summed
     uses, holds : whether this rank used each parameter, and whether each gradient holds an earlier
         result; empty if not needed
     sum, reduced : the one collective over the ranks, and its result, averaged
@@ -353,11 +350,9 @@ def put(flat: np.ndarray, gradient: torch.Tensor) -> None:
 
 
 def raise_behind_backward(error: SparseError) -> None:
-    """Raise an error that all ranks have behind DDP's own end of the backward pass.
-
-    DDP that is interrupted before refuses every later pass.  In ``model.join()`` there is no
-    backward pass, and the error is raised at once.
-    """
+    """Raise an error of all ranks after DDP's own end of the backward pass, because DDP refuses
+    every later pass if it is interrupted before. In ``model.join()`` there is no backward pass, and
+    the error is raised at once."""
     if torch._C._current_graph_task_id() < 0:
         raise error
     engine = Variable._execution_engine
@@ -370,13 +365,11 @@ def raise_behind_backward(error: SparseError) -> None:
 
 
 class Accumulation:
-    """Records which parameters a step used, and whose gradients held a result when it began.
+    """Records which parameters a step used, and whose gradients held a result when the step began.
 
-    A step's passes are those inside ``no_sync()`` and the one after them.  Autograd calls the nodes
+    A step's passes are those inside ``no_sync()`` and the one after them. Autograd calls the nodes
     that accumulate gradients before DDP, so a bucket's record is complete when its hook is called.
-
-    asks_for_results : whether a gradient that holds a result matters; reading it costs a pass
-    used : positions of the parameters that this step used, as DDP counts them
+    Unless ``asks_for_results``, gradients are not read, because reading costs a pass.
     """
 
     def __init__(self, parameters: Sequence[torch.Tensor], *, asks_for_results: bool) -> None:
@@ -391,7 +384,7 @@ class Accumulation:
         ]
 
     def _note(self, position: int, gradients: Any) -> None:
-        """A parameter's node is about to accumulate, or is called without a gradient."""
+        """Called before a parameter's node accumulates, or when the node gets no gradient."""
         gradient = self._parameters[position].grad
         if position in self._untouched:
             self._untouched.discard(position)
@@ -407,7 +400,7 @@ class Accumulation:
         return is_left or position in self._kept
 
     def end(self) -> None:
-        """Begin the next step: the results of this one are about to be in the gradients."""
+        """Begin the next step, before the results of this step are written to the gradients."""
         self.used.clear()
         self._kept.clear()
         if self._asks:

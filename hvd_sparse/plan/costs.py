@@ -27,14 +27,14 @@ LOCAL = "local"
 SIZES = 5
 """Number of message lengths that are timed."""
 REPETITIONS = 5
-"""Repetitions of every length, after one that is not counted."""
+"""Number of counted repetitions of every length; one before them is not counted."""
 LEAST_SPREAD = 8
 """Least ratio of the longest to the shortest message, so that times differ by more than noise."""
 ITEM = 8
-"""Bytes by which the lengths of repetitions differ, a multiple of the itemsize of sums."""
+"""Bytes by which the lengths of repetitions differ; a multiple of the itemsize of sums."""
 
 OUTLIER = 5.0
-"""Samples are dropped if they differ from their size's median by more than this many median
+"""A sample is dropped if it differs from its length's median by more than this many median
 deviations."""
 
 Buckets = list[tuple[int, ...]]
@@ -74,8 +74,8 @@ class Route:
         return (LOCAL, *phases[1:]) if self.exchange.sums_first else tuple(phases)
 
     def received(self, numel: int, brought: float) -> tuple[float, float]:
-        """Return the bytes that a rank receives for a tensor, in the first collective and later, if
-        a rank sends ``brought`` bytes of it (0 if unknown)."""
+        """Return the bytes that a rank receives for a tensor, in the first collective and in the
+        later ones, if a rank sends ``brought`` bytes of the tensor (0 if unknown)."""
         if self.exchange.is_one_allgather:
             each = brought or expected_bytes(self.configuration, numel, step=LONG_RUN)
             return (each + overhead_bytes(1) - overhead_bytes(0)) * self.others, 0.0
@@ -101,8 +101,8 @@ def sizes_of(told: Sequence[Report]) -> list[int]:
 def time_messages(
     collective: Collective, name: str, route: Route, sizes: Sequence[int], timeout_s: float | None
 ) -> Samples:
-    """Time the route's collectives with messages of the given lengths in bytes, which differ a
-    little between repetitions, because Horovod negotiates new lengths.  Collective."""
+    """Time the route's collectives with messages of the given lengths in bytes. Lengths differ a
+    little between repetitions, because Horovod negotiates new lengths. Collective."""
     found: Samples = {}
     mates = route.placement.mates(route.placement.rank)
     for kind in dict.fromkeys(route.kinds):
@@ -139,13 +139,9 @@ def _prepared(
 
 
 class Costs:
-    """Measured costs on the slowest rank, because all ranks wait for it.
-
-    wire, late, work, decode : as in ``GroupPlan``
-    encode_s : time per tensor besides ``work``, in seconds
-    ready_s : by tensor, seconds from a step's first gradient to the tensor's
-    nbytes : by tensor, bytes that a rank sends
-    """
+    """Measured costs on the slowest rank, for which all ranks wait; lines as in ``GroupPlan``. By
+    tensor, ``ready_s`` has the seconds from a step's first gradient to the tensor's, and ``nbytes``
+    the bytes that a rank sends. ``encode_s`` are the seconds per tensor outside ``work``."""
 
     def __init__(
         self,
@@ -166,8 +162,7 @@ class Costs:
         self.ready_s, self.nbytes = self._slowest("ready"), self._slowest("nbytes")
 
     def families(self) -> list[list[str]]:
-        """Return the sets of tensors, some of them compressed, that had gradients in the same
-        steps."""
+        """Return the sets of tensors, some compressed, that had gradients in the same steps."""
         families: dict[object, list[str]] = defaultdict(list)
         configuration = self.route.configuration
         dtypes = {spec.key: spec.accumulator for spec in self.specs}
@@ -234,13 +229,14 @@ def _line(seconds: Mapping[str, float], numel: Mapping[str, int]) -> Line:
 
 
 def one_after_another(lines: Sequence[Line]) -> Line:
-    """Return the cost of sequential collectives of equal sizes as a line in their total bytes."""
+    """Return the cost of sequential collectives of equal sizes, as a line in their total bytes."""
     byte_s = sum(line.byte_s for line in lines) / max(1, len(lines))
     return Line(sum(line.start_s for line in lines), byte_s)
 
 
 def fit_line(samples: Iterable[tuple[float, float]]) -> Line:
-    """Fit a line, of coefficients of 0 or more, to (bytes received, seconds) of at least two sizes.
+    """Fit a line, with coefficients of 0 or more, to (bytes received, seconds) of two or more
+    sizes.
 
     A weighted Theil-Sen estimate: the slope is the median of the slopes between all pairs of sizes,
     weighted by their distance, because differences between small messages are mostly noise. The
@@ -259,7 +255,7 @@ def fit_line(samples: Iterable[tuple[float, float]]) -> Line:
 
 
 def _typical(times: np.ndarray) -> float:
-    """Return the mean of the times near the median, which is steadier than a median of a few."""
+    """Return the mean of the times near the median, which varies less than the median."""
     away = np.abs(times - np.median(times))
     return float(np.mean(times[away <= OUTLIER * np.median(away)]))
 

@@ -17,11 +17,11 @@ from hvd_sparse.types import State, TensorSpec
 
 WAYS = ("none", "all", "default", "planned")
 EFFORT = 50_000_000
-"""Bound on layers^2 * groups of the search: about a second for 1,000 layers."""
+"""Bound on layers^2 * groups of the search, which takes about a second for 1,000 layers."""
 
 GRID = 48
-"""Steps of the grid of densities, evenly on a logarithmic scale.  On a grid, rounding seldom
-changes the chosen density."""
+"""Number of steps of the logarithmic grid of densities; a grid keeps roundings from changing a
+choice."""
 
 Plan = tuple[int, ...]
 """The end of each group of layers in backward order; for example, (2, 5) has the groups of layers 0
@@ -36,10 +36,10 @@ class GroupPlan:
     ----------
     groups : names of the tensors of each group, which share a message
     predicted_s : predicted seconds from a step's first gradient to its last result, by grouping:
-        "none" (one tensor per message), "all" (one message), "default" (the groups that were
-        measured) and "planned", plus a constant by which "default" agrees with the measured steps.
-        With several optimizers the sum over one step of each
-    wire, late : time of a message's first collective, and of those after it, which start after the
+        "none" (one tensor per message), "all" (one message), "default" (the measured groups) and
+        "planned", each with a constant added so that "default" equals the measured time. With
+        several optimizers, the sum over one step of each
+    wire, late : time of a message's first collective, and of the collectives that start after the
         last gradient, as lines in the bytes that a rank receives
     work : time of selecting and encoding, as a line in the entries of a tensor, or of a group's
         vector with ``select_over="group"``
@@ -59,8 +59,8 @@ class GroupPlan:
 
     @classmethod
     def make(cls, costs: Costs) -> GroupPlan:
-        """Return the groups with the shortest predicted step, or the default if none is shorter;
-        tensors of different steps (of different optimizers) are never in one group."""
+        """Return the groups with the shortest predicted step, or the default if no groups are
+        faster; tensors of different steps (of different optimizers) are never in one group."""
         specs, configuration = costs.specs, costs.route.configuration
         predicted_s = dict.fromkeys(WAYS, 0.0)
         chosen: Buckets = []
@@ -103,7 +103,7 @@ class GroupPlan:
 
 
 def _plan_family(keys: Sequence[str], costs: Costs) -> tuple[Buckets, dict[str, float]]:
-    """Plan tensors of the same steps: their groups, and the seconds of a step by grouping."""
+    """Plan tensors of the same steps; return groups, and the seconds of a step by grouping."""
     route, specs = costs.route, costs.specs
     layers, backward_s = _layers_of(keys, costs.ready_s, specs, route.configuration)
     members = [specs[position] for position in layers]
@@ -145,8 +145,7 @@ def _layers_of(
     configuration: Configuration,
 ) -> tuple[list[int], np.ndarray]:
     """Return the positions of the compressed tensors in backward order, and the seconds of the
-    backward pass before each, float64 [tensors], which include the time before dense tensors.
-    """
+    backward pass before each, float64 [tensors], with those before dense tensors."""
     wanted = set(keys)
     unknown = sorted(wanted - {spec.key for spec in specs})
     if unknown:
@@ -168,7 +167,7 @@ def _layers_of(
 def _apart_where_needed(
     buckets: Buckets, specs: Sequence[TensorSpec], configuration: Configuration
 ) -> Buckets:
-    """Split the buckets whose tensors cannot be joined into one vector into single tensors."""
+    """Split the buckets whose tensors cannot form one vector into single tensors."""
     found: Buckets = []
     for bucket in buckets:
         cannot = why_not_merged([specs[position] for position in bucket], configuration)
@@ -178,22 +177,17 @@ def _apart_where_needed(
 
 @dataclass(frozen=True, eq=False)
 class Instance:
-    """Layers in backward order, and the costs of groups of them.
+    """Layers in backward order, and the costs of groups of layers, by the model of shi2020mgs.
 
-    Selecting and encoding interrupt the backward pass, and messages are sent one after the other.
-    A group is selected after its last gradient, and then sent:
+    Selecting and encoding interrupt the backward pass, and messages are sent one after the other:
 
         compute end of group [i, j) = compute end of the group before + compute_s(i, j)
         wire end of group [i, j)    = max(wire end of the group before, compute end) + wire_s(i, j)
         end of the step             = wire end of the last group + late_s of all groups
 
-    Attributes
-    ----------
-    backward_s : float64 [layers], seconds of the backward pass from the last gradient to each
-    nbytes, late_nbytes : float64 [layers], bytes that a node receives in the exchange's first
-        collective, and in those after it, which start after the backward pass
-    wire, late, select : seconds of these collectives, and of one selection
-    per_tensor : whether tensors are selected one by one; if False, a group is one vector
+    ``backward_s`` are the seconds of the backward pass from the last gradient to each layer's.
+    ``late`` collectives start after the backward pass. Unless ``per_tensor``, a group is one
+    vector.
     """
 
     backward_s: np.ndarray
@@ -233,7 +227,7 @@ class Instance:
 
 
 def end_s(instance: Instance, plan: Sequence[int]) -> float:
-    """Return the seconds until the last message of a plan ends, by the model of shi2020mgs."""
+    """Return the seconds until the last message of a plan ends."""
     stops = np.array(plan)
     starts = np.concatenate([[0], stops[:-1]])
     ready_s = np.cumsum(instance.compute_s(starts, stops))
@@ -260,8 +254,8 @@ def simplified(instance: Instance, plan: Sequence[int]) -> Plan:
 
 
 def partition_end_s(instance: Instance, parts: Sequence[Sequence[int]]) -> float:
-    """Return the seconds until the last message of any partition into groups ends.  Messages that
-    are ready when the wire is free are sent as one, like Horovod's fusion."""
+    """Return the seconds until the last message of any partition into groups ends. Messages that
+    are ready when the wire is free are sent as one, like in Horovod's fusion."""
     complete = {max(part): list(part) for part in parts}
     selects = instance.select
     compute_s, messages = 0.0, []
@@ -287,9 +281,9 @@ def partition_end_s(instance: Instance, parts: Sequence[Sequence[int]]) -> float
 def best_plan(instance: Instance) -> Plan:
     """Return the plan whose step ends earliest, with as few groups as possible.
 
-    Dynamic programming over the boundaries between groups, and over the number of groups where the
-    ends of computing or the late collectives depend on it; ``EFFORT`` limits this number. Departs
-    from shi2020mgs, whose greedy choice is not optimal (docs/adr/0019-planner.md).
+    Dynamic programming over the boundaries between groups; also over the number of groups, up to
+    ``EFFORT``, if the ends of computing or the late collectives depend on this number. Departs from
+    shi2020mgs, whose greedy choice is not optimal (docs/adr/0019-planner.md).
     """
     size = instance.size
     call_s = 0.0 if instance.per_tensor else instance.select.start_s
@@ -322,7 +316,7 @@ class HiddenDensities:
     ----------
     c_max : largest compression ratio; no density is below 1 / c_max
     densities : density of every compressed tensor with a gradient in a measured step, by name
-    hidden, messages : number of messages that end before the next is ready, and of all
+    hidden, messages : number of messages that end before the next is ready, and of all messages
     backward_s : seconds from the first gradient to the last, including selection
     exposed_s : predicted seconds from the last gradient to the end of the last message
     wire : time of a message, as a line in the bytes that a rank receives
@@ -342,10 +336,8 @@ class HiddenDensities:
 
     @classmethod
     def make(cls, costs: Costs) -> HiddenDensities:
-        """Return the largest density of every message at which it hides; see ``largest_hidden``.
-
-        Paper: shi2020lags, from its abstract. Derived: the rule by which a layer's exchange hides.
-        """
+        """Return the largest density of each message at which it hides. Paper: shi2020lags, from
+        its abstract. Derived: the rule by which a layer's exchange hides (``largest_hidden``)."""
         rule = costs.route.configuration.rule
         assert rule is not None and rule.c_max is not None
         specs, least = costs.specs, 1.0 / rule.c_max
@@ -390,15 +382,15 @@ class HiddenDensities:
 
 
 def largest_hidden(ready_s: np.ndarray, takes_s: np.ndarray) -> tuple[list[int], np.ndarray]:
-    """Return the largest size of each message at which it hides, and the times at which they end.
+    """Return the largest size of each message at which it hides, and the end time of each message.
 
     Messages are sent one after the other, each as soon as it is ready. A message hides if it ends
     before the next one is ready:
 
         available time = ready(next) - max(ready(this), end(previous))
 
-    A message that does not hide at any size gets the least size, and delays the next one. So does
-    the last message. ``ready_s`` is float64 [messages], ``takes_s`` [messages, sizes]; both ascend.
+    A message that does not hide at any size, like the last message, gets the least size, and delays
+    the next. ``ready_s`` is float64 [messages], ``takes_s`` [messages, sizes]; both ascend.
     """
     found, ends_s, free_s = [], [], 0.0
     for number, (at_s, sizes_s) in enumerate(zip(ready_s.tolist(), takes_s)):

@@ -36,7 +36,7 @@ from hvd_sparse.types import Report, State, Value
 logger = logging.getLogger("hvd_sparse")
 
 ENOUGH = STEPS // 2 + 1
-"""Successful steps that are needed for a decision; with fewer, the ranks continue measuring."""
+"""Number of successful steps that a decision needs; with fewer, the ranks continue measuring."""
 
 
 Decision = Union[GroupPlan, HiddenDensities]
@@ -45,8 +45,7 @@ Decision = Union[GroupPlan, HiddenDensities]
 
 
 class MeasuringPolicy(Policy):
-    """Policy that measures the first steps, and adopts one decision on all ranks; then, or if there
-    is none to make, measuring ``is_over``."""
+    """Policy that measures the first steps, until all ranks adopt one decision (``is_over``)."""
 
     kind: ClassVar[type[Decision]]
     departed: ClassVar[str]
@@ -110,8 +109,8 @@ class MeasuringPolicy(Policy):
         return measured > 0 and measured % STEPS == 0
 
     def next(self, collective: Collective, timeout_s: float | None, *, was_good: bool) -> Value:
-        """Begin a step, with the success of the last one, and return the decision if this step
-        adopts it, else None.  Collective if ``is_due``."""
+        """Begin a step, given the success of the last step; return the decision if this step adopts
+        one, else None. Collective if ``is_due``."""
         is_counted = was_good and self._steps > WARMUP
         if self.is_due:
             # Close the last measured step, to include its numbers.
@@ -240,18 +239,16 @@ class PlannedGroups(MeasuringPolicy):
 
 
 class GraphPlannedGroups(PlannedGroups):
-    """``groups="planned"`` for TensorFlow graphs, which receive their groups when traced.
-
-    The first steps have one message per gradient. Gradients arrive in any thread, and some results
-    before other gradients, so the program marks every step by a call of ``replan``.
-    """
+    """``groups="planned"`` for TensorFlow graphs, which receive their groups when traced. The first
+    steps have one message per gradient. Gradients arrive in any thread, and some results arrive
+    before other gradients, so the program marks every step by a call of ``replan``."""
 
     def __init__(self, step: Step, name: str) -> None:
         super().__init__(step, name)
         self._lock = threading.Lock()
 
     def replan(self, owner: Owner) -> bool:
-        """Begin a step, and return whether the groups have changed.  Collective."""
+        """Begin a step, and return whether the groups have changed. Collective."""
         before = getattr(self.decision, "groups", None)
         self._clock.request()
         self.begin(owner, None)
@@ -298,7 +295,7 @@ class HidingPolicy(MeasuringPolicy):
         owner.settle_densities(self._loaded)
 
     def _take_loaded(self, owner: Owner) -> None:
-        """Check that the loaded densities are the same on all ranks, and use them.  Collective."""
+        """Check that the loaded densities are the same on all ranks, and use them. Collective."""
         mine, self._loaded = self._loaded, None
         told = tell_all(owner, self._timing, f"{self._name}.loaded", mine)
         if any(theirs != mine for theirs in told):

@@ -1,4 +1,4 @@
-"""Buckets: groups of tensors whose entries are sent in one message."""
+"""Buckets: groups of tensors that share a message."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from hvd_sparse.schedules.contract import UNKNOWN_DENSITY
 from hvd_sparse.types import INDEX_LIMIT, TensorSpec
 
 BUCKET_BYTES = 64 * 1024
-"""Expected payload at which a bucket is full, because above this size the start-up cost of a
-collective no longer matters."""
+"""Expected payload at which a bucket is full; start-up costs of larger messages do not matter."""
 
 MOST_GROUPS = 2**53
-"""Upper bound on the number of groups, because the division of tensors among groups uses floats."""
+"""Upper bound on the number of groups, because floats divide the tensors among groups."""
 
 
 def one_per_tensor(
@@ -28,10 +27,8 @@ def one_per_tensor(
 def merge_small(
     specs: Sequence[TensorSpec], configuration: Configuration, bucket_bytes: int = BUCKET_BYTES
 ) -> list[tuple[int, ...]]:
-    """Merge neighbouring compressed tensors, from the last registered to the first.
-
-    Backward passes make gradients in about this order, so a bucket is complete early.
-    """
+    """Merge neighbouring compressed tensors, from the last registered to the first, because
+    backward passes make gradients in about this order, so a bucket is complete early."""
     plan: list[tuple[int, ...]] = []
     members: list[int] = []
     filled = 0.0
@@ -48,10 +45,8 @@ def merge_small(
 
 
 def grouped(specs: Sequence[TensorSpec], configuration: Configuration) -> list[tuple[int, ...]]:
-    """Return the buckets of ``configuration.groups``; InvalidOption for unknown names.
-
-    A compressed tensor outside all groups has its own bucket.
-    """
+    """Return the buckets of ``configuration.groups``; InvalidOption for unknown names. A compressed
+    tensor outside all groups has its own bucket."""
     groups = configuration.groups
     if groups is None and configuration.hides:
         return one_per_tensor(specs, configuration)  # densities are set layer by layer

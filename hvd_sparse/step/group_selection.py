@@ -1,8 +1,8 @@
-"""Group selection: one selection from several tensors, whose accumulated vectors count as one.
+"""Group selection: one selection from the accumulated vectors of several tensors.
 
-Only the selection is common: residuals, messages and steps stay with each tensor.  In a steady
-state the vectors are not joined.  The passes that add the gradients extract the entries that
-reach the group's last threshold, and the selection is made from these.
+Residuals, messages and steps stay with each tensor. Usually the vectors are not joined: the passes
+that add the gradients extract the entries that reach the group's last threshold, and the selection
+is made from these entries.
 """
 
 from __future__ import annotations
@@ -29,10 +29,8 @@ from hvd_sparse.types import Selection, TensorSpec
 def send_merged(
     pipeline: Pipeline, tickets: Sequence[TensorStep], rank: int, world_size: int
 ) -> None:
-    """Select from all of these tensors' accumulated vectors at once, and encode each one's part.
-
-    tickets : of one dtype, in the same order on all ranks; all have ``accumulated``
-    """
+    """Select from the accumulated vectors of all tickets at once, and encode each tensor's share.
+    The tensors have one dtype, and the same order on all ranks."""
     states = [ticket.state for ticket in tickets]
     passes = [cast(Accumulated, ticket.accumulated) for ticket in tickets]
     vectors = [each.vector for each in passes]
@@ -79,7 +77,7 @@ def send_merged(
 def _selector_of_all(
     configuration: Configuration, spec: TensorSpec, steps: int, states: Sequence[TensorState]
 ) -> Selector:
-    """Return a selector for the whole group, whose k is the sum of the tensors' own."""
+    """Return the selector of the whole group, whose k is the sum of the tensors' k."""
     if configuration.rule is None and not configuration.follows_rate:
         return configuration.at_step(steps).selector
     asked = [
@@ -90,7 +88,7 @@ def _selector_of_all(
 
 
 def name_of(specs: Sequence[TensorSpec]) -> str:
-    """Return the name of a group of tensors; a single tensor's key is its name."""
+    """Return the name of a group of tensors; for a single tensor, its key."""
     if len(specs) == 1:
         return specs[0].key
     text = "\n".join(f"{spec.key} {spec.numel}" for spec in specs)
@@ -104,7 +102,7 @@ def _cut_of_all(
     aim: Aim,
     context: Context,
 ) -> Found | None:
-    """Select from the entries that the tensors' passes extracted; None if a search is needed."""
+    """Select from the entries that the passes extracted; return None if a search is needed."""
     regions, start = [], 0
     for taken, vector in zip(lists, vectors):
         if taken is None:
@@ -120,7 +118,7 @@ def _cut_of_all(
 
 
 def _miss(lists: Sequence[Selection | None], aim: Aim) -> Miss:
-    """Return the counts that the passes found, as a hint for the search."""
+    """Return the number of extracted entries, as a hint for the search."""
     count = sum(taken.count for taken in lists if taken is not None)
     if count > aim.capacity:
         return Miss(aim, None)

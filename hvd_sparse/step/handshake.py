@@ -1,5 +1,4 @@
-"""The handshake: before the first step, all ranks check that their configurations and tensors
-agree."""
+"""The handshake: before the first step, all ranks compare their configurations and tensors."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ def describe_rank(
     name: str,
     placement: Placement | None = None,
 ) -> Report:
-    """Return all settings that must be the same on every rank, JSON-serializable."""
+    """Return all settings that must be equal on all ranks, JSON-serializable."""
     rule = configuration.rule
     return {
         "nodes": None if placement is None else list(placement.nodes),
@@ -42,16 +41,14 @@ def describe_rank(
 
 
 def keeps_subnormals() -> bool:
-    """Return whether this thread computes with subnormal numbers or flushes them to zero.
-
-    ``torch.set_flush_denormal`` and fast-math compiler flags change this for a thread.  Ranks
-    that differ in it would get different sums of the same messages.
-    """
+    """Return whether this thread computes with subnormal numbers or flushes them to zero, as after
+    ``torch.set_flush_denormal`` or with fast-math compiler flags. Ranks that differ in this compute
+    different sums of the same messages."""
     return bool((np.full(8, 1e-20, np.float32) * np.float32(1e-20) > 0).all())
 
 
 def handshake(document: Report) -> Generator[AllGather, np.ndarray, None]:
-    """Compare the ranks' documents, as an exchange; RankMismatch with the differences."""
+    """Compare the documents of all ranks, as an exchange; RankMismatch names the differences."""
     text = json.dumps(document, sort_keys=True, indent=0).encode()
     # Digests first, because the documents are long and nearly always equal.
     digests = yield AllGather(np.frombuffer(hashlib.sha256(text).digest(), np.uint8))

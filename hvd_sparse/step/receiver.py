@@ -1,4 +1,4 @@
-"""The receiving half of a step: the sum of what all ranks sent, and its outcome."""
+"""The receiving half of a step: the sum of all contributions, and the result of the step."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ MOST, MOST_HALF = 1e38, 6.5e4
 HALF_LIMIT = 65520.0
 """The smallest magnitude that becomes Inf as float16."""
 MOST_FACTOR = 1e6
-"""Largest usual factor of a sum; Horovod's are at most 1 by default."""
+"""Largest usual factor of a sum; Horovod's default factors are at most 1."""
 
 Row = tuple[float, ...]
 
 
 class Sum(NamedTuple):
-    """One tensor's sum: ``out``, flat, is to become factor * (sum of the parts)."""
+    """A request to set ``out``, flat, to the factor times the sum of the parts."""
 
     spec: TensorSpec
     codec: Codec
@@ -44,8 +44,6 @@ class Sum(NamedTuple):
 
 
 class Receiver:
-    """The receiving half of a ``Step``."""
-
     def __init__(
         self, configuration: Configuration, specs: Sequence[TensorSpec], kernels: Kernels
     ) -> None:
@@ -58,8 +56,7 @@ class Receiver:
         self.applied: dict[str, int] = {}
 
     def receive(self, bucket: BucketRun, arrivals: dict[int, Arrival]) -> None:
-        """Accept the results of a bucket's exchange, and keep the entries that did not leave this
-        rank."""
+        """Accept the results of an exchange; keep the entries that did not leave this rank."""
         bucket.arrivals = arrivals
         if not self.pipeline.exchange.settles_later:
             return
@@ -74,8 +71,7 @@ class Receiver:
                     self.pipeline.settle(state, arrival.left, arrival.returned, arrival.memo)
 
     def report(self, ticket: Ticket, reduced: np.ndarray) -> CarrierReport:
-        """Return the joint report of all ranks' carriers, and keep it; errors as in
-        ``CarrierLayout.read``."""
+        """Return the joint report of all ranks' carriers; raises as ``CarrierLayout.read``."""
         # Kept, because decompress needs it before the wait and again for the factor.
         if ticket.report is None:
             layout, pace = ticket.layout, None if ticket.state is None else ticket.state.pace
@@ -88,11 +84,9 @@ class Receiver:
         return ticket.report
 
     def result(self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray) -> np.ndarray:
-        """Return the reduced gradient of a tensor, flat, of the accumulator's dtype.
-
-        reduced : Horovod's result for the array that ``compress`` returned
-        parameter : the tensor's value, flat, for memories that need it
-        """
+        """Return the reduced gradient of a tensor, flat, of the accumulator's dtype. ``reduced`` is
+        Horovod's result for the array that ``compress`` returned; ``parameter`` is the tensor's
+        value, flat, for memories that need it."""
         report = ticket.report or self.report(ticket, reduced)
         self._check(ticket, report)
         # Other tickets have an error, which has just been raised.
@@ -127,7 +121,6 @@ class Receiver:
             )
 
     def _check(self, ticket: Ticket, report: CarrierReport) -> None:
-        """Raise if a rank failed, or if the step was rolled back."""
         if ticket.error is not None:
             words = in_words(ticket.error)
             raise PeerFailure(f"compressing failed on this rank: {words}") from ticket.error
@@ -149,11 +142,8 @@ class Receiver:
             )
 
     def _sum(self, ticket: TensorStep, factor: float) -> float | None:
-        """Write a tensor's sum, and return an upper bound of its magnitudes; None if it leaves the
-        range of floats, which it does on all ranks.
-
-        factor : of the sum, from the carriers
-        """
+        """Write a tensor's sum, and return an upper bound of its magnitudes; None, on all ranks, if
+        the sum leaves the range of floats. ``factor`` is that of the carriers."""
         bucket, state = ticket.bucket, ticket.state
         arrival = bucket.arrivals[ticket.position]
         if not arrival.is_finite:
@@ -180,20 +170,15 @@ class Receiver:
         return most
 
     def _place(self, ticket: TensorStep) -> np.ndarray:
-        """Return the array for a tensor's result."""
         if ticket.out is None:
             spec = ticket.state.spec
             ticket.out = aligned_empty(spec.numel, spec.accumulator)
         return ticket.out
 
     def _sum_together(self, bucket: BucketRun, factor: float) -> dict[int, tuple[float, float]]:
-        """Write the sums of a bucket's tensors together; return factor and bound of each.
-
-        The other tensors' carriers have not been read: if one has another factor, its tensor is
-        summed again.  Sums that may overflow, and traced tensors of the host, are left out.
-
-        factor : from the carrier of the first tensor
-        """
+        """Write the sums of a bucket's tensors together; return the factor and bound of each. All
+        have the factor of the first carrier; if another carrier has another factor, its tensor is
+        summed again. Sums that may overflow, and traced tensors on the host, are left out."""
         pipeline, sums, places = self.pipeline, [], []
         for position, ticket in bucket.sending.items():
             arrival, state = bucket.arrivals.get(position), ticket.state
@@ -227,10 +212,8 @@ class Receiver:
     def finish_dense(
         self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray
     ) -> np.ndarray:
-        """Return the optimizer's input for a tensor that Horovod reduced by itself.
-
-        It has no carrier: the result, the same on all ranks, is checked for NaN and Inf.
-        """
+        """Return the optimizer's input for a tensor that Horovod reduced by itself. The result,
+        which is the same on all ranks, is checked for NaN and Inf, because there is no carrier."""
         is_number = is_finite(reduced)
         if is_number and not self.finishes:
             return reduced
@@ -250,11 +233,9 @@ class Receiver:
         is_finite: bool,
         most: float = math.inf,
     ) -> np.ndarray:
-        """Apply the memory's ``finish``, then rescale; a step with NaN or Inf leaves no trace, on
-        all ranks, which check the same bits.
-
-        most : upper bound of the magnitudes; infinite if unknown
-        """
+        """Apply the memory's ``finish``, then multiply by the loss scale. A step with NaN or Inf
+        leaves no trace, on all ranks, because they check the same bits. ``most`` is an upper bound
+        of the magnitudes."""
         is_touched = False
         assert ticket.position is not None
         if is_finite and self.finishes:
@@ -301,7 +282,7 @@ class Receiver:
 
 
 def stays_finite(gradient: np.ndarray, dtype: str, kernels: Kernels) -> bool:
-    """Return whether a reduced gradient stays finite as the parameter's dtype; one pass."""
+    """Return whether a reduced gradient stays finite as the parameter's dtype."""
     if not isinstance(gradient, np.ndarray):
         moments: Moments = kernels.moments(gradient)
         return moments.is_finite and (dtype != "float16" or moments.abs_max < HALF_LIMIT)
@@ -312,10 +293,8 @@ def stays_finite(gradient: np.ndarray, dtype: str, kernels: Kernels) -> bool:
 
 def write_sum(given: Sum, kernels: Kernels) -> float:
     """Write one sum, and return an upper bound of its magnitudes, infinite if unknown.
-
-    Raises CorruptPayload if a payload does not fit, and NonFiniteGradient, on all ranks, if the sum
-    overflows; then ``out`` is unchanged.
-    """
+    CorruptPayload if a payload does not fit; NonFiniteGradient, on all ranks, if the sum overflows,
+    and then ``out`` is unchanged."""
     spec, codec, parts, out, factor = given
     arrived, most = _gather(spec, parts, out.dtype, codec, kernels)
     is_safe = abs(factor) <= MOST_FACTOR and most < math.inf
@@ -326,11 +305,9 @@ def write_sum(given: Sum, kernels: Kernels) -> float:
 
 
 def _write_sums(sums: Sequence[Sum], surplus: Surplus, kernels: Kernels) -> list[float | None]:
-    """Write the sums of a bucket's tensors, and add surplus entries of device passes back.
-
-    Returns an upper bound of each sum's magnitudes; None if nothing was written, because a payload
-    is corrupt or the sum may overflow.
-    """
+    """Write the sums of a bucket's tensors, and add surplus entries of device passes back. Return
+    an upper bound of the magnitudes of each sum, or None if the sum was not written, because a
+    payload is corrupt or the sum may overflow."""
     bounds, given = _write_rows(sums, kernels), []
     for place, (spec, codec, parts, out, factor) in enumerate(sums):
         if bounds[place] is not None:
@@ -348,7 +325,7 @@ def _write_sums(sums: Sequence[Sum], surplus: Surplus, kernels: Kernels) -> list
 
 
 def _write_rows(sums: Sequence[Sum], kernels: Kernels) -> list[float | None]:
-    """Write the sums that one call of the engine can: of tensors on the host with plain frames."""
+    """Write the sums that one call of the engine can write: plain frames, on the host."""
     bounds: list[float | None] = [None] * len(sums)
     engine = rows_of(kernels)
     if engine is None:
@@ -394,11 +371,9 @@ def _gather(
     codec: Codec,
     kernels: Kernels,
 ) -> tuple[list[Selection], float]:
-    """Decode the parts of a tensor; CorruptPayload if one is not for this tensor.
-
-    Returns the parts, with indices in the whole tensor, and an upper bound, up to rounding, of the
-    magnitudes in their sum; the bound is infinite or NaN if the sum may overflow.
-    """
+    """Decode the parts of a tensor; CorruptPayload if a part is not for this tensor. Return the
+    parts, with indices in the whole tensor, and an upper bound, up to rounding, of the magnitudes
+    in their sum; the bound is infinite or NaN if the sum may overflow."""
     arrived, most = [], 0.0
     for place, sent in parts:
         start, numel = place.start, place.stop - place.start

@@ -1,6 +1,6 @@
-"""Rows: processes a bucket's tensors in one call of the engine, from gradients to frames.
+"""Rows: one call of the engine processes a bucket's tensors, from gradients to frames.
 
-Tensors that the call does not support continue in the pipeline (``step.pipeline``), with the same
+The pipeline (``step.pipeline``) processes tensors that the call does not support, with the same
 results bit for bit.
 """
 
@@ -24,27 +24,22 @@ from hvd_sparse.types import Selection
 from hvd_sparse.wire.frame import HEADER_BYTES, frame_head
 
 UNKNOWN = Taking(0.0, 0, None)
-"""The result of a pass that is only recorded."""
 DONE = ["start", "nbytes", "sent", "threshold", "margin"]
-"""Columns of the results."""
 WORD_BYTES = 8
 """Alignment of the frames, so that their vectors can be viewed."""
 NO_VECTORS, NO_NUMBERS = (0,) * 7, (0.0,) * 11
-"""Unused columns of a row."""
 SPARE_BYTES = 24
-"""Room for the magnitude of signs and the padding of their body."""
+"""Room for the magnitude of a frame's signs and for the padding of its body."""
 
 
 class Noted(NamedTuple):
-    """A recorded pass, with the columns of ``SENT``."""
-
     move: int
     vectors: tuple[np.ndarray, ...]
     numbers: tuple[float | np.floating, ...]
 
 
 class NotedPasses:
-    """The engine's kernels, except that passes with an aim are only recorded."""
+    """The engine's kernels, but passes with an aim are only recorded."""
 
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
@@ -69,7 +64,7 @@ class NotedPasses:
 
 
 class OutgoingRows:
-    """The rows of one bucket, of one dtype and codec; the pipeline processes all other tensors."""
+    """The rows of one bucket, of one dtype and codec."""
 
     def __init__(self, pipeline: Pipeline, world_size: int) -> None:
         is_bounded = pipeline.configuration.max_gathered_bytes is not None
@@ -83,7 +78,7 @@ class OutgoingRows:
         self._nbytes, self._codec, self._dtype = 0, cast(Codec, None), np.dtype(np.float32)
 
     def add(self, ticket: TensorStep) -> None:
-        """Add a tensor if the call supports its parts; this begins the tensor's pass."""
+        """Begin the tensor's pass, and add the tensor, if the call supports its parts."""
         state, parts = ticket.state, ticket.parts
         spec, selector, codec = state.spec, parts.selector, parts.codec
         if (

@@ -1,11 +1,9 @@
-"""The step: the tensors of a compressor, their grouping, and this rank's sending half.
+"""The step: the tensors of a compressor, their groups, and the sending half of a rank.
 
-``receiver`` has the other half.  Neither calls a collective: ``step.driver`` and the TensorFlow
-frontend move the bytes.
-
-A local failure never raises in ``compress``, because the other ranks would wait for a collective
-that this rank never submits.  The carrier's flag and the bucket's message report the failure, and
-all ranks raise alike.
+``receiver`` has the other half. Neither calls a collective: ``step.driver`` and the TensorFlow
+frontend do. ``compress`` never raises for a failure of this rank, because the other ranks would
+wait for a collective that this rank never submits. The carrier's flag and the bucket's message
+report the failure, and all ranks raise an error.
 """
 
 from __future__ import annotations
@@ -49,27 +47,19 @@ from hvd_sparse.wire.checksum import crc32
 logger = logging.getLogger("hvd_sparse")
 
 SMALL = 1 << 16
-"""Entries up to which a tensor's pass costs less than the calls around it.
-
-Such tensors are processed when their bucket is full, one after the other, because calls on cold
-caches take about twice as long."""
+"""Number of entries up to which a tensor's pass costs less than the calls around it. Such passes
+run one after the other when their bucket is full, because calls on cold caches take twice as
+long."""
 
 MOST_ANSWERS = 1 << 14
-"""Upper bound on the cached decisions whether a tensor runs dense at a density."""
+"""Number of cached decisions whether a tensor runs dense at a density."""
 
 
 class Step(Receiver):
-    """All tensors of a compressor, and the step that they are in.
-
-    specs : the registered tensors, in the same order on every rank
-    buckets, bucket_of : members of every bucket, by position; the bucket of every member
-    carrier_dtype : of carriers without a dense gradient; None: the accumulator's
-    applied : checksum of each tensor's last applied gradient that is to be compared
-    reduction : "average" or "sum", by the last carriers
-    placement : the ranks' places, for exchanges that depend on them
-    settings_of : the optimizer's settings by position, where a frontend knows them
-    pace_of : the learning rate by position, where densities follow it
-    """
+    """All tensors of a compressor, numbered in the same order on all ranks, and their current step.
+    ``applied`` has the checksum of each tensor's last applied gradient, where replicas are
+    compared. ``settings_of`` and ``pace_of`` return the optimizer's settings and the learning
+    rate."""
 
     def __init__(
         self,
@@ -99,13 +89,9 @@ class Step(Receiver):
     # -- between steps: groups, densities and places ----------------------------------------------
 
     def regroup(self, buckets: Sequence[tuple[int, ...]], *, is_over: bool = False) -> None:
-        """Regroup the tensors from the next step on; the same on all ranks.
-
-        InvalidOption during a step, and for groups that cannot form one vector although selection
-        is over groups.
-
-        is_over : no result of the last step is awaited, even if some are missing
-        """
+        """Regroup the tensors from the next step on; the same on all ranks. InvalidOption during a
+        step, unless no caller waits for its results (``is_over``), and for groups that cannot form
+        one vector although selection is over groups."""
         self.transactions.close(is_over=is_over)
         self._set_buckets(buckets)
 
@@ -126,8 +112,7 @@ class Step(Receiver):
         self.fixed_parts = configuration.fixed_parts
 
     def place(self, rank: int, world_size: int, nodes: tuple[int, ...] | None) -> None:
-        """Set, before the first step, the node of every rank, if known, for exchanges that depend
-        on it."""
+        """Set the node of every rank, if known, before the first step."""
         placement = self.configuration.exchange.placement(rank, world_size, nodes)
         if placement is None:
             return
@@ -178,12 +163,11 @@ class Step(Receiver):
         late: Late | None = None,
         stays: bool = False,
     ) -> tuple[np.ndarray, TensorStep]:
-        """Take a gradient in; return the flat array for Horovod to reduce, and the ticket.
-
-        The array is the carrier, on a dense step followed by the accumulated vector.
+        """Compress a gradient; return the flat array for Horovod to reduce, and the ticket. The
+        array is the carrier, followed by the accumulated vector on a dense step.
 
         gradient : flat, C-contiguous, of the accumulator's dtype
-        scale : of the loss, and so of the gradient; the same on all ranks
+        scale : loss scale, by which the gradient is multiplied; the same on all ranks
         is_joined : the bucket may be merged with others before its message is made
         everything : run dense, residual included; the same on all ranks
         late : the gradient while it is being copied from a device, else None
@@ -268,7 +252,7 @@ class Step(Receiver):
         )
 
     def _note_nonfinite(self, ticket: TensorStep, error: NonFiniteGradient, *, dense: bool) -> None:
-        """Report NaN or Inf as a flag; as a failure if configured, or if the gradient is finite."""
+        """Report NaN or Inf by the flag, or as a failure if configured or if the sum caused it."""
         ticket.is_finite = False
         if self.configuration.on_nonfinite == "raise" or not error.is_of_gradient:
             ticket.fail(error)
@@ -278,7 +262,7 @@ class Step(Receiver):
     def poison(
         self, error: Exception, key: str, dtype: np.dtype | type, rank: int, world_size: int
     ) -> tuple[np.ndarray, Ticket]:
-        """Return a carrier that reports an error of a gradient of no registered tensor."""
+        """Return a carrier that reports an error about a gradient of an unregistered tensor."""
         layout = carrier_layout(self.carrier_dtype or dtype, world_size, self.has_replica)
         # It enters the step without a position: the step must not count it as one of its tensors.
         run = self.transactions.open_run(None)
@@ -327,10 +311,8 @@ class Step(Receiver):
     # -- a bucket is full -------------------------------------------------------------------------
 
     def begin_passes(self, bucket: BucketRun) -> None:
-        """Launch a bucket's passes on devices, and copy their results to the host together.
-
-        Never raises: a pass that was not launched fails where its result is read.
-        """
+        """Launch a bucket's passes on devices, and copy their results to the host together. Never
+        raises: if a pass was not launched, reading its result raises."""
         devices = self.transactions.devices
         if devices is None:
             return
@@ -349,7 +331,7 @@ class Step(Receiver):
             bucket.has_arrived = devices.send(answers, late)
 
     def converse(self, bucket: BucketRun, run: StepRun, rank: int, world_size: int) -> Conversation:
-        """Return the bucket's exchange; it runs every phase, even after a failure on this rank."""
+        """Return the bucket's exchange, which runs every phase, even after a failure."""
         if bucket.begun:
             self._send_begun(bucket, rank, world_size)
         if self.configuration.select_over == "group":  # else the exchange selects what waits
@@ -393,10 +375,9 @@ class Step(Receiver):
         return self._counted(self.pipeline.exchange.run(context))
 
     def _send_begun(self, bucket: BucketRun, rank: int, world_size: int) -> None:
-        """Make the frames of the tensors that have waited for their bucket or device.
-
-        The carriers were sent earlier: a missing frame reports NaN or Inf, the message a failure.
-        """
+        """Make the frames of the tensors that have waited for their bucket or device. Their
+        carriers were sent earlier, so a missing frame reports NaN or Inf, and the message reports a
+        failure."""
         devices = self.transactions.devices
         if bucket.has_arrived is None:  # a member is missing
             self.begin_passes(bucket)
@@ -477,7 +458,6 @@ class Step(Receiver):
             bucket.errors.append(f"selecting from {keys} as one: {in_words(error)}")
 
     def _counted(self, conversation: Conversation) -> Conversation:
-        """Return the same exchange, with its bytes counted."""
         # A generator around the exchange's own, so that exchanges need not count.
         request = next(conversation)
         while True:
