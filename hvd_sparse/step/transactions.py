@@ -34,8 +34,6 @@ class Transactions:
         self.stats = Stats(self.lock)
         self.on_begin: Callable[[StepRun], None] | None = None
 
-    # -- beginning a step -------------------------------------------------------------------------
-
     def open_run(self, position: int | None) -> StepRun:
         """Return the step that a tensor is about to enter: a new step if the last is closed or
         already contains the tensor."""
@@ -77,8 +75,6 @@ class Transactions:
                     "steps"
                 )
             self._run.is_closed = True
-
-    # -- the outcome of a step --------------------------------------------------------------------
 
     def fail(self, run: StepRun, failure: Exception) -> None:
         with self.lock:
@@ -123,8 +119,6 @@ class Transactions:
             self._states[position].commit()
         else:
             self._states[position].roll_back()
-
-    # -- states -----------------------------------------------------------------------------------
 
     def state_of(self, position: int) -> TensorState:
         """Return the settled state of a tensor; create it if necessary."""
