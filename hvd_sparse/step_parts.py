@@ -20,25 +20,18 @@ MOST_DENSITIES = 1024
 """Number of densities whose parts are cached."""
 
 
-@dataclass(frozen=True)
 class StepParts:
-    """The parts of a tensor's step, at its density (None if the method has none). With
-    ``sends_accumulated``, sent values equal accumulated values bit for bit. ``row_body`` is the
-    kind of the frames' bodies that compiled rows write; 0 for none."""
+    """The parts of a tensor's step, at its density (None if the method has none).
 
-    density: float | None
-    selector: Selector
-    codec: Codec
-    is_exact: bool
-    sends_accumulated: bool
-    row_body: int
+    sends_accumulated : the sent values equal the accumulated values bit for bit
+    row_body : kind of the frames' bodies that compiled rows write; 0 for none
+    """
 
-    @classmethod
-    def of(cls, density: float | None, selector: Selector, codec: Codec) -> StepParts:
-        is_exact = codec.is_exact
-        sends_accumulated = is_exact and not selector.changes_values
-        row_body = 0 if selector.changes_values else codec.row_body
-        return cls(density, selector, codec, is_exact, sends_accumulated, row_body)
+    def __init__(self, density: float | None, selector: Selector, codec: Codec) -> None:
+        self.density, self.selector, self.codec = density, selector, codec
+        self.is_exact = codec.is_exact
+        self.sends_accumulated = codec.is_exact and not selector.changes_values
+        self.row_body = 0 if selector.changes_values else codec.row_body
 
 
 @dataclass(frozen=True)
@@ -111,7 +104,7 @@ class Parts:
                 selector, codec = selector.at_density(density), codec.at_density(density)
             if len(self._at_density) >= MOST_DENSITIES:  # for example, a new density at every step
                 self._at_density.clear()
-            made = self._at_density[density] = StepParts.of(density, selector, codec)
+            made = self._at_density[density] = StepParts(density, selector, codec)
         return made
 
     # No fields, so that they are neither compared nor described.
