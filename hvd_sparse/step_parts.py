@@ -46,7 +46,6 @@ class Parts:
 
     @cached_property
     def rule(self) -> DensityRule | None:
-        """The rule for densities by tensor, if any."""
         told = (getattr(self.schedule, "value", None), getattr(self.selector, "density", None))
         return next((each for each in told if isinstance(each, DensityRule)), None)
 

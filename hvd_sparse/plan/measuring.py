@@ -228,7 +228,6 @@ class PlannedGroups(MeasuringPolicy):
         self._step.regroup(decision.buckets(self._step.specs), is_over=True)
 
     def regrouped(self, groups: object) -> None:
-        """Measure again if the new groups are "planned"; otherwise stop measuring."""
         self._start_over()
         if groups != PLANNED:
             self._stop()

@@ -102,7 +102,6 @@ def check_merged(
 
 
 def why_not_merged(members: Sequence[TensorSpec], configuration: Configuration) -> str | None:
-    """Return why selection cannot be over these tensors, or None."""
     if configuration.select_over != "group":
         return None
     first, numel = members[0], sum(spec.numel for spec in members)
@@ -123,7 +122,6 @@ def why_not_merged(members: Sequence[TensorSpec], configuration: Configuration) 
 def expected_bytes(
     configuration: Configuration, numel: int, spec: TensorSpec | None = None, step: int = 0
 ) -> float:
-    """Return the bytes that a rank is expected to send for a tensor at a step."""
     density = configuration.density(step, spec) or UNKNOWN_DENSITY
     entry_bytes: float = configuration.codec.entry_bytes(numel, density)
     return count_from_density(numel, density) * entry_bytes

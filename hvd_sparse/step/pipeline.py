@@ -273,7 +273,6 @@ class Pipeline:
 
 
 def draws(key: str, steps: int, selector: Selector, rank: int) -> Callable[[], np.random.Generator]:
-    """Return a function that creates the selector's random generator."""
     # If all ranks send values at the same indices, all draw the same numbers.
     drawer = None if selector.has_shared_indices else rank
     return partial(generator, getattr(selector, "seed", 0), key, steps, drawer)
@@ -365,7 +364,6 @@ def _bounded(found: Found, most: int | None, vector: np.ndarray, kernels: Kernel
 
 
 def _not_finite(gradient: np.ndarray, spec: TensorSpec) -> NonFiniteGradient:
-    """Return the error for a gradient whose sum with the residual is not finite."""
     bad = int(np.count_nonzero(~np.isfinite(as_array(gradient))))
     what = f"{bad} of {gradient.size} entries of its gradient are NaN or Inf"
     if not bad:

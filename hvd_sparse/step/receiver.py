@@ -282,7 +282,6 @@ class Receiver:
 
 
 def stays_finite(gradient: np.ndarray, dtype: str, kernels: Kernels) -> bool:
-    """Return whether a reduced gradient stays finite as the parameter's dtype."""
     if not isinstance(gradient, np.ndarray):
         moments: Moments = kernels.moments(gradient)
         return moments.is_finite and (dtype != "float16" or moments.abs_max < HALF_LIMIT)

@@ -444,7 +444,6 @@ class Step(Receiver):
             del bucket.sending[ticket.position]
 
     def _select_merged(self, bucket: BucketRun, run: StepRun, rank: int, world_size: int) -> None:
-        """Select from the accumulated vectors of a group; the message reports a failure."""
         in_order = sorted(bucket.sending.items())
         tickets = [ticket for _, ticket in in_order if ticket.accumulated is not None]
         if not tickets:
