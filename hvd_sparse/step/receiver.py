@@ -107,10 +107,9 @@ class Receiver:
         with transactions.lock:
             if run.failure is not None:
                 raise run.failure
-            if sent.dense is None:
-                counted = Counted(ticket.key, sent, kept.stop - kept.start, 0)
-            else:
-                counted = Counted(ticket.key, None, 0, sent.dense.nbytes)
+            counted: Counted = ticket.key, sent, kept.stop - kept.start, 0
+            if sent.dense is not None:
+                counted = ticket.key, None, 0, sent.dense.nbytes
             run.counted.append(counted)
             transactions.stats.completed.append(counted)
             if not run.is_finite:

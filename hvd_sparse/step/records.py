@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, Union
+from typing import Protocol, Union
 
 import numpy as np
 
@@ -22,6 +22,9 @@ OF_ONE_RANK = carrier_layout(np.float64, 1)
 
 Answer = Union[Taking, Moments]
 """The result of a pass on a device; reading an attribute waits for the device."""
+Counted = tuple[str, Union[Outgoing, None], int, int]
+"""A tensor's completed step, for the counters: its name, its contribution (None on a dense step),
+the number of entries whose residual this rank keeps, and the bytes of its dense vector."""
 
 
 class Late(Protocol):
@@ -40,16 +43,6 @@ class Devices(Protocol):
 
     def together(self, walks: Sequence[Callable[[], None]]) -> None:
         """Run independent functions, one per tensor, and join their reads from the device."""
-
-
-class Counted(NamedTuple):
-    """One tensor's completed step, for the counters. ``sent`` is None on a dense step; ``numel``
-    counts the entries whose residual this rank keeps."""
-
-    key: str
-    sent: Outgoing | None
-    numel: int
-    dense_bytes: int
 
 
 @dataclass(eq=False)

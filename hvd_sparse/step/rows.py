@@ -6,7 +6,7 @@ results bit for bit.
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+from typing import Union, cast
 
 import numpy as np
 
@@ -25,17 +25,13 @@ from hvd_sparse.wire.frame import HEADER_BYTES, frame_head
 
 UNKNOWN = Taking(0.0, 0, None)
 DONE = ["start", "nbytes", "sent", "threshold", "margin"]
+Noted = tuple[int, tuple[np.ndarray, ...], tuple[Union[float, np.floating], ...]]
+"""The columns ``move``, vectors and numbers of a recorded pass."""
 WORD_BYTES = 8
 """Alignment of the frames, so that their vectors can be viewed."""
 NO_VECTORS, NO_NUMBERS = (0,) * 7, (0.0,) * 11
 SPARE_BYTES = 24
 """Room for the magnitude of a frame's signs and for the padding of its body."""
-
-
-class Noted(NamedTuple):
-    move: int
-    vectors: tuple[np.ndarray, ...]
-    numbers: tuple[float | np.floating, ...]
 
 
 class NotedPasses:
@@ -59,7 +55,7 @@ class NotedPasses:
         vectors = () if direction is None else direction.vectors
         numbers = () if direction is None else direction.numbers(out.dtype)
         move = len(vectors) + len(numbers)
-        self.noted = Noted(move, (gradient, residual, out, *vectors), numbers)
+        self.noted = move, (gradient, residual, out, *vectors), numbers
         return UNKNOWN
 
 

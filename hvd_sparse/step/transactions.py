@@ -106,8 +106,8 @@ class Transactions:
             return True
 
     def _uncount(self, run: StepRun, key: str | None = None) -> None:
-        gone = [each for each in run.counted if key in (None, each.key)]
-        run.counted = [each for each in run.counted if key not in (None, each.key)]
+        gone = [each for each in run.counted if key in (None, each[0])]
+        run.counted = [each for each in run.counted if key not in (None, each[0])]
         self.stats.take_back(gone)
 
     def _settle(self, position: int) -> None:
