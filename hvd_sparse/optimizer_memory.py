@@ -23,30 +23,30 @@ logger = logging.getLogger("hvd_sparse")
 COSTS_ACCURACY_AT = 0.01
 """Highest density at which momentum with plain error feedback was measured to cost accuracy."""
 KEPT = ("masking", "clip_norm")
-"""Options of a memory that are no optimizer's."""
+"""Options of a memory that no optimizer has."""
 OF_SGD: tuple[type, ...] = (MomentumFeedback, MomentumCorrection)
 OF_ADAM: tuple[type, ...] = (AdamCorrection,)
 OF_MUON: tuple[type, ...] = (MuonCorrection,)
-"""Kinds of memories that do these optimizers' work."""
+"""Classes of the memories that do each optimizer's work."""
 ADAPTIVE = {"alpha", "rho", "lr_decay", "initial_accumulator_value"}
 """Options of RMSprop, Adadelta and Adagrad."""
 
 SLACK = 0.05
-"""Tolerance for differences from the predicted rate, as a fraction of the mean rate."""
+"""Tolerated difference from the predicted rate, as a fraction of the mean rate."""
 
 
 @dataclass(frozen=True)
 class Handover:
-    """An optimizer's class, and the kinds of memories that do its work, the default first."""
+    """An optimizer's class, and the memories that can do its work, the default first."""
 
     name: str
     memories: tuple[type, ...]
 
     def join(self, given: object) -> object:
-        """Return the memory for the option ``memory``; InvalidOption if it does not fit.
+        """Return the memory for the option ``memory``; InvalidOption if the option does not fit.
 
-        The optimizer's own options stay at their defaults: it supplies them at every step, and a
-        checkpoint is not tied to the momentum that a schedule had reached.
+        The optimizer's own options stay at their defaults: the optimizer supplies them at every
+        step, and a checkpoint is not tied to the momentum that a schedule had reached.
         """
         if not self.memories:
             logger.warning(
@@ -74,7 +74,7 @@ class Handover:
 def judge(
     configuration: Configuration, settings: Iterable[Mapping[str, Option]], *, is_forewarned: bool
 ) -> None:
-    """Refuse or warn of an optimizer that was not handed over, by its groups' settings."""
+    """Refuse, or warn of, an optimizer that was not handed over, by its groups' settings."""
     memory = configuration.memory
     if memory.counts_votes:
         return  # votes know no size, so that momentum behind them is the optimizer's own affair
@@ -116,13 +116,13 @@ def warn_of_rare_entries(configuration: Configuration, what: str) -> None:
 
 @dataclass(eq=False)
 class Rates:
-    """Reference rates by parameter group.  ``path`` holds the predicted rates by step and group if
-    ``is_foreseen``, else only the first rates."""
+    """Reference learning rates by parameter group. ``path`` holds the predicted rates by step and
+    group if ``is_foreseen``, else only the first rates."""
 
     path: Sequence[Sequence[float]]
     is_foreseen: bool
     is_checked: bool = True
-    """Whether the first rate that differs from the predicted one causes a warning."""
+    """Whether a rate that differs from the predicted one causes a warning, once."""
 
     def __post_init__(self) -> None:
         self._references = [sum(rates) / len(rates) for rates in zip(*self.path)]
@@ -161,8 +161,8 @@ class Rates:
 
 
 def first_rates(rates: Sequence[float], why: str | None) -> Rates:
-    """Return reference rates for a run whose rates are unknown; warn of the reason ``why``, None if
-    they are probably constant."""
+    """Return reference rates of a run whose rates are unknown, and warn of the reason ``why``; None
+    if the rates are probably constant."""
     if why is not None:
         logger.warning(
             "the density follows the learning rate, whose mean over the run is not known in "
@@ -174,7 +174,7 @@ def first_rates(rates: Sequence[float], why: str | None) -> Rates:
 
 
 def foreseen(path: Callable[[int], Iterable[Sequence[float]]], steps: int) -> Rates:
-    """Return the rates that a copy of a scheduler gives; InvalidOption if it fails."""
+    """Return the rates that a copy of a scheduler gives; InvalidOption if the copy fails."""
     try:
         rates = list(path(steps))
     except Exception as error:

@@ -58,8 +58,7 @@ def papers() -> dict[str, str]:
 
 
 def _keys_of(name: str) -> list[str]:
-    """Return the citation keys of a name: of a method, of every part of that id, or the key
-    itself."""
+    """Return the citation keys of a method, of every part of an id, or a citation key itself."""
     if name in papers():
         return [name]
     parts = [registry.get(name) for registry in ALL if name in registry.ids()]
@@ -97,7 +96,7 @@ def add_commands(parser: argparse.ArgumentParser) -> argparse._SubParsersAction[
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a sub-command; return 1 after an error of this package, whose message is printed."""
+    """Run a sub-command; print the message of an error of this package, and return 1."""
     parser = argparse.ArgumentParser(
         prog="hvd-sparse", description="Gradient sparsification for unmodified Horovod."
     )

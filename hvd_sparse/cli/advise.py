@@ -1,6 +1,6 @@
 """The command ``hvd-sparse advise``: predicts whether compressing a model will help on a network.
 
-The prediction is arithmetic.  Messages overlap with the backward pass, which selecting delays:
+The prediction is arithmetic. Messages overlap with the backward pass, which selecting delays:
 
     step   = forward + max(backward + selecting + start, start + bytes * 8 / bandwidth) + settling
     start  = a cycle of Horovod's + hops of a ring * latency
@@ -28,8 +28,7 @@ from hvd_sparse.methods.builder import density_for, too_few
 
 
 class Model(NamedTuple):
-    """The entries of all gradients, the number of compressed tensors, and the seconds of a
-    backward pass."""
+    """Entries of all gradients, number of compressed tensors, seconds of a backward pass."""
 
     numel: int
     tensors: int
@@ -44,29 +43,30 @@ MODELS = {
     "transformer": Model(9_884_944, 27, 0.0061),
 }
 TENSORS = 50
-"""Tensors of a model of which the parameters alone are known."""
+"""Compressed tensors of a model of which only the number of parameters is known."""
 DENSITIES = (0.001, 0.01)
-"""Those that are worked out where nothing says which training stands."""
+"""Densities to predict if no option gives one."""
 BANDWIDTH_BIT_S = 1e9
 LATENCY_S = 50e-6
 CALL_S = 1e-3
 """Seconds until the ranks have agreed on a collective: a cycle of Horovod's."""
 TENSOR_S, ENTRY_S, SENT_S = 7e-5, 0.66e-9, 20e-9
 DENSE_S, RECEIVED_S = 0.37e-9, 7e-9
-"""Seconds of selecting and encoding a tensor, each of its entries, and each that is sent; and of
-making it dense again, each of its entries and each that arrives: ``ldte_bs`` with ``index_value``
-by the compiled engine, one thread of an Intel Xeon with AVX-512 (docs/results/selecting.md)."""
+"""Seconds to select and encode a tensor, for each of its entries and for each sent entry; and
+seconds to make the result dense, for each entry and for each that arrives: ``ldte_bs`` with
+``index_value`` by the compiled engine, one thread of an Intel Xeon with AVX-512
+(docs/results/selecting.md)."""
 ENTRY_BYTES = 8
-"""Bytes that "index_value" sends of an entry."""
+"""Bytes of an entry that "index_value" sends."""
 HALF_SUM_S = {"gloo": 18e-9, "mpi": 0.0, "nccl": 0.0}
-"""Seconds that casting and summing one entry as float16 takes more than as float32, by the library
-that sums (docs/results/trainings.md)."""
+"""Additional seconds to cast and sum one entry as float16 instead of float32, by the library that
+sums (docs/results/trainings.md)."""
 MARGIN = 1.05
-"""Factor by which compression must be quicker to be advised, as dense gradients need no trust."""
+"""Factor by which compression must be faster to be advised; dense gradients keep the accuracy."""
 AS_GOOD = 1.02
-"""Factor up to which steps count as equally quick: then the one that sends most is taken."""
+"""Factor up to which steps count as equally fast; the advice is then the one that sends most."""
 BANDWIDTHS = (1e6, 1e12)
-"""Range in which the crossover is searched for, bit/s."""
+"""Range of the search for the crossover, in bit/s."""
 
 BITS = {"bit": 1.0, "bps": 1.0, "bit/s": 1.0}
 BITS |= {
@@ -94,7 +94,7 @@ def count(text: str) -> int:
 
 
 def _measure(text: str, units: Mapping[str, float], remedy: str) -> float:
-    """Return a number with its unit; one without is refused where people mean different units."""
+    """Return a number with its unit. A unit is required where its omission would be ambiguous."""
     found = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?) ?([a-z/]*)", text.strip().lower())
     try:
         value = float(found[1]) * units[found[2]] if found else math.nan
@@ -107,9 +107,8 @@ def _measure(text: str, units: Mapping[str, float], remedy: str) -> float:
 
 @dataclass(frozen=True)
 class Step:
-    """The expected seconds of a step, and those of waiting for the network, by one way: "dense",
-    "fp16" or "sparse" at a density; and the bytes that a rank receives.
-    """
+    """The expected seconds of a step by one way ("dense", "fp16" or "sparse"), the seconds of
+    waiting for the network, and the bytes that a rank receives."""
 
     way: str
     density: float | None
@@ -180,10 +179,8 @@ class Setting:
 
 
 def choose(steps: Sequence[Step]) -> Step:
-    """Return the recommended step: sparse if it is faster by ``MARGIN``, at the highest of the
-    densities that are about as fast; otherwise dense, unless fp16 is faster by more than
-    ``AS_GOOD``.
-    """
+    """Return the recommended step: sparse if it is faster by ``MARGIN``, at the highest density
+    that is about as fast; otherwise dense, unless fp16 is faster by more than ``AS_GOOD``."""
     dense, fp16, *sparse = steps
     better_s = min(dense.step_s, fp16.step_s)
     quickest_s = min((each.step_s for each in sparse), default=math.inf)

@@ -1,5 +1,4 @@
-"""The command ``hvd-sparse doctor``: prints installed versions and parts in use, and any
-mismatch."""
+"""The command ``hvd-sparse doctor``: prints installed versions, parts in use, and mismatches."""
 
 from __future__ import annotations
 
@@ -37,10 +36,10 @@ EXTRAS = {
     "rich": ("plot", "no benches and no examples/demo.py; every other command prints plain tables"),
     "scikit-learn": ("plot", "no data for the examples, nor for the bench digits"),
 }
-"""Packages that may be missing: the extra that brings each, and what is lost without it."""
+"""Optional packages: the extra that installs each, and what is missing without the package."""
 PACKAGES = ("numpy", *EXTRAS, "keras")
 TESTED = {"tensorflow": ("2.18", "2.21"), "torch": ("2.13",), "horovod": ("0.28",)}
-"""Versions that the tests run with, of which the patch releases count as one."""
+"""Versions that the tests run with; patch releases count as one."""
 
 
 def run(options: argparse.Namespace) -> int:

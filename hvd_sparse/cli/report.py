@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 STAMPS = ("event", "step", "seconds", "time")
 NEEDED = ("step", "seconds", "step_s")
 SENT = "bytes_sent"
-"""The metric by which a run without a compressor tells what it sends."""
+"""The metric by which a run without a compressor reports its sent bytes."""
 
 Curve = tuple[list[float], list[float]]
 """Places and values."""
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
 
 @dataclass
 class Run:
-    """One run: its "run" record (empty without a compressor), and the records of steps and of the
+    """One run: its "run" record (empty without a compressor), the records of steps and those of the
     program's metrics, in order, each step once."""
 
     name: str
@@ -151,9 +151,9 @@ def read_runs(given: Sequence[str]) -> list[Run]:
 
 
 def read_run(name: str, path: Path) -> Run:
-    """Return the run of one file; raise InvalidOption if it cannot be read or holds no records.
+    """Return the run of one file; InvalidOption if the file cannot be read or holds no records.
 
-    If a restart repeated steps, the later record counts, and the records in between are dropped.
+    If a restart repeated steps, the later record of each step counts.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -226,7 +226,8 @@ def in_time(value: float, _: float = 0.0) -> str:
 
 
 def _charts_of(runs: Sequence[Run]) -> Iterator[tuple[str, int, Callable[[Axes], None]]]:
-    """Yield the title, the number of rows (0 if it has none) and the function of every chart."""
+    """Yield the title, the number of rows (0 if the chart has none) and the function of every
+    chart."""
     curves: dict[str, Callable[..., Curve]] = {
         name.replace("_", " "): partial(Run.metric, name=name) for name in _metrics_of(runs)
     }
@@ -315,7 +316,7 @@ def _parts_of(run: Run) -> dict[str, float]:
 
 
 def _layers(runs: Sequence[Run]) -> list[str]:
-    """Return the tensors that send most, in the order in which the network has them."""
+    """Return the tensors that send most, in the network's order."""
     weights: dict[str, float] = {}
     for run in runs:
         for key, told in run.tensors().items():

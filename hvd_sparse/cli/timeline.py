@@ -1,7 +1,5 @@
-"""The command ``hvd-sparse timeline``: merges this package's timelines and Horovod's into one file.
-
-chrome://tracing and ui.perfetto.dev show it.
-"""
+"""The command ``hvd-sparse timeline``: merges this package's timelines and Horovod's into one file,
+for chrome://tracing and ui.perfetto.dev."""
 
 from __future__ import annotations
 
@@ -44,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def read_trace(path: str | os.PathLike[str]) -> list[Event]:
-    """Return the events of a timeline, without the last if it is incomplete."""
+    """Return the events of a timeline, without the last one if it is incomplete."""
     name = os.fspath(path)
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
@@ -91,7 +89,8 @@ def _fault_of(event: Event) -> str | None:
 def merge_traces(traces: Mapping[str, Sequence[Event]]) -> list[Event]:
     """Return one list of events, in which times count from the earliest start.
 
-    No two files share a process in it, and ours come first. Clocks of hosts are not corrected.
+    Each file's processes get numbers of their own, and this package's come first. The clocks of
+    hosts are not corrected.
     """
     starts = {name: _start_of(name, events) for name, events in traces.items()}
     earliest = min(starts.values())

@@ -15,12 +15,12 @@ RANK_HEADINGS = (
     "non-finite",
 )
 MOST_ROWS = 40
-"""Rows of single tensors; the tensors that send least share one row."""
+"""Rows of single tensors; the tensors that send least share one further row."""
 UNKNOWN = "-"
 
 
 def summary_of(stats: Report, entries: dict[str, int], frame_bytes: dict[str, int]) -> str:
-    """Return one rank's table, of its ``Compressor.stats`` and counts by tensor."""
+    """Return one rank's table, from its ``Compressor.stats`` and counts by tensor."""
     told = sorted(stats["tensors"].items(), key=lambda item: -frame_bytes[item[0]])
     rows = [_row(key, values, entries[key], frame_bytes[key]) for key, values in told[:MOST_ROWS]]
     left = [key for key, _ in told[MOST_ROWS:]]
@@ -58,7 +58,6 @@ def _title(stats: Report) -> str:
 
 
 def summary_of_ranks(all_stats: Sequence[Report]) -> str:
-    """Return a table with a row for each rank's ``Compressor.stats``."""
     rows = [
         (
             str(rank),
@@ -98,7 +97,7 @@ def table(
     left: Sequence[str] = (),
     title: str = "",
 ) -> str:
-    """Return lines of columns that are as wide as their widest cell, flush right except
+    """Return lines of columns, each as wide as its widest cell, flush right except those in
     ``left``."""
     widths = [max(map(len, cells)) for cells in zip(headings, *rows)]
     rule = ["-" * width for width in widths]

@@ -25,9 +25,8 @@ AROUND = (
 
 
 def DistributedGradientTape(gradtape: tf.GradientTape, **options: Option) -> Value:
-    """Return ``horovod.tensorflow.DistributedGradientTape``, extended to Keras 3 variables.
-
-    Horovod's own calls ``ref()`` on its sources, which Keras 3's variables do not have.
+    """Return ``horovod.tensorflow.DistributedGradientTape``, extended to Keras 3 variables, on
+    which Horovod's own cannot call ``ref()``.
 
     Parameters
     ----------
@@ -54,13 +53,13 @@ def DistributedOptimizer(
     """Make a Keras 3 optimizer average its gradients over all ranks before it applies them.
 
     The optimizer stays the same object, of a derived class, and keeps variables and schedule; a
-    model saved with it loads without hvd_sparse.  Clipping and weight decay follow the averaging.
+    model saved with it loads without hvd_sparse. Clipping and weight decay follow the averaging.
     With ``gradient_accumulation_steps``, ranks exchange gradients once for all accumulated batches;
     with a ``LossScaleOptimizer``, they also agree at every batch whether all gradients are finite.
 
     Parameters
     ----------
-    optimizer : of Keras 3; put a ``LossScaleOptimizer`` inside this one
+    optimizer : an optimizer of Keras 3; put a ``LossScaleOptimizer`` inside this one
     backward_passes_per_step : 1; use Keras 3's gradient accumulation instead
     options : of ``horovod.tensorflow.DistributedGradientTape``: ``compression``, ``op``,
         ``gradient_predivide_factor``, ``groups`` (a number, or lists of variables; omit it if the
@@ -126,7 +125,7 @@ class _Distributed:
 
 
 class _Reducing(_Distributed):
-    """An optimizer that reduces gradients before it clips and applies them.  Keras calls
+    """An optimizer that reduces gradients before it clips and applies them. Keras calls
     ``_clip_gradients`` with all gradients of an update, unscaled and accumulated."""
 
     def apply(self, grads: Sequence[Value], trainable_variables: Value = None) -> None:
@@ -173,7 +172,7 @@ class _ReducingScaled(_Distributed):
 
 
 class _Agreeing(_Distributed):
-    """A ``LossScaleOptimizer`` that asks all ranks whether gradients are finite.  Its inner
+    """A ``LossScaleOptimizer`` that asks all ranks whether gradients are finite. Its inner
     optimizer accumulates the gradients of batches, and allreduces them."""
 
     _hvd_sparse_process_set: ProcessSet
@@ -215,7 +214,7 @@ def _check(optimizer: Optimizer, backward_passes_per_step: int) -> None:
 
 
 def _refuse_inside_scaling(optimizer: Optimizer) -> None:
-    """Raise UnsupportedInput where a ``LossScaleOptimizer`` calls."""
+    """Raise UnsupportedInput if a ``LossScaleOptimizer`` calls."""
     for caller in (frame.f_locals.get("self") for frame in callers()):
         is_scaling = isinstance(caller, keras.optimizers.LossScaleOptimizer)
         if is_scaling and not isinstance(caller, _Agreeing) and caller.inner_optimizer is optimizer:

@@ -1,4 +1,4 @@
-"""Compressors' states and records where TensorFlow and Keras programs look for them."""
+"""Compressors' states and records for TensorFlow's checkpoints and Keras's callbacks."""
 
 from __future__ import annotations
 
@@ -13,19 +13,11 @@ from hvd_sparse.types import Value
 
 
 class CompressorState(tf.train.experimental.PythonState):  # type: ignore[misc]
-    """State of one rank, for ``tf.train.Checkpoint``.
+    """State of one rank, for ``tf.train.Checkpoint(model=model,
+    compressor=CompressorState(compressor))``.
 
-    A state belongs to its rank, so every rank writes its own checkpoint into its own folder.
-    ``compressor.save`` and ``compressor.load`` use one file for all ranks, and for any number of
-    ranks.
-
-    Examples
-    --------
-    With a program's own model, optimizer and compressor::
-
-        checkpoint = tf.train.Checkpoint(
-            model=model, optimizer=optimizer, compressor=CompressorState(compressor)
-        )
+    Every rank writes its own checkpoint into its own folder. ``compressor.save`` and
+    ``compressor.load`` use one file for all ranks, and for any number of ranks.
     """
 
     def __init__(self, compressor: TensorflowCompressor) -> None:
@@ -36,8 +28,8 @@ class CompressorState(tf.train.experimental.PythonState):  # type: ignore[misc]
         return to_bytes(self._compressor.state_dict())
 
     def deserialize(self, string_value: bytes) -> None:
-        """Load a checkpoint's bytes; CorruptCheckpoint if they are incomplete, and RankMismatch if
-        they belong to another model, configuration or rank."""
+        """Load a checkpoint's bytes; CorruptCheckpoint if they are incomplete, RankMismatch if they
+        belong to another model, configuration or rank."""
         self._compressor.load_state_dict(from_bytes(string_value))
 
 
@@ -49,8 +41,7 @@ class SaveCompressor(tf.keras.callbacks.Callback):  # type: ignore[misc]
     Parameters
     ----------
     compressor : the compressor to save
-    path : of one file for all ranks; may contain ``{epoch}``, counted from 1 as in
-        ``ModelCheckpoint``
+    path : one file for all ranks; may contain ``{epoch}``, counted from 1 as in ``ModelCheckpoint``
     """
 
     def __init__(self, compressor: TensorflowCompressor, path: str | os.PathLike[str]) -> None:
@@ -59,24 +50,18 @@ class SaveCompressor(tf.keras.callbacks.Callback):  # type: ignore[misc]
         self._path = os.fspath(path)
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Value] | None = None) -> None:
-        """Save the compressor.  Collective."""
+        """Save the compressor. Collective."""
         self._compressor.save(self._path.format(epoch=epoch + 1))
 
 
 class LogMetrics(tf.keras.callbacks.Callback):  # type: ignore[misc] # Keras gives no types
-    """Write the metrics of ``fit`` beside the compressor's records: of every epoch, and of batches.
+    """Callback that writes the metrics of ``fit``, for epochs and batches, beside the compressor's
+    records.
 
     Parameters
     ----------
-    compression : of the optimizer that trains
-    every : batches from one record to the next; as often as ``telemetry_every`` by default, 0 for
-        those of epochs alone
-
-    Examples
-    --------
-    With a model that is compiled::
-
-        model.fit(data, callbacks=[LogMetrics(compression)])
+    compression : the compressor of the optimizer that trains
+    every : batches from one record to the next; ``telemetry_every`` by default, 0 for epochs only
     """
 
     def __init__(self, compression: TensorflowCompressor, every: int | None = None) -> None:
@@ -86,12 +71,12 @@ class LogMetrics(tf.keras.callbacks.Callback):  # type: ignore[misc] # Keras giv
         self._batches = 0
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Value] | None = None) -> None:
-        """Log the metrics of a batch, as Keras has averaged them over the epoch so far."""
+        """Log the metrics of a batch, which Keras has averaged over the epoch so far."""
         self._batches += 1
         if self._every and logs and self._batches % self._every == 0:
             self._compression.log(**dict(logs))
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Value] | None = None) -> None:
-        """Log the metrics of an epoch, those of the validation among them."""
+        """Log the metrics of an epoch, including those of the validation."""
         if logs:
             self._compression.log(**dict(logs))

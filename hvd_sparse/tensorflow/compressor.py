@@ -50,8 +50,8 @@ from hvd_sparse.types import (
 class TensorflowCompressor(Compressor):
     """A stateful compressor with Horovod's ``compress`` and ``decompress``.
 
-    ``compress`` runs when a graph is traced; the operations it builds run at every step.  All state
-    is numpy, outside the graphs, so retracing, branches and ``tf.function`` do not affect it.
+    ``compress`` runs when a graph is traced; its operations run at every step. All state is numpy,
+    outside of the graphs, so retracing, branches and ``tf.function`` do not affect the state.
     """
 
     functions: GraphFunctions
@@ -93,7 +93,8 @@ class TensorflowCompressor(Compressor):
         self._has_shaken_hands = False
 
     def __hash__(self) -> int:
-        """Refuse Horovod's wrapper of a Keras 3 optimizer, which only ever hashes a compressor."""
+        """Refuse Horovod's wrapper of a Keras 3 optimizer, which never calls a compressor but
+        hashes it."""
         caller = calling_optimizer()
         if is_optimizer_of_keras_3(caller) and type(caller).__module__ == "horovod._keras":
             raise UnsupportedInput(f"{type(caller).__name__} is an optimizer of Keras 3. {WAY_OUT}")
@@ -102,7 +103,7 @@ class TensorflowCompressor(Compressor):
     # -- the variables ----------------------------------------------------------------------------
 
     def resolve(self) -> None:
-        """Ask for the variables now, and settle the name; otherwise the first ``compress`` does."""
+        """Find the variables now, and settle the name; otherwise the first ``compress`` does so."""
         if hasattr(self, "functions"):
             return
         variables = self._source.variables()
@@ -128,13 +129,9 @@ class TensorflowCompressor(Compressor):
 
     @property
     def groups(self) -> list[list[Value]] | None:
-        """Return the planned groups for Horovod's ``groups=``, lists of variables; None before a
-        plan exists.
-
-        Raises
-        ------
-        InvalidOption : two variables have one name, and Horovod identifies grouped ones by name
-        """
+        """Return the planned groups for Horovod's ``groups=``, as lists of variables; None before a
+        plan exists. Equal names of two variables, which Horovod could not tell apart, raise
+        InvalidOption."""
         if self.plan is None:
             return None
         variables = dict(zip((spec.key for spec in self.step.specs), self._index.variables))
@@ -146,13 +143,13 @@ class TensorflowCompressor(Compressor):
         """Begin a step of a run with ``groups="planned"``; return whether ``groups`` have changed,
         so that functions traced with them must be traced again.
 
-        All ranks call it before every training step, outside ``tf.function``. When groups are
-        decided, ranks wait for each other.  Before the first gradient it has no effect.
+        All ranks call ``replan`` before every training step, outside of ``tf.function``. When
+        groups are decided, ranks wait for each other. Before the first gradient it has no effect.
 
         Raises
         ------
         InvalidOption : groups is not "planned"
-        ExchangeTimeout : another rank does not call it
+        ExchangeTimeout : another rank does not call ``replan``
         """
         if self.configuration.groups != PLANNED:
             raise InvalidOption(
@@ -234,8 +231,8 @@ class TensorflowCompressor(Compressor):
         return self.step.specs[position], variable
 
     def _loss_scale(self) -> tf.Tensor:
-        """Build a step's loss scale: the graph reads the variable of a Keras ``LossScaleOptimizer``
-        (in Keras 3 from the first step on), and calls a callable at every step."""
+        """Build the operation that reads a step's loss scale: the variable of a Keras
+        ``LossScaleOptimizer``, or the result of a callable."""
         scaler = self._scaler
         if scaler is None:
             return tf.constant(1.0, tf.float32)
@@ -259,25 +256,25 @@ class TensorflowCompressor(Compressor):
 
     @tf.autograph.experimental.do_not_convert
     def decompress(self, tensor: tf.Tensor, ctx: Value) -> tf.Tensor:
-        """Return the reduced gradient, in the dtype and shape of ``compress``'s argument."""
+        """Return the reduced gradient, in the gradient's dtype and shape."""
         return tensor if ctx is None else ctx(tensor)
 
     # -- the optimizer ----------------------------------------------------------------------------
 
     def take_over(self, optimizer: Optimizer) -> None:
-        """Do an optimizer's work from now on, where Horovod calls the compressor; the optimizer
+        """Do an optimizer's work from now on, if Horovod calls the compressor; the optimizer
         applies the result."""
         if self._is_called():
             self._follower = Follower(optimizer, self.configuration.memory)
 
     def follow(self, rates: Rates) -> None:
-        """Let densities follow the learning rate of the optimizer that was handed over."""
+        """Let densities follow the learning rate of the handed-over optimizer."""
         if self._follower is not None:
             self._follower.rates = rates
 
     def scale_by(self, optimizer: Optimizer) -> None:
-        """Take the loss scale from a Keras 3 ``LossScaleOptimizer``, unless a scaler was given.
-        None: gradients come unscaled."""
+        """Take the loss scale from a Keras 3 ``LossScaleOptimizer``, unless ``grad_scaler`` was
+        given. None means that gradients arrive unscaled."""
         if optimizer is None:
             self._scaler = None
         elif not self._is_scaled:
@@ -288,7 +285,7 @@ class TensorflowCompressor(Compressor):
         return self.process_set.included() and (self.process_set.size() > 1 or is_elastic())  # type: ignore[no-any-return]
 
     def _look_at(self, caller: Optimizer) -> None:
-        """Check Horovod's Keras optimizer, which calls; None with a tape."""
+        """Check Horovod's Keras optimizer that calls; ``caller`` is None with a tape."""
         if caller is None or not self._is_called():
             return
         if self._follower is not None:
@@ -319,5 +316,5 @@ class TensorflowCompressor(Compressor):
 
 
 def is_scaler(thing: GradScaler) -> bool:
-    """Return whether it is a Keras ``LossScaleOptimizer``."""
+    """Return whether an object is a Keras ``LossScaleOptimizer``."""
     return hasattr(thing, "loss_scale") or hasattr(thing, "dynamic_growth_steps")

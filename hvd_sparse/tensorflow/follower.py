@@ -1,7 +1,8 @@
-"""Handed-over Keras optimizers: the compressor's memory does their work, and they apply the result.
+"""Handed-over Keras optimizers: the compressor's memory computes updates, the optimizers apply
+them.
 
-Their variables for moments are filled from the memory when a program asks for them, for example to
-save them.  Values that a program writes into them are the memory's from the next step on.
+When a program asks for the optimizer's variables, for example to save them, their moments are
+filled from the memory. The memory takes values that a program writes into the variables.
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ LISTS = {
 }
 """Attributes of Keras's optimizers that hold moments, by the names of memories' arrays."""
 OVERWRITTEN = 1e-30
-"""Momentum for a step without any in Keras 2, whose velocity is the gradient then; memories, torch
-and Keras 3 leave the velocity as it is."""
+"""Momentum in place of 0 in Keras 2, whose velocity becomes the gradient in a step without
+momentum; memories, torch and Keras 3 leave the velocity as it is."""
 
 
 class Showing:
-    """Base of handed-over optimizers, whose moments are filled in where they are asked for."""
+    """Base class of handed-over optimizers; it fills in the moments when variables are read."""
 
     hvd_sparse_follower: Follower
 
@@ -67,7 +68,7 @@ class Showing:
 
 
 class ApplyingOfKeras3(Showing):
-    """An optimizer of Keras 3 that applies the compressor's result times the learning rate."""
+    """A Keras 3 optimizer that applies the compressor's result times the learning rate."""
 
     def update_step(self, gradient: Value, variable: Value, learning_rate: Value) -> None:
         self.hvd_sparse_follower.check(gradient, variable)
@@ -76,7 +77,7 @@ class ApplyingOfKeras3(Showing):
 
 
 class Applying(Showing):
-    """The same for Keras 2: put before the optimizer's class, of which Horovod derives its own."""
+    """A Keras 2 optimizer that applies the result; a base class of the one that Horovod derives."""
 
     def apply_gradients(self, grads_and_vars: Value, *args: Value, **options: Value) -> Value:
         pairs = list(grads_and_vars)
@@ -89,7 +90,7 @@ class Applying(Showing):
 
 
 class ApplyingLegacy(Applying):
-    """The same for the legacy optimizers."""
+    """A legacy Keras optimizer that applies the result."""
 
     @property
     def weights(self) -> Value:
@@ -150,8 +151,8 @@ class Follower:
     def bind(
         self, step: Step, index: VariableIndex, paths: Sequence[str], averaged: Callable[[int], int]
     ) -> None:
-        """Serve a compressor's step.  ``averaged`` returns the number of ranks over which the
-        optimizer's gradients of a tensor are averaged, and the memory's are not."""
+        """Serve a compressor's step. ``averaged`` returns the number of ranks over which the
+        optimizer's gradient of a tensor is averaged; the memory's gradient is not averaged."""
         self._step, self._index, self._paths, self._averaged = step, index, paths, averaged
         self._to_look = set(range(len(index.variables)))
         step.settings_of = self._settings_of
@@ -178,7 +179,8 @@ class Follower:
         self._optimizer = caller
 
     def check(self, gradient: Value, variable: Value) -> None:
-        """Refuse to apply a gradient that came through no compressor: it lacks the momentum."""
+        """Refuse to apply a gradient that came through no compressor, because it lacks the
+        momentum."""
         self._is_eager, self._traced = tf.executing_eagerly(), self._constants()
         if gradient is None:
             return
@@ -200,8 +202,8 @@ class Follower:
     def beside(self, scale: tf.Tensor) -> tf.Tensor:
         """Return the loss scale, the step's learning rate and the memory's hyper-parameters.
 
-        The graph reads them: a function that it calls may see the step counter before or after the
-        optimizer advances it, which differs between ranks.
+        The graph reads them, because a function that it calls may see the step counter before or
+        after the optimizer advances the counter, which differs between ranks.
         """
         optimizer = self._optimizer
         rate = self._rate()  # first: the legacy optimizers make their variables for it
@@ -223,7 +225,7 @@ class Follower:
         return rate(counter) if is_schedule else rate
 
     def _constants(self) -> dict[str, float]:
-        """Return the hyper-parameters that are Python's numbers, and no variables."""
+        """Return the hyper-parameters that are Python's numbers, not variables."""
         held = {field: getattr(self._optimizer, name) for field, name in self._names.items()}
         return {key: float(value) for key, value in held.items() if isinstance(value, (int, float))}
 
@@ -258,7 +260,7 @@ class Follower:
         return self.rate, self.rate * float(getattr(self._optimizer, "weight_decay", None) or 0.0)
 
     def _settings_of(self, position: int) -> Settings:
-        """Return this step's settings for a variable, as the memory's ``tune`` takes them."""
+        """Return this step's settings for a variable, in the form of the memory's ``tune``."""
         assert self._step is not None
         optimizer, told = self._optimizer, dict(self._settings)
         if type(self._memory) in OF_MUON:
@@ -335,7 +337,7 @@ class Follower:
 def _settings_of_muon(
     optimizer: Optimizer, told: Settings, shape: tuple[int, ...], path: str
 ) -> Settings:
-    """Return what a Keras Muon holds for a variable: Muon's settings, or Adam's."""
+    """Return a Keras Muon's settings for a variable: Muon's, or Adam's."""
     of_muon = {name: told.pop(name) for name in ("momentum", "nesterov")}
     if optimizer._should_use_adamw(SimpleNamespace(shape=shape, path=path)):
         return {**told, "scale": float(optimizer.adam_lr_ratio)}
@@ -371,8 +373,8 @@ def _warn_of_moments(optimizer: Optimizer, loss: str) -> None:
 
 
 def _slots_of(optimizer: Optimizer, variable: Value) -> dict[str, Value]:
-    """Return an optimizer's moments of a variable, by the names of memories' arrays; none before it
-    is built, and none of a Muon, whose ranks have different momenta."""
+    """Return an optimizer's moments of a variable, by the names of memories' arrays; none before
+    the optimizer is built, and none of a Muon, whose ranks have different momenta."""
     if hasattr(optimizer, "adam_lr_ratio"):  # Muon
         return {}
     if hasattr(optimizer, "_slots"):  # of the legacy optimizers

@@ -42,7 +42,7 @@ class GraphOwner(Owner, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Branches:
-    """The branches of a step.  All ranks take the branch ``way``, and submit only its collectives.
+    """The branches of a step. All ranks take the branch ``way``, and submit only its collectives.
     If ``is_timed``, ``note_end`` is called when a result has arrived."""
 
     owner: GraphOwner
@@ -72,7 +72,7 @@ class Branches:
         return tf.cond(self.is_half, half, lambda: reduced)
 
     def timed(self, result: tf.Tensor) -> tf.Tensor:
-        """Return a result of any way, so that the measurement delays all alike."""
+        """Return a result of any way, after the measurement, which delays all ways alike."""
 
         def noted() -> tf.Tensor:
             end = call_numpy(self.note_end, [result[:1]], tf.int32, name="hvd_sparse_end")
@@ -85,8 +85,8 @@ class Branches:
 class GraphBucket:
     """The tensors of one message, while a graph is traced.
 
-    A single tensor's message is built at once.  A group's message is built when Horovod requests
-    the first result, because by then it has handed over all tensors of the group.
+    A single tensor's message is built at once. A group's message is built when Horovod requests the
+    first result, because Horovod has handed over all tensors of the group by then.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class GraphBucket:
     def send(
         self, spec: TensorSpec, flat: tf.Tensor, token: tf.Tensor, scale: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Add a tensor, and return the array that Horovod reduces for it, and its number."""
+        """Add a tensor; return the array that Horovod reduces for it, and the tensor's number."""
         self._join(spec)
         function: Callable[..., Value] = self._owner.functions.send
         moved = self._moved(0)
@@ -140,7 +140,7 @@ class GraphBucket:
     def receive(
         self, number: tf.Tensor, flat: tf.Tensor, reduced: tf.Tensor, parameter: tf.Tensor
     ) -> tf.Tensor:
-        """Return the reduced gradient of a tensor, flat; no further tensor can join."""
+        """Return the reduced gradient of a tensor, flat; no further tensor can join the bucket."""
         if self._gathered is None:
             self._gathered = self._exchange()
         # One function takes both: a control dependency does not hold inside Horovod's branches.
@@ -192,7 +192,7 @@ class GraphBucket:
 class GraphFallback(Fallback):
     """Policy that follows a trial's verdict by a branch of the graph.
 
-    One function per step chooses the branch for all gradients of one call of Horovod.  Horovod
+    One function per step chooses the branch for all gradients of one call of Horovod. Horovod
     reduces the gradients of a dense branch without a carrier and without a call of Python.
     """
 
@@ -211,8 +211,8 @@ class GraphFallback(Fallback):
         return self._branches
 
     def _build(self, owner: GraphOwner, site: CallSite) -> Branches:
-        """Build the operation that returns a step's way, outside Horovod's branches; it waits for
-        the last gradient of the list, which most backward passes compute first."""
+        """Build the operation that returns a step's way, outside of Horovod's branches; it waits
+        for the last gradient of the list, which most backward passes compute first."""
         graph = getattr(tf.compat.v1.get_default_graph(), "outer_graph", None)
         if graph is None or site.gradients is None or site.variables is None:
             raise UnsupportedInput(
@@ -264,8 +264,8 @@ class GraphFallback(Fallback):
         return way
 
     def _are_paid(self, owner: GraphOwner, positions: Sequence[int]) -> bool:
-        """Return whether all ranks have seen all residuals sent.  Collective, because a rank may
-        not have seen the last result yet."""
+        """Return whether all ranks have seen all residuals sent. Collective, because a rank may not
+        have seen the last result yet."""
         owing = [position for position in positions if position in self.owed]
         mine = all(map(self.is_paid, owing))
         are_paid = bool(self.agree(owner, np.array([float(mine)])).all())

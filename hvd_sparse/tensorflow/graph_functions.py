@@ -26,21 +26,21 @@ from hvd_sparse.wire.padding import Padding
 logger = logging.getLogger("hvd_sparse")
 
 SPARSE, EVERYTHING, DENSE, FP16 = range(4)
-"""A step's ways: sparse; dense with the residuals; Horovod's own, in float32 or float16."""
+"""The ways of a step: sparse; dense with the residuals; Horovod's own, in float32 or float16."""
 HOST = "/CPU:0"
-"""Device of numpy's functions and our collectives, whatever device the gradients are on."""
+"""Device of numpy's functions and of the collectives, whatever device the gradients are on."""
 LONGEST_WAIT_S = 5.0
-"""Seconds for the other tensors of a step that failed."""
+"""Seconds of waiting for the other tensors of a step that failed."""
 NO_SPLITS = np.empty(0, np.int32)
-"""Splits of an array that goes to all ranks alike."""
+"""Splits of an array that all ranks receive alike."""
 WATCHED_STEPS = 100
-"""Steps in which a variable is watched; each costs a copy of it."""
+"""Steps in which a variable is watched; each step copies the variable."""
 ENOUGH = 3
 """Steps of one kind before a warning."""
 TOLERANCE = 0.02
-"""Share by which roundings, and a loss scale's division, may change an update."""
+"""Relative change of an update that rounding and a loss scale's division may cause."""
 VISIBLE = 1e-4
-"""Size of an update, beside the value, that float32 shows with less error than that."""
+"""Least size of an update, relative to the value, that float32 shows within the tolerance."""
 UNCHANGED = (
     "%d gradients of %r were reduced, and the variable did not change before the next: if they "
     "were thrown away, the residual keeps what was not sent of them, and it moves the weights "
@@ -64,14 +64,14 @@ def call_numpy(
     *,
     name: str,
 ) -> Value:
-    """Return an operation that calls a function of numpy arrays, pinned to the host."""
+    """Return an operation that calls a function of numpy arrays on the host."""
     with tf.device(HOST):
         return tf.numpy_function(function, inputs, dtypes, name=name)
 
 
 @dataclass(eq=False)
 class SealedBucket:
-    """The exchange of a bucket's tensors, ``lock``ed by the thread that processes its result."""
+    """The exchange of a bucket's tensors; the thread that processes its result holds ``lock``."""
 
     conversation: Conversation
     bucket: BucketRun
@@ -82,10 +82,10 @@ class SealedBucket:
 
 
 class GraphFunctions:
-    """The two halves of a tensor's step, called by TensorFlow's executor in any thread.
+    """The two halves of a tensor's step, which TensorFlow's executor calls in any thread.
 
-    A bucket is a tensor, or one of Horovod's groups: Horovod reduces each in a branch of its own.
-    ``tokens`` are positions of variables, by their ``variables.runtime_token``.
+    A bucket is a tensor or one of Horovod's groups, each of which Horovod reduces in a branch of
+    its own. ``tokens`` are positions of variables by ``variables.runtime_token``.
     """
 
     def __init__(self, owner: Owner, tokens: Mapping[bytes, int], policy: Policy) -> None:
@@ -110,7 +110,7 @@ class GraphFunctions:
         return self._tokens.get(token if type(token) is bytes else bytes(token.item()))
 
     def forget(self) -> None:
-        """Drop everything in progress, because Horovod was restarted and no exchange will end."""
+        """Drop all running steps, because Horovod was restarted and no exchange will end."""
         self._tickets.clear()
         self._place = None
 
@@ -123,11 +123,11 @@ class GraphFunctions:
         *,
         is_joined: bool = False,
     ) -> tuple[Value, ...]:
-        """Return the array to allreduce for a tensor, and the tensor's number, followed by ``seal``
-        unless the tensor ``is_joined`` with others.
+        """Return the array to allreduce for a tensor, and the tensor's number, followed by the
+        result of ``seal`` unless the tensor ``is_joined`` with others.
 
         gradient : flat; TensorFlow's own memory
-        scale : of the loss, followed by the hyper-parameters of a handed-over optimizer
+        scale : the loss scale, followed by the hyper-parameters of a handed-over optimizer
         """
         if self._place is None:
             self._place = self._collective.rank, self._collective.world_size
@@ -195,7 +195,7 @@ class GraphFunctions:
     def receive(
         self, number: np.int64, reduced: np.ndarray, received: np.ndarray, parameter: np.ndarray
     ) -> np.ndarray:
-        """Return the reduced gradient, flat; any error is raised after the step is taken back."""
+        """Return the reduced gradient, flat; an error is raised after the step is taken back."""
         ticket = self._tickets.pop(int(number))
         run, sealed = ticket.run, cast(SealedBucket, ticket.extra)
         run.received.update(sealed.numbers)  # all of its phases are over
@@ -241,11 +241,9 @@ class GraphFunctions:
         self._step.receive(bucket, arrivals)
 
     def _take_back(self, run: StepRun, error: Exception) -> None:
-        """Undo a step, once its tensors in other threads have passed all phases.
-
-        When this tensor raises, TensorFlow drops operations that have not begun, and the other
-        ranks would wait for them.
-        """
+        """Undo a step, after its tensors in other threads have passed all phases: when this tensor
+        raises, TensorFlow drops operations that have not begun, and the other ranks would wait for
+        them."""
         self._ledger.clear()
         if is_elastic():  # Horovod's elastic run ends in silence at errors that it does not know
             logger.error("%s: %s", type(error).__name__, error)
@@ -269,8 +267,8 @@ class GraphFunctions:
 
 
 class Witness:
-    """Detects a program with a tape that does not apply the results, or changes them first, from
-    the updates of the smallest compressed variable.  ``factors`` are a ``Follower``'s."""
+    """Detects, from the updates of the smallest compressed variable, a program with a tape that
+    does not apply the results, or that changes them first. ``factors`` are a ``Follower``'s."""
 
     def __init__(
         self,
@@ -299,7 +297,7 @@ class Witness:
         self._before = value, index, expected
 
     def look(self) -> None:
-        """Look at the variable when its next gradient arrives; warn once, with the remedy."""
+        """Compare the variable when its next gradient arrives; warn once, with the remedy."""
         if self._before is None:
             return
         (value, index, expected), self._before = self._before, None

@@ -44,12 +44,12 @@ CALLS = "_hvd_sparse_identity_calls"
 
 
 def value_of(variable: Value) -> Value:
-    """Return the ``tf.Variable`` in a Keras 3 variable; all else as it is."""
+    """Return the ``tf.Variable`` in a Keras 3 variable; any other object as it is."""
     return variable.value if _is_of_keras(variable) and hasattr(variable, "value") else variable
 
 
 def values_of(variables: Iterable[Value]) -> list[Value]:
-    """Return the ``tf.Variable`` of each, also in lists of lists."""
+    """Return the ``tf.Variable`` of each variable, also in lists of lists."""
     return [values_of(v) if isinstance(v, (list, tuple)) else value_of(v) for v in variables]
 
 
@@ -135,7 +135,7 @@ class VariableSource:
 
 
 def refuse_graphs() -> None:
-    """Refuse TensorFlow 1's graphs, and to make a compressor while a function is traced."""
+    """Refuse TensorFlow 1's graphs, and a compressor that is made while a function is traced."""
     refuse_tensorflow_1()
     if not tf.executing_eagerly():
         raise InvalidOption(
@@ -154,7 +154,7 @@ def refuse_tensorflow_1() -> None:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuse equal names where Horovod, which groups by name, would drop a gradient."""
+    """Refuse equal names, because Horovod, which groups by name, would drop a gradient."""
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InvalidOption(
@@ -171,7 +171,7 @@ class CallSite:
     """The contents of Horovod's frames at a call of ``compress``; None if not found.
 
     together : the tensors of Horovod's group, if there are several
-    gradients, variables : all of Horovod's call, side by side; a gradient may be None
+    gradients, variables : those of Horovod's whole call, in one order; a gradient may be None
     scales : Horovod's factors before and after the reduction
     """
 
@@ -186,8 +186,8 @@ class CallSite:
     def place(self, tensor: object, local: Report, group: list[int] | None) -> None:
         """Find the tensor among the positions ``group`` of the lists in Horovod's frame.
 
-        The gradient of `a + b` is one object for both, and Horovod asks for each in list order. The
-        tensor holds the count of calls, which so ends with its graph.
+        The gradient of `a + b` is one object for both variables, and Horovod asks for each in list
+        order. The tensor holds the count of calls, so the count ends with the tensor's graph.
         """
         gradients, variables = local.get("grads"), local.get("vars")
         if not isinstance(gradients, (list, tuple)) or not isinstance(variables, (list, tuple)):
@@ -207,7 +207,7 @@ class CallSite:
 
 
 def find_call_site(tensor: object, process_set: ProcessSet) -> CallSite:
-    """Return Horovod's current call, and refuse those that no compressor can serve.
+    """Return Horovod's current call, and refuse calls that no compressor can serve.
 
     A later run of the trace may be for another variable: see `runtime_token`.
     """
@@ -255,10 +255,10 @@ def _check_reduction(site: CallSite, process_set: ProcessSet) -> None:
 
 def runtime_token(variable: Value) -> Value:
     """Return a string tensor that names the variable's resource each time the graph runs; an empty
-    one for None.
+    string for None.
 
     Horovod reduces inside a `tf.function` with the variables as arguments, so TensorFlow may run
-    the trace of one model for an equal one. Only the variable's handle, an input, differs.  An
+    the trace of one model for an equal one. Only the variable's handle, an input, differs. An
     unregistered variable has a token too: TensorFlow numbers a graph's branches by their content,
     and the numbers are part of the collectives' names.
     """
@@ -283,8 +283,8 @@ class VariableIndex:
             return {bytes(runtime_token(v).numpy()): i for i, v in enumerate(self.variables)}
 
     def find(self, tensor: tf.Tensor, variable: object | None) -> tuple[int | None, Value]:
-        """Return the position of a gradient's variable, and the variable; None if it is unknown.
-        Without ``variable``, it is the only one of this static shape and dtype."""
+        """Return a gradient's variable and its position, None if unknown. Without ``variable``, it
+        is the only variable of this static shape and dtype."""
         if variable is not None:
             return self.lookup(variable), variable
         kind = tensor.shape, tensor.dtype.name
@@ -293,7 +293,7 @@ class VariableIndex:
 
 
 def _eager_handle(variable: object) -> object | None:
-    """Return the resource handle outside all graphs, one object for all wrappers of a variable."""
+    """Return the resource handle outside of all graphs, one object for all wrappers of it."""
     handle: object | None = getattr(variable, "handle", None)
     while handle is not None and not hasattr(handle, "numpy"):
         graph = getattr(handle, "graph", None)
@@ -309,7 +309,7 @@ def spec_of_unknown(
     tensor: tf.Tensor, variable: object | None, configuration: Configuration
 ) -> TensorSpec:
     """Return a placeholder for an unregistered variable, whose compression fails on all ranks;
-    UnknownGradient if it would go dense, without a carrier for the other ranks."""
+    UnknownGradient if the variable would go dense, without a carrier for the other ranks."""
     name = getattr(variable, "name", "of unknown name")
     if tensor.shape.is_fully_defined():
         spec = TensorSpec(name, tuple(tensor.shape.as_list()), tensor.dtype.name)
@@ -335,7 +335,8 @@ def callers() -> Iterator[Value]:
 
 
 def refuse_xla() -> None:
-    """Refuse to trace a graph that XLA will compile: its own error names no user's operations."""
+    """Refuse to trace a graph that XLA will compile, because XLA's own error would name no
+    operation of the user's."""
     for frame in callers():
         if frame.f_globals.get("__name__") == FUNCTIONS and getattr(
             frame.f_locals.get("self"), "_jit_compile", None

@@ -16,15 +16,15 @@ __all__ = ["Compression", "LocalSteps", "TorchCompressor"]
 
 
 class TorchSendNothing(SendNothing):
-    """Lets Horovod reduce one number for each tensor, and returns every rank its own gradient."""
+    """Lets Horovod reduce one number for each tensor, and returns every rank's own gradient."""
 
     def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Context]:
         """Return a number for Horovod, and the gradient."""
         return torch.zeros(1), tensor
 
     def decompress(self, tensor: torch.Tensor, ctx: Context) -> torch.Tensor:
-        """Return the rank's own gradient, or Horovod's result for a sparse gradient, which has no
-        context."""
+        """Return the rank's own gradient; for a sparse gradient, which has no context, Horovod's
+        result."""
         return tensor if ctx is None else ctx
 
 
@@ -37,12 +37,10 @@ class Compression(ReadsTorch, AutoMethod, Methods):
         optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(),
                                              compression=compression)
 
-    Call ``hvd.init()`` first.  Gradients may be float16, bfloat16, float32 and float64; the
-    residual is float32, or float64 for float64 gradients.  Parameters of other dtypes without a
-    gradient are ignored.
-
-    Clip and unscale gradients after ``optimizer.synchronize()``; otherwise ChangedGradient is
-    raised.
+    Call ``hvd.init()`` first. Gradients may be float16, bfloat16, float32 and float64; the residual
+    is float32, or float64 for float64 gradients. Parameters of other dtypes that have no gradient
+    are ignored. Clip and unscale gradients after ``optimizer.synchronize()``; otherwise
+    ChangedGradient is raised.
     """
 
     _plans_groups = True
@@ -53,8 +51,8 @@ class Compression(ReadsTorch, AutoMethod, Methods):
 class CompressorStateHandler(StateHandler):  # type: ignore[misc]
     """A compressor in ``hvd.elastic.TorchState(model=..., compressor=compressor)``.
 
-    It commits and restores this rank's state, and redistributes it when the world has changed.
-    Without a handler, Horovod would pickle the compressor and give rank 0's to all ranks.
+    It commits and restores this rank's state, and redistributes the residuals when the world has
+    changed. Horovod alone would pickle the compressor and give rank 0's state to all ranks.
     """
 
     def __init__(self, compressor: TorchCompressor) -> None:

@@ -62,7 +62,7 @@ from hvd_sparse.wire.padding import Padding
 
 
 class TorchCompressor(ParameterCompressor):
-    """A stateful compressor with Horovod's ``compress`` and ``decompress``.  Made by
+    """A stateful compressor with Horovod's ``compress`` and ``decompress``, made by
     ``Compression``.
 
     named_parameters : pairs of name and parameter, the same as given to Horovod's optimizer
@@ -189,7 +189,8 @@ class TorchCompressor(ParameterCompressor):
     def _pass_on(
         self, gradient: torch.Tensor, position: int, way: str
     ) -> tuple[torch.Tensor, DenseTicket]:
-        """Return the tensor for Horovod to reduce if all tensors are "dense" or "fp16"."""
+        """Return the tensor for Horovod to reduce in a step in which all tensors are "dense" or
+        "fp16"."""
         is_wide = gradient.dtype in (torch.float32, torch.float64)
         wire = self._as_horovod_wants(gradient.half() if way == FP16 and is_wide else gradient)
         self.step.stats.count_bytes("dense", wire.nbytes)
@@ -199,8 +200,8 @@ class TorchCompressor(ParameterCompressor):
         return wire, DenseTicket(gradient, key, None)
 
     def _as_horovod_wants(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Return the gradient as a contiguous tensor in the memory from which messages are sent;
-        bfloat16, which Horovod does not support, becomes float32."""
+        """Return the gradient, contiguous, in the memory from which messages are sent; bfloat16
+        becomes float32, because Horovod does not support it."""
         dense = gradient.float() if gradient.dtype == torch.bfloat16 else gradient
         return to_host(dense.contiguous()) if self._wire_device is None else dense.contiguous()
 
@@ -211,8 +212,8 @@ class TorchCompressor(ParameterCompressor):
         return self._scale()
 
     def _submitted(self, run: StepRun) -> None:
-        """At the last gradient of a step, sleep until the exchanges have arrived, because
-        Horovod's own wait polls."""
+        """At the last gradient of a step, sleep until the exchanges have arrived, because Horovod
+        polls."""
         if run is not self._run:
             self._expected, self._run = len(self._run.entered), run
         if len(run.entered) != self._expected:
@@ -223,8 +224,7 @@ class TorchCompressor(ParameterCompressor):
             self._wait.begin(self._driver.has_arrived, run.began_s)
 
     def decompress(self, tensor: torch.Tensor, ctx: Context) -> torch.Tensor:
-        """Return the reduced gradient, in the dtype and memory layout of ``compress``'s
-        argument."""
+        """Return the reduced gradient, in the dtype and memory layout of the gradient."""
         if ctx is None:
             return tensor  # a sparse gradient, which Horovod exchanged by itself
         policy, ledger, came = self._policy, self.watchdog.ledger, None
@@ -288,7 +288,7 @@ class TorchCompressor(ParameterCompressor):
         return reduced if is_same else like(reduced, gradient)
 
     def _refuse_changes(self, tensor: torch.Tensor, ctx: Context) -> None:
-        """Raise ChangedGradient, at a step's first result, if the program has changed a gradient
+        """Raise ChangedGradient at a step's first result, if the program has changed a gradient
         since ``compress``."""
         keys, run = self._changes.take()
         if not keys:
@@ -330,8 +330,7 @@ class TorchCompressor(ParameterCompressor):
     # -- between the steps ------------------------------------------------------------------------
 
     def _greet(self) -> None:
-        """Run the handshake with the other ranks, before the first step and after an elastic
-        restart."""
+        """Run the handshake before the first step and after an elastic restart."""
         if self._is_closed:
             raise InvalidOption(
                 f"the compressor {self.name!r} is closed, and an optimizer that it was given to is "
@@ -352,7 +351,7 @@ class TorchCompressor(ParameterCompressor):
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:
         """Do an optimizer's work from now on; the optimizer applies the result.
 
-        In a world of one rank, and outside the process set, Horovod calls no compressor, so the
+        In a world of one rank and outside of the process set, Horovod calls no compressor, so the
         optimizer stays unchanged.
         """
         if not self.process_set.included() or (self.process_set.size() == 1 and not is_elastic()):
@@ -373,10 +372,8 @@ class TorchCompressor(ParameterCompressor):
         self._clip(gradients, is_sum=caller.op == hvd.Sum)
 
     def _look_at(self, caller: Optimizer) -> None:
-        """Check Horovod's optimizer when it first calls ``compress``.
-
-        caller : None if something else calls
-        """
+        """Check Horovod's optimizer when it first calls ``compress``; ``caller`` is None if
+        something else calls."""
         # A group of Horovod's, which dense gradients may be in too, must lie on one device.
         if caller is None or getattr(caller, "_groups", None) is not None:
             self._carrier_device = self._wire_device
@@ -399,10 +396,10 @@ class TorchCompressor(ParameterCompressor):
         self._judge(caller)
 
     def regroup(self, groups: Option) -> None:
-        """Change the tensors that share a message, from the next step on. Collective: between
+        """Change which tensors share a message, from the next step on. Collective: call it between
         steps, with the same groups on all ranks.
 
-        No residual is lost. Gradients stay bit-identical, except with select_over="group", where
+        No residual is lost. Results stay bit-identical, except with select_over="group", where
         changed groups restart their threshold search.
 
         Parameters
@@ -413,7 +410,7 @@ class TorchCompressor(ParameterCompressor):
         Raises
         ------
         RankMismatch : ranks give different groups
-        InvalidOption : a step is in progress, or the groups are invalid
+        InvalidOption : a step is running, or the groups are invalid
         """
         if PLANNED == groups != self.configuration.groups:
             raise InvalidOption(

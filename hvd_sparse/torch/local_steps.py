@@ -24,31 +24,31 @@ class LocalSteps(LocalStepsBase):
         anchor' = outer step with the mean of the ranks' sent entries
         parameter = anchor'
 
-    Unsent entries of a pseudo-gradient stay in the compressor's residual. The outer step is SGD.
+    The compressor's residual keeps the unsent entries of a pseudo-gradient. The outer step is SGD.
     With its defaults, the parameters become the mean of the ranks' (local SGD). SparseLoCo sends 64
     of 4,096 entries with ``topk`` and values of 2 bits. DiLoCo sends everything, with
     ``outer_lr=0.7, outer_momentum=0.9, nesterov=True``.
 
     Parameters
     ----------
-    optimizer : the local one, any of torch's; not Horovod's
+    optimizer : the local optimizer, any of torch's; not Horovod's
     named_parameters : ``model.named_parameters()``
     compression : function that makes the compressor of named parameters: a method of
         ``Compression`` with its options, for example ``functools.partial(Compression.topk,
         density=1 / 64)``
     every : local steps between two exchanges
-    outer_lr, outer_momentum, nesterov : of the outer step
+    outer_lr, outer_momentum, nesterov : settings of the outer step
     process_set : the ranks that train together; all by default
 
     Notes
     -----
-    Collective: it broadcasts rank 0's parameters, because all ranks must start from one anchor.
+    Collective: all ranks start from one anchor, so the constructor broadcasts rank 0's parameters.
     Buffers, for example BatchNorm's running means, stay each rank's own. Parameters that are frozen
-    now are not exchanged; to unfreeze them later, make this object first and freeze them then. It
-    keeps an anchor and a pseudo-gradient, and a velocity with outer momentum, besides the
-    compressor's state.
+    now are not exchanged: to unfreeze them later, make this object first and freeze them then.
+    Besides the compressor's state, each rank keeps an anchor, a pseudo-gradient and, with outer
+    momentum, a velocity.
 
-    Paper: sarfi2025sparseloco, douillard2023diloco.  Departs from SparseLoCo: the residual does not
+    Paper: sarfi2025sparseloco, douillard2023diloco. Departs from SparseLoCo: the residual does not
     decay, and the method's rule selects the entries, not a quota for every chunk.
 
     Examples
@@ -124,15 +124,16 @@ class LocalSteps(LocalStepsBase):
         )
 
     def step(self, closure: Value = None) -> Value:
-        """Take a step of the local optimizer, with ``closure``, and exchange if it is due."""
+        """Take a step of the local optimizer, with ``closure``; then exchange if an exchange is
+        due."""
         self._refuse_unfrozen()
         loss = self.optimizer.step(closure)
         self.advance()
         return loss
 
     def advance(self) -> None:
-        """Count a local step taken elsewhere, for example by ``GradScaler.step(optimizer)``, and
-        exchange if it is due."""
+        """Count a local step that was taken elsewhere, for example by
+        ``GradScaler.step(optimizer)``, and exchange if an exchange is due."""
         self._refuse_unfrozen()
         super().advance()
 
@@ -153,12 +154,8 @@ class LocalSteps(LocalStepsBase):
             anchor.grad = None
 
     def state_dict(self) -> Report:
-        """Return this rank's state, without the model and the local optimizer.
-
-        taken : local steps since the last exchange
-        anchors : by name
-        outer, compressor : states of the outer step and of the compressor
-        """
+        """Return this rank's state, without the model and the local optimizer: "taken", the local
+        steps since the last exchange; "anchors" by name; "outer" and "compressor", their states."""
         return {
             "taken": self.taken,
             "anchors": {name: anchor.detach().clone() for name, anchor in self._anchors},
@@ -172,7 +169,7 @@ class LocalSteps(LocalStepsBase):
 
         Raises
         ------
-        InvalidOption : it belongs to other parameters
+        InvalidOption : the state belongs to other parameters
         RankMismatch : the compressor's state belongs to another configuration
         """
         anchors: Mapping[str, torch.Tensor] = state["anchors"]
@@ -190,7 +187,7 @@ class LocalSteps(LocalStepsBase):
 
 def _broadcast(values: torch.Tensor, name: str, process_set: ProcessSet) -> None:
     """Overwrite a tensor by that of the lowest rank; bfloat16, which Horovod does not support, is
-    sent as the bits."""
+    sent as its bits."""
     root = min(getattr(process_set, "ranks", None) or [0])
     if values.dtype != torch.bfloat16:
         hvd.broadcast_(values, root, name=name, process_set=process_set)

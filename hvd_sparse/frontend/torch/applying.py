@@ -1,4 +1,4 @@
-"""Handed-over optimizers: the compressor's memory computes their updates, and they apply them."""
+"""Handed-over optimizers: the compressor's memory computes updates, the optimizers apply them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hvd_sparse.types import Optimizer, Option, Settings, Value
 logger = logging.getLogger("hvd_sparse")
 
 STEPS = "hvd_sparse_steps"
-"""Entry of the saved state of SGD and Muon: steps of the compressor, by parameter number."""
+"""Entry of the saved state of SGD and Muon: the compressor's steps by parameter number."""
 
 MOMENTS = {
     "momentum_buffer": "momentum",
@@ -34,15 +34,14 @@ MOMENTS = {
     "exp_avg_sq": "square",
     "max_exp_avg_sq": "largest",
 }
-"""Names of moments in an optimizer's state, and those of memories' arrays."""
+"""Names of moments in an optimizer's state, with the names of the memories' arrays."""
 PRODUCT = "mu_product"
-"""Name of the product of momenta in the state of NAdam."""
+"""Name of the product of momenta in NAdam's state."""
 
 
 class Applying:
-    """Base class of a handed-over optimizer: its step applies the compressor's result times the
-    learning rate.  Parameter groups, ``state_dict``, hooks and schedulers stay the optimizer's
-    own."""
+    """Base class of a handed-over optimizer, whose step applies the compressor's result times the
+    learning rate. Parameter groups, hooks and schedulers stay the optimizer's own."""
 
     hvd_sparse_base: type[torch.optim.Optimizer]
     hvd_sparse_compressor: Any
@@ -87,12 +86,12 @@ class Applying:
         return loss
 
     def _count(self, alone: Collection[torch.Tensor]) -> None:
-        """Count the steps of every parameter that has a gradient, as Adam does, except those
+        """Count the steps of every parameter that has a gradient, as Adam does, except those in
         ``alone``.
 
-        A state without a count shows that the program cleared it.  Horovod's
+        A state without a count shows that the program cleared the state. Horovod's
         ``broadcast_optimizer_state`` takes a step with zero gradients, so that every rank has a
-        state to receive rank 0's; therefore this makes the moments, too.
+        state to receive rank 0's; so this method creates the moments, too.
         """
         has_begun = self.hvd_sparse_compressor.has_begun
         states = []
@@ -116,7 +115,7 @@ class Applying:
             torch._foreach_add_([state["step"] for state in states], 1.0)
 
     def _whole_state(self) -> Settings:
-        """Return the state with the moments that the compressor has of this rank's gradients."""
+        """Return the state with the compressor's moments of this rank's gradients."""
         compressor = self.hvd_sparse_compressor
         whole: Settings = defaultdict(dict)
         groups = _groups_by_parameter(self.param_groups)
@@ -138,7 +137,8 @@ class Applying:
         return whole
 
     def __reduce__(self) -> Value:
-        """Pickle and copy as the optimizer that was handed over, with a state to go on from."""
+        """Pickle and copy as the optimizer that was handed over, with a state that it can continue
+        from."""
         state, groups = self._whole_state(), _groups_by_parameter(self.param_groups)
         for parameter, held in state.items():
             if "betas" not in groups.get(parameter, {}):
@@ -153,8 +153,8 @@ class Applying:
         return object.__new__, (type(self).hvd_sparse_base,), members
 
     def state_dict(self) -> Settings:
-        """Return a state that the plain optimizer can continue from: it includes the compressor's
-        moments of this rank's gradients."""
+        """Return a state that the plain optimizer can continue from, with the compressor's moments
+        of this rank's gradients."""
         kept, self.state = self.state, self._whole_state()
         try:
             saved: Settings = super().state_dict()  # type: ignore[misc]
@@ -174,8 +174,8 @@ class Applying:
         return saved
 
     def load_state_dict(self, state_dict: Settings) -> None:
-        """Load the state of this optimizer, or of one that was not handed over.  The compressor
-        continues from its moments, unless it has the same moments already."""
+        """Load the state of this optimizer, or of one that was not handed over. The compressor
+        continues from the state's moments, unless it has the same moments already."""
         for group in state_dict["param_groups"]:
             refuse_options(type(self).__name__, group)
         super().load_state_dict(state_dict)  # type: ignore[misc]
@@ -221,11 +221,9 @@ class Applying:
             self.param_groups = whole
 
     def _refuse_foreign_gradients(self, groups: list[Settings]) -> None:
-        """Refuse dense gradients before any came through the compressor: they lack its momentum.
-
-        Zeros, with which Horovod makes an optimizer create its state before a broadcast, change
-        nothing and are accepted.
-        """
+        """Refuse dense gradients that arrive before any gradient came through the compressor,
+        because they lack its momentum. Zeros, with which Horovod makes an optimizer create its
+        state, are accepted."""
         for group in groups:
             dense = [p for p in group["params"] if not p.grad.is_sparse]
             if any(bool(p.grad.any()) for p in dense):
@@ -245,11 +243,8 @@ def _groups_by_parameter(groups: list[Settings]) -> dict[torch.Tensor, Settings]
 
 
 class Follower:
-    """Passes the current settings of the handed-over optimizer to the memory, tensor by tensor.
-
-    The settings are read from the optimizer that Horovod derives from the handed-over one, which
-    has parameter groups of its own.
-    """
+    """Passes the settings of the handed-over optimizer to the memory, tensor by tensor. Horovod
+    derives an optimizer of its own from it; the settings are read from Horovod's."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, compressor: Any) -> None:
         base = getattr(optimizer, "hvd_sparse_base", type(optimizer))
@@ -272,7 +267,7 @@ class Follower:
         self._counted: set[int] = set()
 
     def meet(self, caller: Optimizer) -> None:
-        """Follow Horovod's optimizer; InvalidOption if it is not made of the handed-over one."""
+        """Follow Horovod's optimizer; InvalidOption if it was not made from the handed-over one."""
         if getattr(caller, "hvd_sparse_compressor", None) is not self._compressor:
             raise InvalidOption(
                 f"the {type(caller).__name__} that calls the compressor is not the optimizer that "
@@ -292,7 +287,7 @@ class Follower:
         self, key: str, parameter: torch.Tensor, value: Callable[[], np.ndarray]
     ) -> Settings:
         """Return the optimizer's settings for a parameter, in the form of the memory's ``tune``;
-        the same object as long as the parameter group does not change."""
+        the same object until the parameter group changes."""
         optimizer, index = self._optimizer, self._group_of(parameter)
         if index is None:
             raise InvalidOption(
@@ -311,7 +306,7 @@ class Follower:
         return {**settings, "parameter": value()} if settings.get("weight_decay") else settings
 
     def rate_of(self, parameter: torch.Tensor) -> tuple[float, int]:
-        """Return a parameter's learning rate, and the number of its group."""
+        """Return a parameter's learning rate, and the number of the parameter's group."""
         index = self._group_of(parameter)
         if index is None:
             return 0.0, 0
@@ -324,12 +319,9 @@ class Follower:
         return self._groups.get(id(parameter))
 
     def moments_of(self, parameter: torch.Tensor, steps: int) -> tuple[Settings, int] | None:
-        """Return moments that were loaded into the optimizer and that the memory does not have, and
-        their number of steps.
-
-        None if the memory continues with its own ``steps``.  The moments are empty if the state was
-        cleared, so that the memory starts anew.
-        """
+        """Return the moments that were loaded into the optimizer, with their number of steps; None
+        if the memory continues with its own ``steps``. If the state was cleared, the moments are
+        empty, so that the memory starts anew."""
         state = self._optimizer.state.get(parameter)
         if not state:
             if id(parameter) not in self._counted:
@@ -349,8 +341,7 @@ class Follower:
 
 
 def is_counted_alone(state: Settings) -> bool:
-    """Return whether a state has a count and no moments but zeros, as before Horovod's
-    broadcast."""
+    """Return whether a state has a count and only zero moments, as before Horovod's broadcast."""
     moments = [state[name] for name in MOMENTS if state.get(name) is not None]
     if "step" not in state or (moments and state["step"]):
         return False

@@ -1,4 +1,4 @@
-"""Torch tensors as flat vectors and back, of numpy or of a device, without needless copies."""
+"""Torch tensors as flat vectors, of numpy or of a device, and back, without needless copies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TORCH = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float6
 
 
 def accelerator() -> str | None:
-    """Return the type of torch's accelerator here, or None without one or before torch 2.6."""
+    """Return the type of torch's accelerator; None without one or before torch 2.6."""
     if not hasattr(torch, "accelerator"):
         return None
     device = torch.accelerator.current_accelerator(check_available=True)
@@ -39,7 +39,7 @@ def is_on_device(tensor: torch.Tensor) -> bool:
 
 
 def check_device(name: str, tensor: torch.Tensor) -> None:
-    """Raise UnsupportedInput for a device that nothing can be copied from."""
+    """Raise UnsupportedInput for a device from which nothing can be copied."""
     if is_on_device(tensor) and tensor.device.type != accelerator():
         raise UnsupportedInput(
             f"tensor {name!r} is on {tensor.device}, which torch does not support here: put the "
@@ -48,7 +48,7 @@ def check_device(name: str, tensor: torch.Tensor) -> None:
 
 
 def spec_of(name: str, parameter: torch.Tensor) -> TensorSpec:
-    """Return a parameter's properties that ranks must agree on; UnsupportedInput for its device."""
+    """Return the properties of a parameter that ranks must agree on."""
     spec = TensorSpec(name, tuple(parameter.shape), dtype_of(parameter))
     check_device(name, parameter)
     return spec
@@ -60,7 +60,7 @@ def dtype_of(tensor: torch.Tensor) -> str:
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with the same entries on the CPU; the tensor itself if it is there."""
+    """Return a device's tensor as a copy on the CPU; any other tensor as it is."""
     return torch.from_numpy(fetch(tensor.detach())) if is_on_device(tensor) else tensor
 
 
@@ -74,11 +74,8 @@ def own_memory(gradient: torch.Tensor) -> np.ndarray | None:
 
 
 def flatten(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray:
-    """Return the gradient as a flat array of the accumulator's dtype, in logical order.
-
-    A view of a contiguous float32 or float64 gradient; one copy of any other (ranks may differ in
-    memory layout).
-    """
+    """Return the gradient as a flat array of the accumulator's dtype, in logical order: a view of a
+    contiguous float32 or float64 gradient, else a copy."""
     memory = own_memory(gradient)
     if memory is not None:
         return memory
@@ -109,8 +106,8 @@ def write_back(flat: np.ndarray, gradient: torch.Tensor) -> bool:
 
 
 def like(dense: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    """Return the same entries in the gradient's dtype, memory layout and device; the tensor itself
-    if it has them already."""
+    """Return a tensor in the gradient's dtype, memory layout and device, without a copy if
+    possible."""
     there = dense
     if gradient.device != dense.device:
         there = upload(dense.numpy(), gradient.device)
@@ -120,18 +117,18 @@ def like(dense: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
 
 
 def vector_of(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray:
-    """Return the gradient as a vector of its device, of the accumulator's dtype, in logical order
-    and in its own memory if possible, without a wait."""
+    """Return the gradient as a flat vector on its device, in its own memory if possible, without a
+    wait."""
     return as_vector(_wide(gradient, spec))
 
 
 def late_gradient(gradient: torch.Tensor, spec: TensorSpec) -> Late:
-    """Begin a copy of a device's gradient to the host, flat, in the accumulator's dtype."""
+    """Begin to copy a device's gradient to the host, flat, in the accumulator's dtype."""
     return Copy(_wide(gradient, spec))
 
 
 def as_vector(tensor: torch.Tensor) -> np.ndarray:
-    """Return a 1-D, contiguous float32 or float64 tensor as the step's vectors are typed."""
+    """Return a 1-D, contiguous float32 or float64 tensor as the type of the step's vectors."""
     return cast(np.ndarray, DeviceVector(tensor))
 
 
@@ -142,7 +139,7 @@ def lies_in(vector: object, gradient: torch.Tensor) -> bool:
 
 
 class TorchDevices:
-    """The tensors' devices by position, None for the host.  Implements ``step.records.Devices``."""
+    """The tensors' devices by position, None for the host. Implements ``step.records.Devices``."""
 
     def __init__(self, devices: Sequence[torch.device | None]) -> None:
         self._devices = devices

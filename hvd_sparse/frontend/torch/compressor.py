@@ -1,4 +1,4 @@
-"""The base of the compressors of both PyTorch frontends: parameters, loss scale, optimizer."""
+"""The base class of both PyTorch frontends' compressors: parameters, loss scale, optimizer."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ from hvd_sparse.types import GradScaler, Optimizer, Pace, Report, State
 
 NORM = "the norm of all gradients, for clip_grad_norm"
 SMALLEST = 1e-6
-"""Added to the norm, as by torch's ``clip_grad_norm_``."""
+"""Added to the norm, as in torch's ``clip_grad_norm_``."""
 
 
 class ParameterCompressor(Compressor):
     """A compressor of the gradients of PyTorch's parameters.
 
-    carrier_dtype : dtype of carriers without a dense gradient; None takes the accumulator's
+    carrier_dtype : dtype of carriers without a dense gradient; None for the accumulator's dtype
     """
 
     way_of_gradients = ""
-    """The remedy for an optimizer whose gradients come by another way, in words."""
+    """The remedy, in words, for an optimizer whose gradients do not come through the compressor."""
     clipping_remedy = ""
-    """The remedy for gradients that are clipped when they have come back, in words."""
+    """The remedy, in words, for results that are clipped."""
     leaves_on_device = False
-    """Gradients of an accelerator may stay there (``frontend.torch.ways``)."""
+    """Whether gradients of an accelerator may stay there (``frontend.torch.ways``)."""
     has_begun = False
-    """Gradients come through this compressor."""
+    """Whether gradients come through this compressor."""
     _is_closed = False
 
     def __init__(
@@ -91,7 +91,7 @@ class ParameterCompressor(Compressor):
             say_ways(self.name, sum(self._stays), self._staged_because.values())
 
     def _value_of(self, position: int) -> np.ndarray:
-        """Return a parameter's value, flat, for memories that finish with it."""
+        """Return a parameter's value, flat, for memories whose ``finish`` needs the value."""
         spec, parameter = self.step.specs[position], self._parameters[position]
         return vector_of(parameter, spec) if self._stays[position] else flatten(parameter, spec)
 
@@ -104,13 +104,13 @@ class ParameterCompressor(Compressor):
 
     def _clip(self, gradients: list[torch.Tensor], *, is_sum: bool = False) -> None:
         """Scale all gradients of a step to a norm of at most ``clip_grad_norm``, by the same factor
-        on all ranks.  Collective: one number of each rank is summed.
+        on all ranks. Collective: one number of each rank is summed.
 
-        The root mean square of the ranks' norms stands for the norm of their average, which it
-        never falls below.  Gradients with NaN or Inf stay as they are; ``compress`` reports
-        them tensor by tensor.
+        The root mean square of the ranks' norms is never below the norm of the ranks' average
+        gradient, and stands for it. With NaN or Inf, gradients stay as they are, and ``compress``
+        reports them.
 
-        is_sum : the ranks' gradients are summed, not averaged
+        is_sum : Horovod sums the ranks' gradients instead of averaging them
         """
         bound, ranks = self.configuration.clip_grad_norm, self.collective.world_size
         assert bound is not None
@@ -136,7 +136,7 @@ class ParameterCompressor(Compressor):
         self.step.settings_of = self._settings_of
 
     def derived(self, cls: type) -> None:
-        """Called with each class that is derived from the handed-over optimizer's."""
+        """Called with each class that is derived from the handed-over optimizer's class."""
 
     def follow(self, rates: Rates) -> None:
         """Let densities follow the learning rate of the handed-over optimizer."""
@@ -164,8 +164,8 @@ class ParameterCompressor(Compressor):
         return settings
 
     def optimizer_state_of(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return a parameter's state as a plain optimizer of torch would have it; empty before its
-        first step."""
+        """Return a parameter's state as a plain optimizer of torch would have it; empty before the
+        parameter's first step."""
         position = self.results.position_of.get(id(parameter))
         if position is None:
             return {}
@@ -191,16 +191,15 @@ class ParameterCompressor(Compressor):
         """Return the counters of every compressor, and the path of each gradient.
 
         ways : by tensor, "host" for a gradient on the CPU; "device" for one that stays on its
-            accelerator, where it is selected from; "staged" for one that is copied to the CPU, and
-            its result back
+            accelerator; "staged" for one that is copied to the CPU, whose result is copied back
         staged_because : by tensor, the reason for staging
         """
         ways = {"ways": dict(self._ways), "staged_because": dict(self._staged_because)}
         return {**super().stats(), **ways}
 
     def state_dict(self) -> Report:
-        """Return the state as every compressor's, with the arrays as tensors: ``torch.save`` it,
-        ``torch.load(..., weights_only=True)``."""
+        """Return the state as every compressor does, with tensors in place of arrays, for
+        ``torch.save`` and ``torch.load(..., weights_only=True)``."""
         self.results.settle_all()
         return with_arrays(super().state_dict(), torch.from_numpy)
 
@@ -235,6 +234,6 @@ class StepScale:
         return self._scale
 
     def forget(self) -> None:
-        """Forget the scale, which may change after a step's last result; it is read again."""
+        """Forget the scale, which may change after a step's last result."""
         if self._read is not None:
             self._scale = None

@@ -24,7 +24,7 @@ from hvd_sparse.optimizer_memory import (
 from hvd_sparse.types import Optimizer, Option, Settings, Value
 
 OF_SCHEDULERS = "_wrapped_by_lr_sched"
-"""Attribute of a ``step`` that learning rate schedules have wrapped."""
+"""Attribute of a ``step`` that learning rate schedulers have wrapped."""
 
 
 def read_optimizer(optimizer: Optimizer) -> Handover:
@@ -144,7 +144,7 @@ def is_muon(group: Mapping[str, Option]) -> bool:
 
 
 def is_decoupled(optimizer: torch.optim.Optimizer, group: Mapping[str, Option]) -> bool:
-    """Tell whether weight decay shrinks the parameter, as in AdamW and Muon."""
+    """Return whether weight decay shrinks the parameter, as in AdamW and Muon."""
     if "use_muon" in group or is_muon(group):
         return True
     return bool(group.get("decoupled_weight_decay", isinstance(optimizer, torch.optim.AdamW)))
@@ -152,7 +152,7 @@ def is_decoupled(optimizer: torch.optim.Optimizer, group: Mapping[str, Option]) 
 
 def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
     """Return the rates of a run with ``steps`` calls of ``scheduler.step()``; InvalidOption for
-    another optimizer's scheduler, and for one that is under way."""
+    another optimizer's scheduler, and for a scheduler that was stepped already."""
     now = [float(group["lr"]) for group in optimizer.param_groups]
     if scheduler is None:
         changes = any("initial_lr" in group for group in optimizer.param_groups)

@@ -1,19 +1,18 @@
 """Reduced gradients until an optimizer applies them.
 
-With ``optimizer=`` results are updates.  Gradients that came by another way get the optimizer's own
-update, and a warning names results that are clipped or unscaled on their way.
+With ``optimizer=`` results are updates. Gradients that came by another way get the optimizer's own
+update, and a warning names results that are clipped or unscaled.
 
-With any optimizer, some results are thrown away: a discriminator's gradient in the generator's
-pass, SAM's first pass, a batch that is skipped.  The program resets ``.grad`` and never applies it.
-With a dense allreduce nothing of a discarded result remains.  Here the memory keeps the entries
-that were not sent, and would send them later; so such a step is taken back.
+A program may reset ``.grad`` and never apply a result: a discriminator's gradient in the
+generator's pass, SAM's first pass, a skipped batch. With a dense allreduce nothing of such a result
+remains. Here the memory would send the unsent entries later, so the step is taken back.
 
-A result is gone if ``.grad`` is None, another tensor or zero again before the next backward pass
-adds to it.  It was applied if an optimizer that holds the parameter has finished a step meanwhile.
-If no optimizer ever did, it counts as applied if some parameter changed.  Programs that apply their
-own combination of results, as PCGrad does, are not checked from their first such step on.  That
-step is recognized by gradients that are other tensors than the results, or that are no multiple of
-the last result after a discarded one.
+A result is gone if, before the next backward pass adds to it, ``.grad`` is None, another tensor or
+zero. It was applied if an optimizer that holds the parameter has finished a step meanwhile; in
+programs without any such optimizer, if some parameter changed. Programs that apply their own
+combination of results, as PCGrad does, are not checked from the first such step on. That step is
+recognized by gradients that are other tensors than the results, or no multiple of the last result
+after a discarded one.
 """
 
 from __future__ import annotations
@@ -41,19 +40,19 @@ logger = logging.getLogger("hvd_sparse")
 SPARSE_REMEDY = "give Horovod's optimizer sparse_as_dense=True"
 INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 STEPS = 100
-"""Steps in which a result is compared with what is applied: gradients are largest, and clipped
+"""Steps in which a result is compared with the applied gradient: gradients are largest, and clipped
 most, in the first."""
 SAMPLE = 4096
 """Entries of the smallest tensor that are compared."""
 TOLERANCE = 0.02
-"""Share by which 16 bits, and a scaler's division, may change a result."""
+"""Relative change of a result that 16-bit rounding and a scaler's division may cause."""
 ALIKE = 0.999
-"""Squared cosine of the angle between a result and a multiple of it, in half precision too."""
+"""Least squared cosine of the angle between a result and its multiple, also in half precision."""
 
 
 def weakly(method: Callable[..., None], *first: object) -> Callable[..., None]:
-    """Return a hook that calls a bound method, with ``first`` before its own arguments, while the
-    object lives."""
+    """Return a hook that calls a bound method, with ``first`` before the hook's own arguments, as
+    long as the method's object lives."""
     owner, function = weakref.ref(method.__self__), method.__func__  # type: ignore[attr-defined]
 
     def call(*arguments: Any) -> None:
@@ -71,11 +70,11 @@ def remove(hooks: list[Value]) -> None:
 
 @dataclass(eq=False)
 class Result:
-    """A parameter's result, as it was when it was handed out.
+    """A parameter's result at the time when it was handed out.
 
-    gradient : the tensor that holds it; None where DDP will make one
+    gradient : the tensor that holds the result; None if DDP will make one
     bits : sum of the parameter's bits; None if versions are known to show changes
-    is_gone : whether it was gone when the next gradient came; None before that
+    is_gone : whether the result was gone when the next gradient came; None before that
     """
 
     run: StepRun
@@ -88,10 +87,10 @@ class Result:
 
 
 class Results:
-    """The results of a compressor, from when they are handed out until they are applied.
+    """A compressor's results, from when they are handed out until they are applied.
 
     waiting : results that no optimizer has applied yet, by position
-    way : the remedy for gradients that come by another way
+    way : the remedy for gradients that do not come through the compressor
     """
 
     way = ""
@@ -132,10 +131,8 @@ class Results:
         weakref.finalize(self, remove, self._hooks)
 
     def hand_over(self, way: str = "", clipping_remedy: str = "") -> None:
-        """Expect that only the step of a handed-over optimizer applies results.
-
-        way, clipping_remedy : remedies for gradients that come by another way, and for clipped ones
-        """
+        """Expect that only the step of a handed-over optimizer applies results. The arguments are
+        the remedies for gradients that come by another way and for clipped gradients."""
         self._is_handed_over, self.way, self._clipping_remedy = True, way, clipping_remedy
         by_size = sorted(self._trained, key=lambda each: each[1].numel())
         self._smallest = iter([position for position, _ in by_size])
@@ -172,7 +169,7 @@ class Results:
         """Remember a result that is about to take its gradient's place.
 
         run : the step, if it can be taken back
-        scale : of the loss, by which a scaler will divide
+        scale : loss scale by which a scaler will divide the result
         """
         self._is_result[position] = True
         if position in (self._compared, self._after_one_gone) and not result.is_sparse:
@@ -395,5 +392,4 @@ class Results:
 
 
 def _bits_of(parameter: torch.Tensor) -> int:
-    """Return the bits of a parameter, added up as integers."""
     return int(parameter.detach().view(INTEGERS[parameter.element_size()]).sum())
