@@ -156,7 +156,7 @@ class Configuration(Parts):
             check_truth(getattr(self, option), option)
 
     def describe(self) -> Report:
-        """Return a JSON-able mapping, from which ``create`` makes an equal configuration. It has no
+        """Return a JSON-able mapping, from which ``create`` makes an equal configuration, without
         functions among the telemetry writers."""
         told = {field.name: getattr(self, field.name) for field in fields(self)}
         for name in PARTS:
@@ -213,11 +213,11 @@ class Configuration(Parts):
         placement: Placement | None = None,
         pace: Pace | None = None,
     ) -> bool:
-        """Return whether a compressed tensor's step runs dense; the same on all ranks.
+        """Return whether a compressed tensor's step runs dense, which is the same on all ranks.
 
         step : the tensor's completed steps
-        exchange : the exchange in use, if this configuration's exchange is "auto"
-        placement : the node of every rank; None for one rank per node
+        exchange, placement : the exchange in use, if this configuration's is "auto", and the node
+            of every rank, None for one rank per node
         """
         density = self.density(step, spec, pace)
         if density is None or not self.allow_dense:
@@ -238,12 +238,9 @@ class Configuration(Parts):
         return capacity(codec, spec.numel, width, world_size, self.max_gathered_bytes)
 
     def exchanges(self, placement: Placement) -> list[Exchange]:
-        """Return the exchanges, with default options, that fit these parts and ranks.
-
-        Exchanges that lose mass or choose another exchange are left out. So is ``shared_index``,
-        unless all ranks select the same indices, because its result depends on how alike gradients
-        are.
-        """
+        """Return the exchanges, with default options, that fit these parts and ranks, without those
+        that lose mass or choose another exchange. ``shared_index``, whose result depends on how
+        alike gradients are, fits only if all ranks select the same indices."""
         selector = self.selector
         is_common = selector.has_shared_indices or selector.sums_statistics
         # Summing first only helps if ranks share nodes, and ties residuals to ranks.

@@ -1,5 +1,4 @@
-"""Handed-over optimizers: the memory that does their work, and the learning rates that densities
-follow."""
+"""Handed-over optimizers: the memories that do their work, and the rates that densities follow."""
 
 from __future__ import annotations
 
@@ -161,8 +160,7 @@ class Rates:
 
 
 def first_rates(rates: Sequence[float], why: str | None) -> Rates:
-    """Return reference rates of a run whose rates are unknown, and warn of the reason ``why``; None
-    if the rates are probably constant."""
+    """Return the first rates as references; warn if ``why`` says that later rates are unknown."""
     if why is not None:
         logger.warning(
             "the density follows the learning rate, whose mean over the run is not known in "
@@ -174,7 +172,6 @@ def first_rates(rates: Sequence[float], why: str | None) -> Rates:
 
 
 def foreseen(path: Callable[[int], Iterable[Sequence[float]]], steps: int) -> Rates:
-    """Return the rates that a copy of a scheduler gives; InvalidOption if the copy fails."""
     try:
         rates = list(path(steps))
     except Exception as error:

@@ -51,7 +51,6 @@ def cite(options: argparse.Namespace) -> int:
 
 @cache
 def papers() -> dict[str, str]:
-    """Return the entries of ``hvd_sparse/papers.bib`` by citation key."""
     text = (Path(__file__).parents[1] / "papers.bib").read_text(encoding="utf-8")
     entries = [each.strip() for each in re.split(r"^(?=@)", text, flags=re.MULTILINE)]
     return {entry[entry.index("{") + 1 : entry.index(",")]: entry for entry in entries if entry}

@@ -106,7 +106,6 @@ class Run:
         return places, values
 
     def tensors(self) -> dict[str, Report]:
-        """Return the last record's fields by tensor."""
         return self.records[-1]["tensors"] if self.records else {}
 
     @property
@@ -226,8 +225,7 @@ def in_time(value: float, _: float = 0.0) -> str:
 
 
 def _charts_of(runs: Sequence[Run]) -> Iterator[tuple[str, int, Callable[[Axes], None]]]:
-    """Yield the title, the number of rows (0 if the chart has none) and the function of every
-    chart."""
+    """Yield the title, the number of rows (0 for none) and the function of every chart."""
     curves: dict[str, Callable[..., Curve]] = {
         name.replace("_", " "): partial(Run.metric, name=name) for name in _metrics_of(runs)
     }
@@ -316,7 +314,6 @@ def _parts_of(run: Run) -> dict[str, float]:
 
 
 def _layers(runs: Sequence[Run]) -> list[str]:
-    """Return the tensors that send most, in the network's order."""
     weights: dict[str, float] = {}
     for run in runs:
         for key, told in run.tensors().items():

@@ -1,5 +1,4 @@
-"""The command ``hvd-sparse timeline``: merges this package's timelines and Horovod's into one file,
-for chrome://tracing and ui.perfetto.dev."""
+"""The command ``hvd-sparse timeline``: merges Horovod's and this package's timelines."""
 
 from __future__ import annotations
 
@@ -87,11 +86,8 @@ def _fault_of(event: Event) -> str | None:
 
 
 def merge_traces(traces: Mapping[str, Sequence[Event]]) -> list[Event]:
-    """Return one list of events, in which times count from the earliest start.
-
-    Each file's processes get numbers of their own, and this package's come first. The clocks of
-    hosts are not corrected.
-    """
+    """Return one list of events, this package's first; times count from the earliest start.
+    Processes get new numbers. The clocks of hosts are not corrected."""
     starts = {name: _start_of(name, events) for name, events in traces.items()}
     earliest = min(starts.values())
     numbers: dict[tuple[str, int | None], int] = {}

@@ -40,11 +40,8 @@ class AutoMethod(Builder[Value]):
 
     @classmethod
     def nothing(cls, params: Params = None) -> Value:
-        """Return a compressor that sends nothing, which shows the upper bound of any speed-up.
-
-        Every rank trains with its own gradients, so use this method for timing only. ``params`` is
-        ignored.
-        """
+        """Return a compressor that sends nothing, to measure the upper bound of any speed-up. Every
+        rank trains with its own gradients, so use it for timing only. ``params`` is ignored."""
         return cls._nothing()
 
     @classmethod
@@ -161,10 +158,8 @@ class LocalStepsBase:
             self.exchange()
 
     def exchange(self) -> None:
-        """Exchange now. Collective; without a step since the last exchange it has no effect.
-
-        Call it at the end of a training whose number of steps is not a multiple of ``every``.
-        """
+        """Exchange now, for example at the end of a training whose number of steps is no multiple
+        of ``every``. Collective; without a step since the last exchange it has no effect."""
         if self.taken:
             self._exchange()
             self.taken = 0

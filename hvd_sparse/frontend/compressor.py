@@ -148,13 +148,12 @@ class Compressor:
         return self._world or (self.collective.rank, self.collective.world_size)
 
     def _size_of_world(self) -> int:
-        """Return the number of ranks in the process set; it also works on a rank outside of the
-        set."""
+        """Return the number of ranks in the process set, also on a rank outside of the set."""
         return self._world[1] if self._world else self.collective.world_size
 
     def _averaged(self, position: int) -> int:
-        """Return the number of ranks over which the optimizer's gradient of a tensor is averaged;
-        for a compressed tensor, the memory holds this rank's own gradient."""
+        """Return the number of ranks over which the optimizer averages a tensor's gradient and the
+        memory does not."""
         spec = self.step.specs[position]
         is_sparse = self.configuration.is_sparse(spec.shape, spec.numel)
         return self._size_of_world() if is_sparse else 1
@@ -217,12 +216,12 @@ class Compressor:
         return decision if isinstance(decision, HiddenDensities) else None
 
     def stats(self) -> Report:
-        """Return counters of everything sent so far, as JSON-able values.
+        """Return counters of everything sent so far, JSON-able; ``step.stats.Stats.report`` lists
+        them.
 
-        ``step.stats.Stats.report`` lists the entries. With ``density="hiding"``, "hiding" holds the
-        largest ratio, "c_max", and whether the densities in "density_asked" are measured yet. If
-        densities follow the learning rate, "along_rate" holds the mean "density" asked for, and the
-        "codec".
+        With ``density="hiding"``, "hiding" holds the largest ratio, "c_max", and whether the
+        densities in "density_asked" are measured yet. If densities follow the learning rate,
+        "along_rate" holds the mean "density" asked for, and the "codec".
         """
         self.resolve()
         rule = self.configuration.rule
@@ -238,14 +237,12 @@ class Compressor:
         return {"name": self.name, "exchange": describe_part(self.step.exchange), **counted}
 
     def footprint(self) -> Report:
-        """Return the bytes of the state and of a step's messages, computed from the tensors' shapes
-        (``frontend.states.footprint``)."""
+        """Return the bytes of state and messages, as ``frontend.states.footprint``."""
         self.resolve()
         return footprint(self.configuration, self.step.specs, self._size_of_world())
 
     def config(self) -> Report:
-        """Return parts and options, JSON-able; ``Compression.from_config`` makes an equal
-        compressor."""
+        """Return parts and options, JSON-able, for ``Compression.from_config``."""
         return self.configuration.describe()
 
     def log(self, *, step: int | None = None, **metrics: Option) -> None:
@@ -295,15 +292,14 @@ class Compressor:
         return saved_state(self.step, *self._place_in_world())
 
     def load_state_dict(self, state: State, strict: bool = True) -> IncompatibleKeys:
-        """Load this rank's ``state_dict()``, and return the tensors that only one side knows.
-
-        With ``strict=False`` on all ranks, only the tensors that both sides know are loaded, for
-        example after parameters were added or removed.
+        """Load this rank's ``state_dict()``, and return the tensors that only one side knows. With
+        ``strict=False`` on all ranks, for added or removed parameters, other tensors are loaded
+        anyway.
 
         Raises
         ------
         RankMismatch : the state belongs to another model, configuration or world; the message lists
-            the differences
+            all differences
         """
         self.resolve()
         state = named_as(state, self.step.specs)
@@ -313,9 +309,7 @@ class Compressor:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the states of all ranks into the file ``path`` on rank 0. Collective: every rank
-        calls it.
-
-        Every rank receives all ranks' states of one tensor at a time, at most world_size * numel *
+        calls it and receives all states of one tensor at a time, at most world_size * numel *
         itemsize bytes.
 
         Raises
@@ -339,9 +333,7 @@ class Compressor:
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Load this rank's part of the file ``path``, which ``save`` wrote; every rank reads the
-        file.
-
-        If the number of ranks has changed, the residuals are redistributed.
+        file. If the number of ranks has changed, residuals are redistributed.
 
         Raises
         ------
@@ -354,7 +346,7 @@ class Compressor:
     # -- elastic runs -----------------------------------------------------------------------------
 
     def commit(self) -> None:
-        """Remember the state for ``go_back``; elastic states call it when they are saved."""
+        """Remember the state, for ``go_back``."""
         self._commits.commit(self.state_dict())
 
     def go_back(self) -> None:
@@ -366,11 +358,9 @@ class Compressor:
         self.load_state_dict(state)
 
     def rejoin(self) -> None:
-        """Continue in a new world of ranks. Collective; elastic states call it in ``sync``.
-
-        If workers joined or left, the residuals are redistributed: see ``state.redistribution``.
-        The new rank 0 writes records.
-        """
+        """Continue in a new world of ranks. Collective; elastic states call it in ``sync``. If
+        workers joined or left, residuals are redistributed (``state.redistribution``). The new rank
+        0 writes records."""
         self.resolve()
         self._forget_world()
         self._meet()
@@ -388,8 +378,7 @@ class Compressor:
     # -- the end ----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Release the name, write the last records, and end telemetry and watchdog. Do not use the
-        compressor afterwards."""
+        """End telemetry and watchdog, and release the name; the compressor is useless then."""
         if self._recorder is not None:
             self._recorder.close()
         self._naming.release()
@@ -418,7 +407,6 @@ def say_alone() -> None:
 
 
 def check_process_set(process_set: ProcessSet) -> None:
-    """Raise InvalidOption unless Horovod knows the process set."""
     if is_elastic() and getattr(process_set, "process_set_id", None):
         raise InvalidOption(
             f"process_set is {process_set!r} in an elastic run: when a worker dies, Horovod aborts "

@@ -19,8 +19,8 @@ _NUMBERS: dict[str, dict[int, object]] = {}
 
 
 class Naming:
-    """The name of one compressor. ``place`` names process set and frontend; ``given`` is the option
-    ``name``."""
+    """The name of one compressor. ``place`` identifies process set and frontend, ``given`` is an
+    option."""
 
     def __init__(self, place: str, given: str | None) -> None:
         self.place, self._claim = place, object()
@@ -30,10 +30,8 @@ class Naming:
         taken[self._number] = self._claim
 
     def take(self, specs: Sequence[TensorSpec]) -> str:
-        """Settle and return the name; InvalidOption if another live compressor has it.
-
-        Closing a compressor frees its name, because ranks do not collect garbage at the same time.
-        """
+        """Settle and return the name; InvalidOption if another live compressor has it. Only
+        ``release`` frees a name, because ranks do not collect garbage at the same time."""
         if not self._given:
             # Equal models differ by number, and those of several process sets by the set.
             process_set = self.place.partition(".")[2]
@@ -68,7 +66,6 @@ class Naming:
         return f"hvd_sparse.handshake.{self.place}.{len(met) - 1}"
 
     def release(self) -> None:
-        """Free the name and the number for other compressors."""
         if _LIVE.get(self.name) is self:
             del _LIVE[self.name]
         if _NUMBERS[self.place].get(self._number) is self._claim:

@@ -102,13 +102,11 @@ class Recorder:
         self.put("metrics", numbers_of(metrics), step)
 
     def put(self, kind: str, content: Report, step: int | None = None) -> None:
-        """Give the writers a record; ``step`` defaults to the largest number of steps of any
-        tensor."""
+        """Give the writers a record; ``step`` defaults to the largest count of any tensor."""
         number = self._step.transactions.most_steps() if step is None else step
         self._outlet.put(stamped(kind, number, self._began_s, content))
 
     def close(self) -> None:
-        """Write the last record, and close the writers."""
         with self._step.transactions.lock:
             self._step.transactions.on_begin = None
             run = self._run

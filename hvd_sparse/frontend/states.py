@@ -25,10 +25,9 @@ SAMPLE = 64
 def footprint(configuration: Configuration, specs: Sequence[TensorSpec], world_size: int) -> Report:
     """Return the bytes of state and messages, computed from shapes alone, JSON-able.
 
-    state_bytes : bytes of a rank's residuals, velocities and second buffers, after every tensor's
-        first step
-    gathered_bytes : bytes of all ranks' messages for all tensors at the requested density, which
-        every rank receives in a step; None if the method chooses its own density
+    state_bytes : residuals, velocities and second buffers of a rank after every tensor's first step
+    gathered_bytes : all ranks' messages for all tensors at the requested density, which every rank
+        receives in a step; None if the method chooses its own density
     """
     sent = [s for s in specs if configuration.is_sparse(s.shape, s.numel)]
     kept = specs if configuration.memory.finishes else sent

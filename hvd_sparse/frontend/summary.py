@@ -20,7 +20,6 @@ UNKNOWN = "-"
 
 
 def summary_of(stats: Report, entries: dict[str, int], frame_bytes: dict[str, int]) -> str:
-    """Return one rank's table, from its ``Compressor.stats`` and counts by tensor."""
     told = sorted(stats["tensors"].items(), key=lambda item: -frame_bytes[item[0]])
     rows = [_row(key, values, entries[key], frame_bytes[key]) for key, values in told[:MOST_ROWS]]
     left = [key for key, _ in told[MOST_ROWS:]]
@@ -97,8 +96,7 @@ def table(
     left: Sequence[str] = (),
     title: str = "",
 ) -> str:
-    """Return lines of columns, each as wide as its widest cell, flush right except those in
-    ``left``."""
+    """Return lines of columns as wide as their widest cells, flush right except for ``left``."""
     widths = [max(map(len, cells)) for cells in zip(headings, *rows)]
     rule = ["-" * width for width in widths]
     lines = [title] if title else []

@@ -16,12 +16,9 @@ Logs = dict[str, float]
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Give all ranks the model and optimizer of ``root_rank``, after the first batch has built
-    them.
-
-    Every rank keeps its own metrics and states of random generators. ``process_set`` holds the
-    ranks of the broadcast, all by default.
-    """
+    """Give the ranks of ``process_set``, all by default, the model and optimizer of ``root_rank``,
+    after the first batch has built them. Every rank keeps its metrics and states of random
+    generators."""
 
     def __init__(
         self, root_rank: int = 0, process_set: ProcessSet = hvd.global_process_set
@@ -39,8 +36,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
 
 
 class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Average an epoch's metrics over the ranks of ``process_set``, all by default, for the
-    callbacks after this one."""
+    """Average an epoch's metrics over ``process_set``, by default all, for later callbacks."""
 
     def __init__(self, process_set: ProcessSet = hvd.global_process_set) -> None:
         super().__init__()

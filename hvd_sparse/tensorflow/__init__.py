@@ -28,8 +28,7 @@ class TensorflowSendNothing(SendNothing):
 
     @tf.autograph.experimental.do_not_convert
     def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Context]:
-        """Return a number for Horovod, of the gradient's dtype as Horovod's groups require, and the
-        gradient."""
+        """Return a number for Horovod, whose groups need one dtype, and the gradient."""
         return tf.zeros([1], tensor.dtype), tensor
 
     @tf.autograph.experimental.do_not_convert

@@ -24,7 +24,6 @@ class CompressorState(tf.train.experimental.PythonState):  # type: ignore[misc]
         self._compressor = compressor
 
     def serialize(self) -> bytes:
-        """Return the compressor's state as bytes for the checkpoint."""
         return to_bytes(self._compressor.state_dict())
 
     def deserialize(self, string_value: bytes) -> None:
@@ -50,7 +49,7 @@ class SaveCompressor(tf.keras.callbacks.Callback):  # type: ignore[misc]
         self._path = os.fspath(path)
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Value] | None = None) -> None:
-        """Save the compressor. Collective."""
+        """Save. Collective."""
         self._compressor.save(self._path.format(epoch=epoch + 1))
 
 

@@ -93,8 +93,7 @@ class TensorflowCompressor(Compressor):
         self._has_shaken_hands = False
 
     def __hash__(self) -> int:
-        """Refuse Horovod's wrapper of a Keras 3 optimizer, which never calls a compressor but
-        hashes it."""
+        """Refuse Horovod's wrapper of a Keras 3 optimizer, which only hashes the compressor."""
         caller = calling_optimizer()
         if is_optimizer_of_keras_3(caller) and type(caller).__module__ == "horovod._keras":
             raise UnsupportedInput(f"{type(caller).__name__} is an optimizer of Keras 3. {WAY_OUT}")
@@ -129,9 +128,8 @@ class TensorflowCompressor(Compressor):
 
     @property
     def groups(self) -> list[list[Value]] | None:
-        """Return the planned groups for Horovod's ``groups=``, as lists of variables; None before a
-        plan exists. Equal names of two variables, which Horovod could not tell apart, raise
-        InvalidOption."""
+        """Return the planned groups, lists of variables, for Horovod's ``groups=``; None before a
+        plan exists. InvalidOption if two variables have one name."""
         if self.plan is None:
             return None
         variables = dict(zip((spec.key for spec in self.step.specs), self._index.variables))
@@ -262,19 +260,17 @@ class TensorflowCompressor(Compressor):
     # -- the optimizer ----------------------------------------------------------------------------
 
     def take_over(self, optimizer: Optimizer) -> None:
-        """Do an optimizer's work from now on, if Horovod calls the compressor; the optimizer
-        applies the result."""
+        """Do an optimizer's work from now on; the optimizer applies the result."""
         if self._is_called():
             self._follower = Follower(optimizer, self.configuration.memory)
 
     def follow(self, rates: Rates) -> None:
-        """Let densities follow the learning rate of the handed-over optimizer."""
         if self._follower is not None:
             self._follower.rates = rates
 
     def scale_by(self, optimizer: Optimizer) -> None:
-        """Take the loss scale from a Keras 3 ``LossScaleOptimizer``, unless ``grad_scaler`` was
-        given. None means that gradients arrive unscaled."""
+        """Take the loss scale from a Keras 3 ``LossScaleOptimizer`` unless a scaler was given; with
+        None, gradients arrive unscaled."""
         if optimizer is None:
             self._scaler = None
         elif not self._is_scaled:
@@ -285,7 +281,7 @@ class TensorflowCompressor(Compressor):
         return self.process_set.included() and (self.process_set.size() > 1 or is_elastic())  # type: ignore[no-any-return]
 
     def _look_at(self, caller: Optimizer) -> None:
-        """Check Horovod's Keras optimizer that calls; ``caller`` is None with a tape."""
+        """Check Horovod's Keras optimizer that calls, None with a tape."""
         if caller is None or not self._is_called():
             return
         if self._follower is not None:
@@ -316,5 +312,4 @@ class TensorflowCompressor(Compressor):
 
 
 def is_scaler(thing: GradScaler) -> bool:
-    """Return whether an object is a Keras ``LossScaleOptimizer``."""
     return hasattr(thing, "loss_scale") or hasattr(thing, "dynamic_growth_steps")

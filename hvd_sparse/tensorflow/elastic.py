@@ -58,8 +58,8 @@ class TensorFlowState(WithCompressor, elastic.TensorFlowState):  # type: ignore[
 
 
 class TensorFlowKerasState(WithCompressor, elastic.TensorFlowKerasState):  # type: ignore[misc]
-    """``horovod.tensorflow.elastic.TensorFlowKerasState`` with a compressor; also for
-    ``horovod.tensorflow.keras``. UnsupportedInput for Keras 3, which needs
+    """``horovod.tensorflow.elastic.TensorFlowKerasState``, or that of ``horovod.tensorflow.keras``,
+    with a compressor. UnsupportedInput for Keras 3, which needs
     ``hvd_sparse.keras.elastic.KerasState``."""
 
     def __init__(

@@ -151,8 +151,7 @@ class Follower:
     def bind(
         self, step: Step, index: VariableIndex, paths: Sequence[str], averaged: Callable[[int], int]
     ) -> None:
-        """Serve a compressor's step. ``averaged`` returns the number of ranks over which the
-        optimizer's gradient of a tensor is averaged; the memory's gradient is not averaged."""
+        """Serve a compressor's step; ``averaged`` is the compressor's ``_averaged``."""
         self._step, self._index, self._paths, self._averaged = step, index, paths, averaged
         self._to_look = set(range(len(index.variables)))
         step.settings_of = self._settings_of
@@ -179,8 +178,7 @@ class Follower:
         self._optimizer = caller
 
     def check(self, gradient: Value, variable: Value) -> None:
-        """Refuse to apply a gradient that came through no compressor, because it lacks the
-        momentum."""
+        """Refuse to apply a gradient that came through no compressor: it lacks the momentum."""
         self._is_eager, self._traced = tf.executing_eagerly(), self._constants()
         if gradient is None:
             return
@@ -200,11 +198,9 @@ class Follower:
             )
 
     def beside(self, scale: tf.Tensor) -> tf.Tensor:
-        """Return the loss scale, the step's learning rate and the memory's hyper-parameters.
-
-        The graph reads them, because a function that it calls may see the step counter before or
-        after the optimizer advances the counter, which differs between ranks.
-        """
+        """Return the loss scale, the rate and the memory's hyper-parameters, read by the graph:
+        whether a function that it calls sees the step counter before or after the optimizer
+        advances the counter differs between ranks."""
         optimizer = self._optimizer
         rate = self._rate()  # first: the legacy optimizers make their variables for it
         numbers = [getattr(optimizer, name) for name in self._names.values()]
@@ -256,11 +252,9 @@ class Follower:
         return float(self._settings["rate"])
 
     def factors(self) -> tuple[float, float]:
-        """Return the optimizer's factors of results and of values in an update."""
         return self.rate, self.rate * float(getattr(self._optimizer, "weight_decay", None) or 0.0)
 
     def _settings_of(self, position: int) -> Settings:
-        """Return this step's settings for a variable, in the form of the memory's ``tune``."""
         assert self._step is not None
         optimizer, told = self._optimizer, dict(self._settings)
         if type(self._memory) in OF_MUON:
@@ -337,7 +331,6 @@ class Follower:
 def _settings_of_muon(
     optimizer: Optimizer, told: Settings, shape: tuple[int, ...], path: str
 ) -> Settings:
-    """Return a Keras Muon's settings for a variable: Muon's, or Adam's."""
     of_muon = {name: told.pop(name) for name in ("momentum", "nesterov")}
     if optimizer._should_use_adamw(SimpleNamespace(shape=shape, path=path)):
         return {**told, "scale": float(optimizer.adam_lr_ratio)}

@@ -264,8 +264,8 @@ class GraphFallback(Fallback):
         return way
 
     def _are_paid(self, owner: GraphOwner, positions: Sequence[int]) -> bool:
-        """Return whether all ranks have seen all residuals sent. Collective, because a rank may not
-        have seen the last result yet."""
+        """Return whether all ranks have seen all residuals sent; a rank may not have seen the last
+        result. Collective."""
         owing = [position for position in positions if position in self.owed]
         mine = all(map(self.is_paid, owing))
         are_paid = bool(self.agree(owner, np.array([float(mine)])).all())
@@ -275,7 +275,6 @@ class GraphFallback(Fallback):
         return are_paid
 
     def _count(self, owner: GraphOwner, positions: Sequence[int], way: int) -> None:
-        """Count the tensors and bytes of a dense way, which no other code sees."""
         stats, ledger, nbytes = owner.step.stats, owner.watchdog.ledger, 0
         for spec in (owner.step.specs[position] for position in positions):
             nbytes += spec.numel * (2 if way == FP16 else spec.accumulator.itemsize)

@@ -123,12 +123,10 @@ class GraphFunctions:
         *,
         is_joined: bool = False,
     ) -> tuple[Value, ...]:
-        """Return the array to allreduce for a tensor, and the tensor's number, followed by the
-        result of ``seal`` unless the tensor ``is_joined`` with others.
-
-        gradient : flat; TensorFlow's own memory
-        scale : the loss scale, followed by the hyper-parameters of a handed-over optimizer
-        """
+        """Return the array to allreduce for a tensor, and the tensor's number; then the result of
+        ``seal``, unless the tensor ``is_joined`` with others. The ``gradient`` is flat, in
+        TensorFlow's memory. After the loss scale, ``scale`` holds the hyper-parameters of a
+        handed-over optimizer."""
         if self._place is None:
             self._place = self._collective.rank, self._collective.world_size
         rank, world_size = self._place
@@ -241,9 +239,9 @@ class GraphFunctions:
         self._step.receive(bucket, arrivals)
 
     def _take_back(self, run: StepRun, error: Exception) -> None:
-        """Undo a step, after its tensors in other threads have passed all phases: when this tensor
-        raises, TensorFlow drops operations that have not begun, and the other ranks would wait for
-        them."""
+        """Undo a step after its tensors in other threads have passed all phases: if it raised
+        earlier, TensorFlow would drop operations that have not begun, and the other ranks would
+        wait for them."""
         self._ledger.clear()
         if is_elastic():  # Horovod's elastic run ends in silence at errors that it does not know
             logger.error("%s: %s", type(error).__name__, error)
@@ -284,8 +282,8 @@ class Witness:
         self._steps = self._unchanged = self._altered = 0
 
     def note(self, result: np.ndarray, scale: float) -> None:
-        """Store the variable's value and the update that is expected from ``result``, which the
-        program will divide by the loss scale ``scale``."""
+        """Store the variable's value and its expected update; the program will divide ``result`` by
+        ``scale``."""
         if not result.any() or not np.isfinite(result).all():
             return
         index, expected = int(np.abs(result).argmax()), []

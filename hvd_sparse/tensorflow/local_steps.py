@@ -104,9 +104,9 @@ class LocalSteps(LocalStepsBase):
             variable.assign(anchor)
 
     def state_dict(self) -> Report:
-        """Return this rank's state, without the model and the local optimizer: "taken", the local
-        steps since the last exchange; "anchors" and "velocities" in the order of the variables;
-        "compressor"."""
+        """Return this rank's state, without the model and the local optimizer: local steps "taken"
+        since the last exchange; "anchors" and "velocities" in the variables' order; the
+        "compressor"'s state."""
         return {
             "taken": self.taken,
             "anchors": [anchor.numpy() for anchor in self._anchors],
@@ -125,8 +125,7 @@ class LocalSteps(LocalStepsBase):
 
 
 def _broadcast(variables: Sequence[tf.Variable]) -> None:
-    """Overwrite variables by rank 0's; bfloat16, which Horovod does not support, is sent as its
-    bits."""
+    """Overwrite variables by rank 0's, bfloat16 as bits, because Horovod does not support it."""
     known = [variable for variable in variables if variable.dtype != tf.bfloat16]
     if known:
         hvd.broadcast_variables(known, root_rank=0)

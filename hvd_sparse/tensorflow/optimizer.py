@@ -62,7 +62,7 @@ def inner_of(optimizer: Optimizer) -> Optimizer:
 
 
 def updates_of(*names: str) -> list[Value]:
-    """Return the update rules of these optimizers, and of the legacy SGD, in all loaded versions of
+    """Return the update rules of these optimizers and the legacy SGD in all loaded versions of
     Keras."""
     loaded = [tf.keras.optimizers, getattr(sys.modules.get("keras"), "optimizers", None)]
     updates = [
@@ -84,8 +84,8 @@ def update_of(optimizer: Optimizer) -> Value:
 
 
 def derive(optimizer: Optimizer, base: type, **members: Value) -> None:
-    """Give a Keras 3 optimizer a class derived from its own, with ``base`` first. The optimizer is
-    serialized as its original class."""
+    """Give a Keras 3 optimizer a class derived from ``base`` and its own, as which it is
+    serialized."""
     plain = optimizer.__class__
     told = {"__class__": property(lambda self: plain), "__module__": plain.__module__}
     derived = type(plain.__name__, (base, type(optimizer)), {**told, **members})
@@ -95,8 +95,8 @@ def derive(optimizer: Optimizer, base: type, **members: Value) -> None:
 def read_optimizer(optimizer: Optimizer) -> Handover:
     """Return the memories that can do a Keras optimizer's work; nothing is changed yet.
 
-    Weight decay, which is decoupled from the gradient, stays with the optimizer. The memory's
-    momentum has no learning rate in it; Keras's own momentum includes the rates of old steps.
+    Decoupled weight decay stays with the optimizer. The memory's momentum has no learning rate in
+    it; Keras's own momentum includes the rates of old steps.
     """
     if not hasattr(optimizer, "get_config"):
         raise InvalidOption(

@@ -44,12 +44,11 @@ CALLS = "_hvd_sparse_identity_calls"
 
 
 def value_of(variable: Value) -> Value:
-    """Return the ``tf.Variable`` in a Keras 3 variable; any other object as it is."""
     return variable.value if _is_of_keras(variable) and hasattr(variable, "value") else variable
 
 
 def values_of(variables: Iterable[Value]) -> list[Value]:
-    """Return the ``tf.Variable`` of each variable, also in lists of lists."""
+    """Return the ``tf.Variable`` in each Keras 3 variable, also in lists of lists."""
     return [values_of(v) if isinstance(v, (list, tuple)) else value_of(v) for v in variables]
 
 
@@ -154,7 +153,7 @@ def refuse_tensorflow_1() -> None:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuse equal names, because Horovod, which groups by name, would drop a gradient."""
+    """Refuse equal names: Horovod, which groups by name, would drop a gradient."""
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InvalidOption(
@@ -184,11 +183,9 @@ class CallSite:
     scales: tuple[float, float] = (1.0, 1.0)
 
     def place(self, tensor: object, local: Report, group: list[int] | None) -> None:
-        """Find the tensor among the positions ``group`` of the lists in Horovod's frame.
-
-        The gradient of `a + b` is one object for both variables, and Horovod asks for each in list
-        order. The tensor holds the count of calls, so the count ends with the tensor's graph.
-        """
+        """Find the tensor among the positions ``group`` of the lists in Horovod's frame. The
+        gradient of `a + b` is one object for both variables, and Horovod asks for each in list
+        order; the tensor holds the count of calls."""
         gradients, variables = local.get("grads"), local.get("vars")
         if not isinstance(gradients, (list, tuple)) or not isinstance(variables, (list, tuple)):
             return
@@ -207,10 +204,8 @@ class CallSite:
 
 
 def find_call_site(tensor: object, process_set: ProcessSet) -> CallSite:
-    """Return Horovod's current call, and refuse calls that no compressor can serve.
-
-    A later run of the trace may be for another variable: see `runtime_token`.
-    """
+    """Return Horovod's current call, and refuse calls that no compressor can serve. A later run of
+    the trace may be for another variable: see `runtime_token`."""
     refuse_tensorflow_1()
     refuse_xla()
     site = CallSite()
@@ -254,13 +249,13 @@ def _check_reduction(site: CallSite, process_set: ProcessSet) -> None:
 
 
 def runtime_token(variable: Value) -> Value:
-    """Return a string tensor that names the variable's resource each time the graph runs; an empty
-    string for None.
+    """Return a string tensor that names the variable's resource when the graph runs; empty for
+    None.
 
     Horovod reduces inside a `tf.function` with the variables as arguments, so TensorFlow may run
-    the trace of one model for an equal one. Only the variable's handle, an input, differs. An
-    unregistered variable has a token too: TensorFlow numbers a graph's branches by their content,
-    and the numbers are part of the collectives' names.
+    the trace of one model for an equal one, whose variables have other handles. An unregistered
+    variable has a token too: TensorFlow numbers a graph's branches by their content, and the
+    numbers are part of the collectives' names.
     """
     return tf.constant(b"") if variable is None else tf.io.serialize_tensor(variable.handle)
 
@@ -335,8 +330,8 @@ def callers() -> Iterator[Value]:
 
 
 def refuse_xla() -> None:
-    """Refuse to trace a graph that XLA will compile, because XLA's own error would name no
-    operation of the user's."""
+    """Refuse a graph that XLA will compile, because XLA's own error would name none of its
+    operations."""
     for frame in callers():
         if frame.f_globals.get("__name__") == FUNCTIONS and getattr(
             frame.f_locals.get("self"), "_jit_compile", None

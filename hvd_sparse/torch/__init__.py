@@ -19,12 +19,10 @@ class TorchSendNothing(SendNothing):
     """Lets Horovod reduce one number for each tensor, and returns every rank's own gradient."""
 
     def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Context]:
-        """Return a number for Horovod, and the gradient."""
         return torch.zeros(1), tensor
 
     def decompress(self, tensor: torch.Tensor, ctx: Context) -> torch.Tensor:
-        """Return the rank's own gradient; for a sparse gradient, which has no context, Horovod's
-        result."""
+        """Return the rank's own gradient, or Horovod's result for a sparse gradient."""
         return tensor if ctx is None else ctx
 
 
@@ -49,11 +47,8 @@ class Compression(ReadsTorch, AutoMethod, Methods):
 
 
 class CompressorStateHandler(StateHandler):  # type: ignore[misc]
-    """A compressor in ``hvd.elastic.TorchState(model=..., compressor=compressor)``.
-
-    It commits and restores this rank's state, and redistributes the residuals when the world has
-    changed. Horovod alone would pickle the compressor and give rank 0's state to all ranks.
-    """
+    """Commits, restores and redistributes a compressor in ``hvd.elastic.TorchState(model=...,
+    compressor=compressor)``; Horovod alone would pickle it and give rank 0's state to all ranks."""
 
     def __init__(self, compressor: TorchCompressor) -> None:
         super().__init__(compressor)

@@ -119,8 +119,8 @@ class TorchCompressor(ParameterCompressor):
     # -- what Horovod calls -----------------------------------------------------------------------
 
     def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Context]:
-        """Return the tensor for Horovod to allreduce instead of the gradient, and the context for
-        ``decompress``."""
+        """Return Horovod's tensor to allreduce in place of the gradient, and ``decompress``'s
+        context."""
         if type(tensor) is not torch.Tensor:
             refuse_parameter(tensor)
         if self._is_closed or self._is_elastic or not self.has_begun:
@@ -155,7 +155,6 @@ class TorchCompressor(ParameterCompressor):
     def _send(
         self, tensor: torch.Tensor, position: int, scale: float, *, everything: bool
     ) -> tuple[torch.Tensor, Ticket]:
-        """Compress a gradient, and return its carrier."""
         spec = self.step.specs[position]
         memory = watched = own_memory(tensor)
         late, flat = None, memory
@@ -189,8 +188,7 @@ class TorchCompressor(ParameterCompressor):
     def _pass_on(
         self, gradient: torch.Tensor, position: int, way: str
     ) -> tuple[torch.Tensor, DenseTicket]:
-        """Return the tensor for Horovod to reduce in a step in which all tensors are "dense" or
-        "fp16"."""
+        """Return the tensor for Horovod to reduce in a "dense" or "fp16" step."""
         is_wide = gradient.dtype in (torch.float32, torch.float64)
         wire = self._as_horovod_wants(gradient.half() if way == FP16 and is_wide else gradient)
         self.step.stats.count_bytes("dense", wire.nbytes)
@@ -206,13 +204,13 @@ class TorchCompressor(ParameterCompressor):
         return to_host(dense.contiguous()) if self._wire_device is None else dense.contiguous()
 
     def _scale_of(self, position: int) -> float:
-        """Return the loss scale of the step that a tensor is about to enter."""
+        """Return the loss scale of a tensor's next step."""
         if position in self._run.entered:  # a new step, and nothing may have come of the last
             self._scale.forget()
         return self._scale()
 
     def _submitted(self, run: StepRun) -> None:
-        """At the last gradient of a step, sleep until the exchanges have arrived, because Horovod
+        """After a step's last gradient, sleep until the exchanges have arrived, because Horovod
         polls."""
         if run is not self._run:
             self._expected, self._run = len(self._run.entered), run
@@ -288,8 +286,7 @@ class TorchCompressor(ParameterCompressor):
         return reduced if is_same else like(reduced, gradient)
 
     def _refuse_changes(self, tensor: torch.Tensor, ctx: Context) -> None:
-        """Raise ChangedGradient at a step's first result, if the program has changed a gradient
-        since ``compress``."""
+        """Raise ChangedGradient if the program has changed a gradient since ``compress``."""
         keys, run = self._changes.take()
         if not keys:
             return
@@ -349,11 +346,9 @@ class TorchCompressor(ParameterCompressor):
         self.has_begun = True
 
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:
-        """Do an optimizer's work from now on; the optimizer applies the result.
-
-        In a world of one rank and outside of the process set, Horovod calls no compressor, so the
-        optimizer stays unchanged.
-        """
+        """Do an optimizer's work from now on; the optimizer applies the result. In a world of one
+        rank and outside of the process set, Horovod calls no compressor, so the optimizer stays
+        unchanged."""
         if not self.process_set.included() or (self.process_set.size() == 1 and not is_elastic()):
             bound = self.configuration.clip_grad_norm
             if bound is not None:
@@ -372,8 +367,8 @@ class TorchCompressor(ParameterCompressor):
         self._clip(gradients, is_sum=caller.op == hvd.Sum)
 
     def _look_at(self, caller: Optimizer) -> None:
-        """Check Horovod's optimizer when it first calls ``compress``; ``caller`` is None if
-        something else calls."""
+        """Check Horovod's optimizer at its first ``compress``; ``caller`` is None without an
+        optimizer."""
         # A group of Horovod's, which dense gradients may be in too, must lie on one device.
         if caller is None or getattr(caller, "_groups", None) is not None:
             self._carrier_device = self._wire_device
@@ -397,10 +392,8 @@ class TorchCompressor(ParameterCompressor):
 
     def regroup(self, groups: Option) -> None:
         """Change which tensors share a message, from the next step on. Collective: call it between
-        steps, with the same groups on all ranks.
-
-        No residual is lost. Results stay bit-identical, except with select_over="group", where
-        changed groups restart their threshold search.
+        steps, with the same groups on all ranks. No residual is lost. Results stay bit-identical,
+        except with select_over="group", where changed groups restart their threshold search.
 
         Parameters
         ----------

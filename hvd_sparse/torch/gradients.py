@@ -41,8 +41,6 @@ MOST_NAMES = 3
 
 
 class ParameterIndex:
-    """Finds the position of a gradient's parameter."""
-
     def __init__(self, named_parameters: Sequence[tuple[str, torch.Tensor]]) -> None:
         self._named = list(named_parameters)
         self._position_at: dict[int, int] = {}
@@ -150,11 +148,8 @@ def refuse_parameter(tensor: torch.Tensor) -> None:
 
 def hold_back(cls: Value, clip: Callable[[Optimizer, list[torch.Tensor]], None]) -> None:
     """Make the optimizers of a class that Horovod derived call ``clip`` with all their gradients
-    before they send the first.
-
-    Horovod's hooks send each gradient as it comes, before the norm of all gradients is known. So
-    the hooks send nothing here, and ``synchronize`` sends all gradients.
-    """
+    before they send the first. Horovod's hooks, which would send each gradient before the norm of
+    all is known, send nothing then; ``synchronize`` sends all gradients."""
     send, synchronize = cls._allreduce_grad_async, cls.synchronize
     cls._hvd_sparse_is_complete = False
 
@@ -194,7 +189,7 @@ def clip_alone(parameters: list[torch.Tensor], bound: float) -> Value:
 
 
 def check_named(named_parameters: Params) -> list[tuple[str, torch.Tensor]]:
-    """Return the parameters that can have a gradient, frozen ones included; InvalidOption for other
+    """Return the parameters that can have a gradient, frozen ones too; InvalidOption for other
     objects."""
     if isinstance(named_parameters, torch.nn.Module):
         named_parameters = named_parameters.named_parameters()
@@ -253,8 +248,7 @@ class Given:
 
 
 class Changes:
-    """The gradients of a step until its first result, when all are compared, because some share
-    memory."""
+    """A step's gradients until its first result; then all are compared, as some share memory."""
 
     def __init__(self) -> None:
         self.given: dict[int, Given] = {}
@@ -269,11 +263,8 @@ class Changes:
         run: StepRun | None,
         memory: np.ndarray | None = None,
     ) -> None:
-        """Remember a parameter's gradient, which Horovod gets now.
-
-        run : the step, if known; gradients of another step, which was abandoned, are forgotten
-        memory : the gradient's own memory, flat, if the caller has it
-        """
+        """Remember a parameter's gradient, which Horovod gets now, and forget those of another,
+        abandoned ``run``. ``memory`` is the gradient's own memory, flat, if the caller has it."""
         gradient = parameter.grad
         is_of_another_run = None not in (run, self.run) and run is not self.run
         if position in self.given or is_of_another_run:
@@ -294,7 +285,7 @@ class Changes:
         )
 
     def take(self) -> tuple[list[str], StepRun | None]:
-        """Return the names of changed gradients, and their step; forget all gradients."""
+        """Return changed gradients' names and the step, and forget all gradients."""
         changed = [given.key for _, given in sorted(self.given.items()) if given.is_changed()]
         run = self.run
         self.forget()
@@ -327,10 +318,8 @@ def _memory_of(values: torch.Tensor) -> np.ndarray:
 
 
 def _owns_version(gradient: torch.Tensor) -> bool:
-    """Return whether writing to other tensors leaves a gradient's version as it is.
-
-    Parts of one buffer share their version, also when their memory is replaced later.
-    """
+    """Return whether writing to other tensors leaves a gradient's version as it is; parts of one
+    buffer share their version, also when their memory is replaced later."""
     if gradient.is_inference() or gradient._is_view():
         return False
     return bool(gradient.is_sparse or gradient.untyped_storage().nbytes() == gradient.nbytes)

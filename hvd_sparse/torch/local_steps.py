@@ -124,8 +124,7 @@ class LocalSteps(LocalStepsBase):
         )
 
     def step(self, closure: Value = None) -> Value:
-        """Take a step of the local optimizer, with ``closure``; then exchange if an exchange is
-        due."""
+        """Take a step of the local optimizer with ``closure``, and exchange if one is due."""
         self._refuse_unfrozen()
         loss = self.optimizer.step(closure)
         self.advance()
@@ -154,8 +153,9 @@ class LocalSteps(LocalStepsBase):
             anchor.grad = None
 
     def state_dict(self) -> Report:
-        """Return this rank's state, without the model and the local optimizer: "taken", the local
-        steps since the last exchange; "anchors" by name; "outer" and "compressor", their states."""
+        """Return this rank's state, without the model and the local optimizer: local steps "taken"
+        since the last exchange; "anchors" by name; the states of the "outer" step and the
+        "compressor"."""
         return {
             "taken": self.taken,
             "anchors": {name: anchor.detach().clone() for name, anchor in self._anchors},
@@ -186,8 +186,8 @@ class LocalSteps(LocalStepsBase):
 
 
 def _broadcast(values: torch.Tensor, name: str, process_set: ProcessSet) -> None:
-    """Overwrite a tensor by that of the lowest rank; bfloat16, which Horovod does not support, is
-    sent as its bits."""
+    """Overwrite a tensor by the lowest rank's, bfloat16 by its bits, as Horovod does not support
+    it."""
     root = min(getattr(process_set, "ranks", None) or [0])
     if values.dtype != torch.bfloat16:
         hvd.broadcast_(values, root, name=name, process_set=process_set)

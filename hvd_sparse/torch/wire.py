@@ -28,8 +28,7 @@ MOST_SKIPPED = 64
 
 @dataclass(eq=False)
 class DenseTicket:
-    """A tensor that Horovod reduces as it is; ``ticket`` is None in a step without a state, in
-    which all tensors are dense."""
+    """A tensor that Horovod reduces as it is; ``ticket`` is None in a step that keeps no state."""
 
     gradient: torch.Tensor
     key: str
@@ -37,8 +36,7 @@ class DenseTicket:
 
 
 def device_of_wire(choice: str, named: Sequence[tuple[str, torch.Tensor]]) -> torch.device | None:
-    """Return the device from whose memory messages are sent, None for the host; InvalidOption if
-    the chosen device cannot be used."""
+    """Return the device of messages, None for the host; InvalidOption if it cannot be used."""
     if choice == HOST_WIRE or not named:
         return None
     reason = _why_not(named)
@@ -74,20 +72,20 @@ def fetch_carrier(reduced: torch.Tensor) -> np.ndarray:
 
 
 class LastGradientWait:
-    """Sleeps at a step's last gradient until the other ranks have sent theirs.
+    """Sleeps at a step's last gradient until the other ranks have sent theirs, because Horovod's
+    own wait polls and takes time from other processes on the core, for example data loaders.
 
-    Horovod's own wait polls, and takes time from other processes on the core, for example data
-    loaders. But other ranks may wait for this rank in another collective. So the sleep lasts at
-    most ``PATIENCE`` times as long as the step's gradients took to come, and after a sleep that
-    ended at this limit, the next steps do not sleep.
+    Other ranks may wait for this rank in another collective. So the sleep lasts at most
+    ``PATIENCE`` times as long as the step's gradients took to come; after a sleep in vain, the next
+    steps skip it.
     """
 
     def __init__(self) -> None:
         self._skipped = self._to_skip = 0
 
     def begin(self, is_done: Callable[[], bool], began_s: float) -> None:
-        """Call ``take`` when the backward pass has ended, because Horovod receives the last
-        gradient's carrier only then; outside of a backward pass, call ``take`` at once."""
+        """Call ``take`` after the backward pass, because Horovod receives the last carrier only
+        then."""
         if torch._C._current_graph_task_id() < 0:
             self.take(is_done, began_s)
         else:

@@ -87,12 +87,9 @@ class Applying:
 
     def _count(self, alone: Collection[torch.Tensor]) -> None:
         """Count the steps of every parameter that has a gradient, as Adam does, except those in
-        ``alone``.
-
-        A state without a count shows that the program cleared the state. Horovod's
-        ``broadcast_optimizer_state`` takes a step with zero gradients, so that every rank has a
-        state to receive rank 0's; so this method creates the moments, too.
-        """
+        ``alone``. A missing count shows that the program cleared the state. Horovod's
+        ``broadcast_optimizer_state`` first takes a step with zero gradients, so that every rank has
+        a state; so moments are made, too."""
         has_begun = self.hvd_sparse_compressor.has_begun
         states = []
         for group in self.param_groups:
@@ -115,7 +112,6 @@ class Applying:
             torch._foreach_add_([state["step"] for state in states], 1.0)
 
     def _whole_state(self) -> Settings:
-        """Return the state with the compressor's moments of this rank's gradients."""
         compressor = self.hvd_sparse_compressor
         whole: Settings = defaultdict(dict)
         groups = _groups_by_parameter(self.param_groups)
@@ -137,8 +133,7 @@ class Applying:
         return whole
 
     def __reduce__(self) -> Value:
-        """Pickle and copy as the optimizer that was handed over, with a state that it can continue
-        from."""
+        """Pickle and copy as the optimizer that was handed over, with a complete state."""
         state, groups = self._whole_state(), _groups_by_parameter(self.param_groups)
         for parameter, held in state.items():
             if "betas" not in groups.get(parameter, {}):
@@ -153,8 +148,7 @@ class Applying:
         return object.__new__, (type(self).hvd_sparse_base,), members
 
     def state_dict(self) -> Settings:
-        """Return a state that the plain optimizer can continue from, with the compressor's moments
-        of this rank's gradients."""
+        """Return a state, with this rank's moments, from which the plain optimizer can continue."""
         kept, self.state = self.state, self._whole_state()
         try:
             saved: Settings = super().state_dict()  # type: ignore[misc]
@@ -202,7 +196,6 @@ class Applying:
             torch._foreach_add_(*map(list, zip(*dense)), alpha=-rate)
 
     def _step_by_itself(self, groups: list[Settings]) -> None:
-        """Take the optimizer's own step with gradients that came through no compressor."""
         for group in groups:
             name = "Muon" if is_muon(group) else "Adam"
             is_sgd = "dampening" in group
@@ -221,9 +214,8 @@ class Applying:
             self.param_groups = whole
 
     def _refuse_foreign_gradients(self, groups: list[Settings]) -> None:
-        """Refuse dense gradients that arrive before any gradient came through the compressor,
-        because they lack its momentum. Zeros, with which Horovod makes an optimizer create its
-        state, are accepted."""
+        """Refuse dense gradients that arrive before any came through the compressor: they lack its
+        momentum. Zeros, with which Horovod makes an optimizer create its state, are accepted."""
         for group in groups:
             dense = [p for p in group["params"] if not p.grad.is_sparse]
             if any(bool(p.grad.any()) for p in dense):
@@ -306,7 +298,7 @@ class Follower:
         return {**settings, "parameter": value()} if settings.get("weight_decay") else settings
 
     def rate_of(self, parameter: torch.Tensor) -> tuple[float, int]:
-        """Return a parameter's learning rate, and the number of the parameter's group."""
+        """Return a parameter's learning rate and the number of its group."""
         index = self._group_of(parameter)
         if index is None:
             return 0.0, 0
@@ -319,9 +311,9 @@ class Follower:
         return self._groups.get(id(parameter))
 
     def moments_of(self, parameter: torch.Tensor, steps: int) -> tuple[Settings, int] | None:
-        """Return the moments that were loaded into the optimizer, with their number of steps; None
-        if the memory continues with its own ``steps``. If the state was cleared, the moments are
-        empty, so that the memory starts anew."""
+        """Return loaded moments and their number of steps; None if the memory continues with its
+        own ``steps``. After the state was cleared, the moments are empty, so that the memory starts
+        anew."""
         state = self._optimizer.state.get(parameter)
         if not state:
             if id(parameter) not in self._counted:

@@ -39,7 +39,6 @@ def is_on_device(tensor: torch.Tensor) -> bool:
 
 
 def check_device(name: str, tensor: torch.Tensor) -> None:
-    """Raise UnsupportedInput for a device from which nothing can be copied."""
     if is_on_device(tensor) and tensor.device.type != accelerator():
         raise UnsupportedInput(
             f"tensor {name!r} is on {tensor.device}, which torch does not support here: put the "
@@ -55,12 +54,11 @@ def spec_of(name: str, parameter: torch.Tensor) -> TensorSpec:
 
 
 def dtype_of(tensor: torch.Tensor) -> str:
-    """Return the name that a tensor's dtype has in all frameworks."""
+    """Return a dtype's name, the same in all frameworks."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a device's tensor as a copy on the CPU; any other tensor as it is."""
     return torch.from_numpy(fetch(tensor.detach())) if is_on_device(tensor) else tensor
 
 
@@ -106,8 +104,8 @@ def write_back(flat: np.ndarray, gradient: torch.Tensor) -> bool:
 
 
 def like(dense: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    """Return a tensor in the gradient's dtype, memory layout and device, without a copy if
-    possible."""
+    """Return a tensor in the gradient's dtype, memory layout and device, if possible without a
+    copy."""
     there = dense
     if gradient.device != dense.device:
         there = upload(dense.numpy(), gradient.device)
@@ -117,13 +115,12 @@ def like(dense: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
 
 
 def vector_of(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray:
-    """Return the gradient as a flat vector on its device, in its own memory if possible, without a
-    wait."""
+    """Return the gradient as a flat vector of its device, if possible in its own memory."""
     return as_vector(_wide(gradient, spec))
 
 
 def late_gradient(gradient: torch.Tensor, spec: TensorSpec) -> Late:
-    """Begin to copy a device's gradient to the host, flat, in the accumulator's dtype."""
+    """Begin to copy a device's gradient, flat, to the host."""
     return Copy(_wide(gradient, spec))
 
 

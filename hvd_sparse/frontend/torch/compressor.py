@@ -103,14 +103,11 @@ class ParameterCompressor(Compressor):
         self.results.hand_out(ticket.position, run, result, ticket.scale)
 
     def _clip(self, gradients: list[torch.Tensor], *, is_sum: bool = False) -> None:
-        """Scale all gradients of a step to a norm of at most ``clip_grad_norm``, by the same factor
-        on all ranks. Collective: one number of each rank is summed.
+        """Scale all gradients of a step to a norm of at most ``clip_grad_norm``, by one factor on
+        all ranks, which Horovod sums if ``is_sum``. Collective: one number of each rank is summed.
 
-        The root mean square of the ranks' norms is never below the norm of the ranks' average
-        gradient, and stands for it. With NaN or Inf, gradients stay as they are, and ``compress``
-        reports them.
-
-        is_sum : Horovod sums the ranks' gradients instead of averaging them
+        The root mean square of the ranks' norms stands for the norm of the average, which is never
+        larger. With NaN or Inf, gradients stay as they are, and ``compress`` reports them.
         """
         bound, ranks = self.configuration.clip_grad_norm, self.collective.world_size
         assert bound is not None
@@ -139,7 +136,6 @@ class ParameterCompressor(Compressor):
         """Called with each class that is derived from the handed-over optimizer's class."""
 
     def follow(self, rates: Rates) -> None:
-        """Let densities follow the learning rate of the handed-over optimizer."""
         follower = self._follower
         if follower is None:  # nothing is compressed here
             return
@@ -164,8 +160,8 @@ class ParameterCompressor(Compressor):
         return settings
 
     def optimizer_state_of(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return a parameter's state as a plain optimizer of torch would have it; empty before the
-        parameter's first step."""
+        """Return a parameter's state as torch's own optimizer would have it; empty before the first
+        step."""
         position = self.results.position_of.get(id(parameter))
         if position is None:
             return {}
@@ -182,7 +178,6 @@ class ParameterCompressor(Compressor):
         return {"step": torch.tensor(float(moments.steps)), **arrays}
 
     def _judge(self, optimizer: Optimizer) -> None:
-        """Refuse, or warn of, an optimizer that receives the gradients and was not handed over."""
         judge(self.configuration, optimizer.param_groups, is_forewarned=self.is_forewarned)
 
     # -- what users read --------------------------------------------------------------------------

@@ -28,8 +28,7 @@ OF_SCHEDULERS = "_wrapped_by_lr_sched"
 
 
 def read_optimizer(optimizer: Optimizer) -> Handover:
-    """Return the memories that can do an optimizer's work; InvalidOption for other objects and for
-    settings that no memory supports."""
+    """Return the memories that can do an optimizer's work; refuse what no memory supports."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise InvalidOption(
             f"optimizer is {type(optimizer).__name__}: give a torch.optim.Optimizer, or leave it "
@@ -95,7 +94,7 @@ def _is_reference_muon(step: str, group: Mapping[str, Option]) -> bool:
 
 
 def unhooked(step: Any) -> Any:
-    """Return the ``step`` of a class without the function that torch wraps around it."""
+    """Return a class's ``step`` without the function that torch wraps around it."""
     return step.__wrapped__ if getattr(step, "hooked", False) else step
 
 

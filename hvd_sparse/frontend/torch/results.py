@@ -40,8 +40,7 @@ logger = logging.getLogger("hvd_sparse")
 SPARSE_REMEDY = "give Horovod's optimizer sparse_as_dense=True"
 INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 STEPS = 100
-"""Steps in which a result is compared with the applied gradient: gradients are largest, and clipped
-most, in the first."""
+"""Steps in which results are compared with applied gradients; clipping is most frequent in them."""
 SAMPLE = 4096
 """Entries of the smallest tensor that are compared."""
 TOLERANCE = 0.02
@@ -51,8 +50,8 @@ ALIKE = 0.999
 
 
 def weakly(method: Callable[..., None], *first: object) -> Callable[..., None]:
-    """Return a hook that calls a bound method, with ``first`` before the hook's own arguments, as
-    long as the method's object lives."""
+    """Return a hook that calls a bound method, with ``first`` before its arguments, while its
+    object lives."""
     owner, function = weakref.ref(method.__self__), method.__func__  # type: ignore[attr-defined]
 
     def call(*arguments: Any) -> None:
@@ -131,8 +130,8 @@ class Results:
         weakref.finalize(self, remove, self._hooks)
 
     def hand_over(self, way: str = "", clipping_remedy: str = "") -> None:
-        """Expect that only the step of a handed-over optimizer applies results. The arguments are
-        the remedies for gradients that come by another way and for clipped gradients."""
+        """Expect that only the handed-over optimizer's step applies results. The arguments are the
+        remedies for gradients that come by another way and for clipped gradients."""
         self._is_handed_over, self.way, self._clipping_remedy = True, way, clipping_remedy
         by_size = sorted(self._trained, key=lambda each: each[1].numel())
         self._smallest = iter([position for position, _ in by_size])
@@ -166,11 +165,8 @@ class Results:
     def hand_out(
         self, position: int, run: StepRun | None, result: torch.Tensor, scale: float = 1.0
     ) -> None:
-        """Remember a result that is about to take its gradient's place.
-
-        run : the step, if it can be taken back
-        scale : loss scale by which a scaler will divide the result
-        """
+        """Remember a result that is about to take its gradient's place. ``run`` is the step, if it
+        can be taken back; a scaler will divide the result by ``scale``."""
         self._is_result[position] = True
         if position in (self._compared, self._after_one_gone) and not result.is_sparse:
             part = slice(None if position == self._after_one_gone else SAMPLE)
@@ -236,7 +232,7 @@ class Results:
         )
 
     def tell_of_decay(self, group: Value) -> None:
-        """Warn once if a group's parameters were moved between the backward pass and the step."""
+        """Warn once if parameters were moved between the backward pass and the step."""
         for parameter in group["params"] if group["weight_decay"] else ():
             position = self.position_of.get(id(parameter), -1)
             version = parameter._version
@@ -319,7 +315,6 @@ class Results:
         )
 
     def _renew(self, position: int, *_: object) -> None:
-        """Record that autograd has added a gradient to a parameter's result."""
         if position in self._is_result:
             self._is_result[position] = False
 
