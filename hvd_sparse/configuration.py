@@ -223,7 +223,7 @@ class Configuration(Parts):
         if density is None or not self.allow_dense:
             return False
         most = self.most_entries(spec, world_size, self.at_step(step, spec, pace).codec)
-        # The bound on messages holds even where sparse is cheaper.
+        # The bound on messages holds even if sparse is cheaper.
         if most is not None and count_from_density(spec.numel, density) > most:
             return True
         where = in_nodes_of(1, 0, world_size) if placement is None else placement

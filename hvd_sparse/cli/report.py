@@ -247,7 +247,7 @@ def _picture(number: int, title: str, rows: int, draw: Callable[[Axes], None]) -
     import matplotlib
     from matplotlib.figure import Figure
 
-    # The salt makes the identifiers inside a picture differ from those of other pictures.
+    # With the salt, identifiers inside of two pictures differ.
     settings = {"svg.fonttype": "none", "svg.hashsalt": f"{number}", "text.parse_math": False}
     with matplotlib.rc_context(settings):
         figure = Figure(figsize=(4.9, max(2.9, 0.9 + 0.19 * rows)), layout="constrained")

@@ -135,8 +135,6 @@ class Compressor:
             },
         )
 
-    # -- other ranks ------------------------------------------------------------------------------
-
     @property
     def limit_s(self) -> float | None:
         """Seconds after which a wait raises an error; None waits for ever."""
@@ -192,8 +190,6 @@ class Compressor:
         """Use densities that the run has measured; policies call this method when a step begins."""
         self.configuration = self.configuration.with_measured(self.step.specs, densities)
         self.step.reconfigure(self.configuration)
-
-    # -- what users read --------------------------------------------------------------------------
 
     @property
     def verdict(self) -> Verdict | None:
@@ -276,8 +272,6 @@ class Compressor:
             print(text, flush=True)
         return text
 
-    # -- checkpoints ------------------------------------------------------------------------------
-
     def state_dict(self) -> Report:
         """Return this rank's state of every tensor, as plain values and copies of arrays.
 
@@ -343,8 +337,6 @@ class Compressor:
         rank, world_size = self._place_in_world()
         self.load_state_dict(redistribute(read(path), world_size)[rank])
 
-    # -- elastic runs -----------------------------------------------------------------------------
-
     def commit(self) -> None:
         """Remember the state, for ``go_back``."""
         self._commits.commit(self.state_dict())
@@ -374,8 +366,6 @@ class Compressor:
         """Drop the step and the collectives that are running."""
         self.watchdog.ledger.restart()
         self._policy.forget_world(self)
-
-    # -- the end ----------------------------------------------------------------------------------
 
     def close(self) -> None:
         """End telemetry and watchdog, and release the name; the compressor is useless then."""

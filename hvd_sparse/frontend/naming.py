@@ -33,7 +33,7 @@ class Naming:
         """Settle and return the name; InvalidOption if another live compressor has it. Only
         ``release`` frees a name, because ranks do not collect garbage at the same time."""
         if not self._given:
-            # Equal models differ by number, and those of several process sets by the set.
+            # Compressors of equal models differ by number, those of process sets by the set.
             process_set = self.place.partition(".")[2]
             of_set = "" if process_set in ("", "0") else f".set{process_set}"
             number = f".{self._number}" if self._number else ""

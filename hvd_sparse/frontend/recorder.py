@@ -110,7 +110,7 @@ class Recorder:
         with self._step.transactions.lock:
             self._step.transactions.on_begin = None
             run = self._run
-            # Dense tensors end without a notification, so check only the buckets'.
+            # Dense tensors end without a notification, so only the buckets' tensors are checked.
             if run is not None and all(
                 run.completed >= bucket.entered for bucket in run.buckets.values()
             ):
@@ -144,7 +144,7 @@ class Recorder:
         has_frames = not (exchange.settles_later or exchange.sums_first)
         counts, tensors = [], {}
         for key, counter in list(stats.tensors.items()):
-            # Plain mappings: a Counter takes several times as long, for every tensor.
+            # Plain mappings, because a Counter takes several times as long for every tensor.
             before, now = self._counted.get(key, {}), dict(counter)
             counted = {name: now[name] - before.get(name, 0) for name in now}
             self._counted[key] = now
@@ -189,7 +189,7 @@ def _together(counts: Iterable[Mapping[str, int]], tickets: Iterable[TensorStep]
     total = sums["entries_total"]
     return {
         **{name: sums[name] for name in COUNTS},
-        # One number only if all tensors have the same density; else see each tensor's.
+        # The total has a density only if all tensors have the same one.
         "density_asked": asked.pop() if len(asked) == 1 else None,
         "density_achieved": sums["entries_sent"] / total if total else None,
         "threshold": None,
@@ -307,7 +307,7 @@ class Outlet:
     def close(self) -> None:
         """Write pending records within a time limit, and close the writers."""
         was_over, self._is_over, thread = self._is_over, True, self._thread
-        # Garbage is collected in any thread.
+        # The garbage collector may call this method in any thread.
         if was_over or not thread.is_alive() or thread is threading.current_thread():
             return
         with contextlib.suppress(queue.Full):

@@ -41,7 +41,7 @@ def DistributedGradientTape(gradtape: tf.GradientTape, **options: Option) -> Val
     def gradient_of_values(target: Value, sources: Value, *others: Value, **named: Value) -> Value:
         return gradient(target, values_of(sources), *others, **named)
 
-    # On the object, as Horovod's class calls the next one by ``super(self.__class__, self)``.
+    # Set on the object, because Horovod's class calls ``super(self.__class__, self)``.
     tape.gradient = gradient_of_values
     tape.register_local_source = lambda source: register(value_of(source))
     return tape
@@ -80,7 +80,7 @@ def DistributedOptimizer(
         model.compile(DistributedOptimizer(optimizer, compression=compression), "mse")
     """
     _check(optimizer, backward_passes_per_step)
-    # Horovod's tape checks the options, and makes the function that reduces as they say.
+    # Horovod's tape checks the options, and makes the reducing function.
     reduce: Reduce = DistributedGradientTape(tf.GradientTape(), **options)._allreduce_grads
     is_scaling = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     inner = inner_of(optimizer)
@@ -136,7 +136,7 @@ class _Reducing(_Distributed):
                     f"variable {variable.name!r} is overwritten by its gradient (float8), and an "
                     "average of such gradients has no meaning: train in another dtype"
                 )
-        # Past Keras, which would track the list.
+        # Bypass Keras, which would track the list.
         object.__setattr__(self, "_hvd_sparse_reduced", False)
         super().apply(grads, trainable_variables)  # type: ignore[misc]
         own: Optimizer = self

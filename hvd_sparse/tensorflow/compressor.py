@@ -99,8 +99,6 @@ class TensorflowCompressor(Compressor):
             raise UnsupportedInput(f"{type(caller).__name__} is an optimizer of Keras 3. {WAY_OUT}")
         return object.__hash__(self)
 
-    # -- the variables ----------------------------------------------------------------------------
-
     def resolve(self) -> None:
         """Find the variables now, and settle the name; otherwise the first ``compress`` does so."""
         if hasattr(self, "functions"):
@@ -171,8 +169,6 @@ class TensorflowCompressor(Compressor):
     def _forget_world(self) -> None:
         super()._forget_world()
         self.functions.forget()
-
-    # -- while a graph is traced ------------------------------------------------------------------
 
     @tf.autograph.experimental.do_not_convert
     def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Value]:
@@ -257,8 +253,6 @@ class TensorflowCompressor(Compressor):
         """Return the reduced gradient, in the gradient's dtype and shape."""
         return tensor if ctx is None else ctx(tensor)
 
-    # -- the optimizer ----------------------------------------------------------------------------
-
     def take_over(self, optimizer: Optimizer) -> None:
         """Do an optimizer's work from now on; the optimizer applies the result."""
         if self._is_called():
@@ -304,8 +298,7 @@ class TensorflowCompressor(Compressor):
             self.functions.witness = Witness(self._index.variables, specs, factors)
         if site.op is not None and site.scales == (1.0, 1.0):  # else the carrier will say
             self.step.reduction = "sum" if site.op == hvd.Sum else "average"
-        # TensorFlow traces on ranks outside the set too, but never runs there; an elastic state
-        # meets before tracing.
+        # Ranks outside of the set trace, too, but never run. An elastic state meets before tracing.
         if self.process_set.included() and self._world is None:
             self._meet()
         self._has_shaken_hands = True

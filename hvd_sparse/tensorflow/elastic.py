@@ -41,7 +41,7 @@ class WithCompressor:
         try:
             self.compressor.rejoin()
             super().sync()  # type: ignore[misc]
-        # A worker died meanwhile: Horovod recognises TensorFlow's error only in the training.
+        # If a worker died meanwhile: Horovod recognizes TensorFlow's error only in the training.
         except tf.errors.UnknownError as error:
             raise HorovodInternalError(error) from error
 

@@ -62,7 +62,7 @@ class Showing:
         return super().variables  # type: ignore[misc]
 
     def _trackable_children(self, *arguments: Value, **options: Value) -> Value:
-        # tf.train.Checkpoint finds them here
+        # tf.train.Checkpoint finds the moments by this method.
         self.hvd_sparse_follower.show(self)
         return super()._trackable_children(*arguments, **options)  # type: ignore[misc]
 
@@ -229,8 +229,8 @@ class Follower:
         """Store the hyper-parameters that came with a gradient, and return the loss scale."""
         scale, rate, *numbers, is_hat, steps = np.asarray(held).tolist()
         told = dict(zip(self._names, numbers))
-        # Constants count as of when Keras reads them, in update_step: Horovod's reduction is a
-        # graph also where Keras runs eagerly, and is not traced again where Keras traces again.
+        # Constants have the values that Keras reads in update_step: Horovod's reduction is
+        # a graph even if Keras runs eagerly, and is not traced again when Keras traces again.
         told |= self._constants() if self._is_eager else self._traced
         if told.get("momentum") == 0 and self._memory.momentum and not self._keeps_momentum:
             told["momentum"] = OVERWRITTEN
@@ -240,7 +240,7 @@ class Follower:
         self._last_rate = rate or self._last_rate
         with self._lock:
             if steps != self._steps:
-                # Another stride than before: the program has written to the variables.
+                # If the stride has changed, the program has written to the variables.
                 stride = 1 if self._steps is None else int(steps) - self._steps
                 if stride != self._stride:
                     self._to_look.update(range(len(self._index.variables)))
@@ -340,7 +340,7 @@ def _settings_of_muon(
         **of_muon,
         "ns_steps": int(optimizer.ns_steps),
         "ns_coefficients": (optimizer.muon_a, optimizer.muon_b, optimizer.muon_c),
-        # Keras adds it to the norm of sums; means over as many steps are this much smaller.
+        # Keras adds epsilon to the norm of sums; the memory's means are smaller by this factor.
         "ns_epsilon": 1e-7 * (1 - of_muon["momentum"]),
         "scale": 1.0 if rms is None else math.sqrt(max(shape)) * rms,
     }

@@ -55,8 +55,8 @@ class Branches:
 
     def aside(self, flat: tf.Tensor, moved: Sequence[tf.DType]) -> list[tf.Tensor]:
         """Return a dense way's array to reduce, with stand-ins for a tensor's number and data."""
-        # A float16 gradient has an allreduce of its own, and one entry stands for it here, because
-        # Horovod's operation has a single dtype.
+        # Horovod's operation has a single dtype, so a float16 gradient has an allreduce of its own,
+        # and one entry stands for the gradient here.
         wire = tf.cond(self.is_half, lambda: tf.ones([1], flat.dtype), lambda: flat)
         return [wire, tf.constant(-1, tf.int64), *(tf.zeros([0], dtype) for dtype in moved)]
 
@@ -143,7 +143,7 @@ class GraphBucket:
         """Return the reduced gradient of a tensor, flat; no further tensor can join the bucket."""
         if self._gathered is None:
             self._gathered = self._exchange()
-        # One function takes both: a control dependency does not hold inside Horovod's branches.
+        # One function takes all, because a control dependency does not hold in Horovod's branches.
         inputs = [number, reduced, self._gathered, parameter]
 
         def build() -> tf.Tensor:
@@ -166,8 +166,8 @@ class GraphBucket:
             array, splits = first or call_numpy(
                 seal, self._numbers, self._moved(0), name="hvd_sparse_seal"
             )
-            # The operations' names take the graph's scopes, which are those of the carriers and
-            # tell messages apart: a rank that cannot place a gradient so still meets the others.
+            # Operations' names include the graph's scopes, as carriers' names do, so that messages
+            # differ, and a rank that cannot identify a gradient still meets the others.
             array = self._phase(0, array, splits)
             for phase in range(1, len(self._phases)):
                 advance, inputs = self._owner.functions.advance, [self._numbers[0], array]
@@ -201,7 +201,7 @@ class GraphFallback(Fallback):
         super().__init__(trial, sends_all=sends_all)
         self._lock = threading.Lock()
         self._branches: Branches | None = None
-        # Operations that touch it run in the program's order, the same on all ranks.
+        # Operations on this variable run in the program's order, the same on all ranks.
         with tf.init_scope(), tf.device("cpu"):
             self._order = tf.Variable(0, trainable=False, dtype=tf.int64, name="hvd_sparse_order")
 

@@ -197,14 +197,14 @@ class GraphFunctions:
         ticket = self._tickets.pop(int(number))
         run, sealed = ticket.run, cast(SealedBucket, ticket.extra)
         run.received.update(sealed.numbers)  # all of its phases are over
-        # Another thread waits for this exchange, to raise the step's failure: let it go on at once.
+        # Another thread waits for this exchange to raise the step's failure, so return at once.
         if run.is_raising and ticket.position is not None:
             spec = self._step.specs[ticket.position]
             return np.zeros(spec.numel, spec.accumulator)
         try:
             if run.failure is not None:
                 raise run.failure
-            # The carrier first: it refuses before anything of the message is taken in.
+            # Check the carrier first, which may refuse the step before the message is read.
             self._step.report(ticket, reduced)
             with sealed.lock:  # the thread that comes first does it for all
                 if not sealed.is_finished:

@@ -77,8 +77,8 @@ def updates_of(*names: str) -> list[Value]:
 
 
 def update_of(optimizer: Optimizer) -> Value:
-    # One that was handed over before is asked for what it was.  Updates are compared, not classes:
-    # one derived that only adds options is known, one with an update of its own is not.
+    # A handed-over optimizer counts as its original class. Updates are compared, not classes: a
+    # class that only adds options is known, a class with an update of its own is not.
     base = getattr(optimizer, "hvd_sparse_base", optimizer.__class__)
     return getattr(base, "update_step", getattr(base, LEGACY_UPDATE, None))
 

@@ -40,9 +40,6 @@ SCALES = ("prescale_factor", "postscale_factor")
 CALLS = "_hvd_sparse_identity_calls"
 
 
-# -- which variables there are --------------------------------------------------------------------
-
-
 def value_of(variable: Value) -> Value:
     return variable.value if _is_of_keras(variable) and hasattr(variable, "value") else variable
 
@@ -62,7 +59,7 @@ class VariableSource:
     def __init__(self, params: Params) -> None:
         refuse_graphs()
         self._params = params
-        # of the class, as an unbuilt model's own raises
+        # Ask the class, because an unbuilt model raises an error.
         self._is_model = hasattr(type(params), "trainable_variables")
         if not (self._is_model or callable(params)):
             if isinstance(params, (str, bytes)) or not hasattr(params, "__iter__"):
@@ -73,8 +70,7 @@ class VariableSource:
             self._params = list(params)
             if not self._params:  # for ever: Keras' list of an unbuilt model is empty
                 raise InvalidOption(NONE_YET)
-        # Keras 3's variables have the model's name in theirs if the first batch built the model,
-        # but not if it was loaded.
+        # Names of Keras 3's variables begin with the model's name, except in a loaded model.
         is_named = _is_of_keras(params) and hasattr(params, "name")
         self._prefix = f"{params.name}/" if is_named else ""
 
@@ -162,9 +158,6 @@ def check_names(names: Sequence[str]) -> None:
         )
 
 
-# -- which one a gradient belongs to --------------------------------------------------------------
-
-
 @dataclass
 class CallSite:
     """The contents of Horovod's frames at a call of ``compress``; None if not found.
@@ -214,8 +207,7 @@ def find_call_site(tensor: object, process_set: ProcessSet) -> CallSite:
         if frame.f_globals.get("__name__") != "horovod.tensorflow":
             continue
         local = frame.f_locals
-        # AutoGraph fills locals that are not set yet with marker objects, so a name alone proves
-        # nothing.
+        # AutoGraph fills unset locals with marker objects, so types are checked as well.
         if site.process_set is None and hasattr(local.get("process_set"), "process_set_id"):
             site.process_set = local["process_set"]
         if site.op is None and isinstance(local.get("op"), int):
@@ -264,7 +256,7 @@ class VariableIndex:
     """Finds the position of a variable, also by another object that wraps the same resource."""
 
     def __init__(self, variables: Sequence[Value]) -> None:
-        # The variables are held, and hold their handles, so that no id comes to mean another.
+        # Holding the variables keeps their handles alive, so that no id is used again.
         self.variables = list(variables)
         self._by_handle = {id(_eager_handle(v)): i for i, v in enumerate(self.variables)}
 
@@ -294,7 +286,7 @@ def _eager_handle(variable: object) -> object | None:
         graph = getattr(handle, "graph", None)
         if graph is None:
             break
-        # Inside a traced function: the graph's stand-in for a handle outside.
+        # Inside of a traced function, the graph captures a handle from outside.
         captures = getattr(graph, "captures", ())
         handle = next((outside for outside, inside in captures if inside is handle), None)
     return handle
@@ -316,9 +308,6 @@ def spec_of_unknown(
         "of hvd.DistributedGradientTape and hvd.DistributedOptimizer, only shapes that are "
         "unique are known)"
     )
-
-
-# -- who calls ------------------------------------------------------------------------------------
 
 
 def callers() -> Iterator[Value]:

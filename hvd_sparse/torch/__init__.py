@@ -61,7 +61,7 @@ class CompressorStateHandler(StateHandler):  # type: ignore[misc]
         self.value.go_back()
 
     def sync(self) -> None:
-        # no commit, as Horovod's handler of the model makes none here
+        # There is no commit here, as in Horovod's handler of the model.
         self.value.rejoin()
 
 

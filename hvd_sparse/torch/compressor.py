@@ -116,8 +116,6 @@ class TorchCompressor(ParameterCompressor):
         self._is_led = type(self._policy) is not Policy  # most are not, and are spared the calls
         self._is_scaled = grad_scaler is not None
 
-    # -- what Horovod calls -----------------------------------------------------------------------
-
     def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Context]:
         """Return Horovod's tensor to allreduce in place of the gradient, and ``decompress``'s
         context."""
@@ -261,8 +259,8 @@ class TorchCompressor(ParameterCompressor):
         reduced = tensor.numpy() if tensor.is_cpu else fetch_carrier(tensor)
         flat = self._driver.decompress(reduced, ticket, parameter)
         if flat is memory and (gradient.is_cpu or lies_in(memory, gradient)):
-            # The gradient itself: Horovod puts the result into the gradient, and a new tensor
-            # around its memory would keep the old one alive, one more at every step.
+            # Return the gradient itself, into which Horovod puts the result: a new tensor around
+            # its memory would keep the old one alive, one more at every step.
             return gradient
         return unflatten(flat, gradient)
 
@@ -310,8 +308,6 @@ class TorchCompressor(ParameterCompressor):
         device = self._carrier_device
         return torch.from_numpy(wire) if device is None else upload(wire, device), ticket
 
-    # -- what users read --------------------------------------------------------------------------
-
     @property
     def wire(self) -> str:
         """Return the memory from which messages are sent: "host" or "device"."""
@@ -324,8 +320,6 @@ class TorchCompressor(ParameterCompressor):
     def _describe(self, specs: Sequence[TensorSpec]) -> Report:
         return {**super()._describe(specs), "wire": self.wire}
 
-    # -- between the steps ------------------------------------------------------------------------
-
     def _greet(self) -> None:
         """Run the handshake before the first step and after an elastic restart."""
         if self._is_closed:
@@ -335,7 +329,7 @@ class TorchCompressor(ParameterCompressor):
                 "before the next backward pass"
             )
         if self.has_begun:
-            # Workers may leave, and Horovod does not synchronize elastic states then.
+            # When workers only leave, Horovod does not synchronize elastic states.
             now = self.collective.rank, self.collective.world_size
             if self._is_elastic and self._world != now:
                 self.rejoin()
@@ -369,14 +363,14 @@ class TorchCompressor(ParameterCompressor):
     def _look_at(self, caller: Optimizer) -> None:
         """Check Horovod's optimizer at its first ``compress``; ``caller`` is None without an
         optimizer."""
-        # A group of Horovod's, which dense gradients may be in too, must lie on one device.
+        # A group of Horovod's may hold dense gradients too, and must be on one device.
         if caller is None or getattr(caller, "_groups", None) is not None:
             self._carrier_device = self._wire_device
         if caller is None:
             return
         self.step.reduction = "sum" if caller.op == hvd.Sum else "average"
-        # torch.compile(optimizer.step) traces into all that it calls, and fails at arrays that lie
-        # around bytes.  Horovod makes a class for every optimizer.
+        # torch.compile(optimizer.step) traces into every call, and fails at arrays around bytes.
+        # Horovod makes a class for every optimizer, so this class is changed.
         cls = type(caller)
         cls.synchronize = torch._disable_dynamo(cls.synchronize)
         if self._follower is not None:

@@ -96,11 +96,11 @@ class LocalSteps(LocalStepsBase):
         chosen = hvd.global_process_set if process_set is None else process_set
         for name, parameter in named if chosen.included() else ():
             _broadcast(parameter.data, f"anchor.{name}", chosen)
-        # parameters of their own, as Horovod's optimizer hangs its hooks on leaves of the graph
+        # New parameters, because Horovod's optimizer hangs its hooks on leaves of the graph.
         self._anchors: Named = [
             (name, torch.nn.Parameter(p.detach().clone())) for name, p in self._named
         ]
-        # not told where it is not asked for: the caller's partial may have given one already
+        # The caller's partial may have given a process set already.
         own = {} if process_set is None else {"process_set": process_set}
         self.compressor = compression(self._anchors, **own)
         try:
@@ -108,7 +108,7 @@ class LocalSteps(LocalStepsBase):
         except InvalidOption:
             self.compressor.close()
             raise
-        # Its momentum is of pseudo-gradients, and there is no other way to have it.
+        # The outer momentum is of pseudo-gradients; no memory can apply it instead.
         self.compressor.is_forewarned = True
         outer = torch.optim.SGD(
             [anchor for _, anchor in self._anchors],
@@ -144,12 +144,12 @@ class LocalSteps(LocalStepsBase):
     @torch.no_grad()
     def _exchange(self) -> None:
         for (_, anchor), (_, parameter) in zip(self._anchors, self._named):
-            # the direction in which SGD at a rate of 1 moves the anchor to the parameter
+            # In this direction, SGD at a rate of 1 moves the anchor to the parameter.
             anchor.grad = anchor - parameter
         self.outer.step()
         for (_, anchor), (_, parameter) in zip(self._anchors, self._named):
             parameter.copy_(anchor)
-            # a third copy of the model would stay between exchanges otherwise
+            # Otherwise a third copy of the model would stay between exchanges.
             anchor.grad = None
 
     def state_dict(self) -> Report:

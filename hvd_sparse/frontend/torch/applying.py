@@ -59,7 +59,7 @@ class Applying:
     @torch._disable_dynamo  # torch.compile(optimizer.step): what arrives was made outside of torch
     @torch.no_grad()
     def step(self, closure: Value = None) -> Value:
-        # as torch's own optimizers: gradients are recorded for the closure alone
+        # Like torch's own optimizers, record gradients for the closure alone.
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -99,7 +99,7 @@ class Applying:
                 state = self.state[parameter]
                 states.append(state)
                 if "step" in state:
-                    # Muon's reference counts Adam's steps by a number of Python's.
+                    # Muon's reference counts Adam's steps by a Python number.
                     state["step"] = torch.as_tensor(state["step"], dtype=torch.float32)
                     continue
                 state["step"] = torch.zeros(())
@@ -116,7 +116,7 @@ class Applying:
         whole: Settings = defaultdict(dict)
         groups = _groups_by_parameter(self.param_groups)
         for parameter, state in self.state.items():
-            # The optimizer's own, or such that the compressor has not taken yet.
+            # Moments of the optimizer's own, or loaded ones that the compressor has not taken yet.
             has_own = bool(set(state) & set(MOMENTS))
             moments = {} if has_own else compressor.optimizer_state_of(parameter)
             group = groups.get(parameter, {})
@@ -124,11 +124,11 @@ class Applying:
                 beta1, decay = float(group["betas"][0]), float(group["momentum_decay"])
                 product = momenta_of_nadam(beta1, decay, int(moments["step"]))[0]
                 moments[PRODUCT] = torch.tensor(product)
-            # Horovod's broadcast writes numbers, which Adam has, to the optimizer's own dictionary.
+            # Horovod's broadcast writes Adam's numbers to the optimizer's own dictionary.
             is_own = "betas" in group and not moments
             held = whole[parameter] = state if is_own else {**state, **moments}
             if "use_muon" in group and "step" in held:
-                # A number of Python's, as in Muon's reference: Horovod broadcasts it as such.
+                # Like Muon's reference, use a Python number, which Horovod broadcasts as such.
                 held["step"] = int(held["step"])
         return whole
 
@@ -138,7 +138,7 @@ class Applying:
         for parameter, held in state.items():
             if "betas" not in groups.get(parameter, {}):
                 held.pop("step", None)
-        # A step alone is this class's count.
+        # A state of a step alone is only this class's count.
         kept = {p: held for p, held in state.items() if set(held) - {"step"}}
         members = {
             "defaults": self.defaults,
@@ -154,8 +154,7 @@ class Applying:
             saved: Settings = super().state_dict()  # type: ignore[misc]
         finally:
             self.state = kept
-        # SGD and Muon have no number in their state, and Horovod's broadcasts want the same on all
-        # ranks.
+        # Horovod's broadcasts need equal states on all ranks, and SGD's and Muon's have no count.
         uncounted = {
             i for group in saved["param_groups"] if "betas" not in group for i in group["params"]
         }
@@ -185,7 +184,7 @@ class Applying:
             return
         rate = float(group["lr"])
         if group["weight_decay"] and is_decoupled(self, group):  # type: ignore[arg-type]
-            # before the step, as AdamW does it: what arrives does not shrink
+            # Like AdamW, shrink the parameters before the step, but not the update.
             torch._foreach_mul_(parameters, 1 - rate * float(group["weight_decay"]))
         moves: list[tuple[torch.Tensor, Any]] = [(p, p.grad) for p in parameters]
         for parameter, move in moves:
@@ -245,12 +244,12 @@ class Follower:
             "hvd_sparse_compressor": compressor,
             "__module__": base.__module__,
         }
-        # The object stays the user's own, whose schedulers and scalers hold it by reference, and
-        # Horovod makes its optimizer of this class.
+        # The object stays the same, because the user's schedulers and scalers hold a reference to
+        # it; Horovod derives its optimizer from this class.
         optimizer.__class__ = type(base.__name__, (Applying, base), members)
-        # A scheduler that is there already has put the old class's step on the object.
+        # An earlier scheduler has put the old class's step on the object.
         vars(optimizer).pop("step", None)
-        # Fused steps unscale by themselves, where a GradScaler finds this; here it has to do so.
+        # A GradScaler leaves unscaling to fused steps with this attribute; here it must unscale.
         vars(optimizer).pop("_step_supports_amp_scaling", None)
         self._compressor = compressor
         self._optimizer = optimizer
@@ -272,7 +271,7 @@ class Follower:
                 "without one: load the state into Horovod's optimizer",
                 type(caller).__name__,
             )
-        # loading a state gives Horovod's optimizer new groups, so positions are looked up anew
+        # Loading a state gives Horovod's optimizer new groups, so positions are looked up again.
         self._optimizer, self._groups, self._settings = caller, {}, {}
 
     def settings_of(
@@ -291,10 +290,10 @@ class Follower:
         known, settings = self._settings.get(index, (None, {}))
         if options != known:
             settings = settings_of(optimizer, group, tuple(parameter.shape))
-            # Muon's depend on the shape, and a tensor may change in place.
+            # Muon's settings depend on the shape, and a tensor may change in place.
             if not is_muon(group) and not any(map(torch.is_tensor, options)):
                 self._settings[index] = options, settings
-        # copied from the device only where a penalty is added to the gradient
+        # The value is copied from the device only if a penalty is added to the gradient.
         return {**settings, "parameter": value()} if settings.get("weight_decay") else settings
 
     def rate_of(self, parameter: torch.Tensor) -> tuple[float, int]:
@@ -328,7 +327,7 @@ class Follower:
         if not given:
             return None
         counted = int(state["step"])
-        # A state that was saved by this optimizer is the compressor's, as rank 0 had it.
+        # A state that this optimizer saved holds the compressor's moments, as rank 0 had them.
         return None if 0 < counted == steps else (given, counted)
 
 

@@ -151,8 +151,8 @@ class TorchDevices:
 
         return zeros
 
-    def send(self, answers: Sequence[Answer], late: Sequence[Late]) -> Callable[[], bool]:
-        # an answer that was waited for has come already
+    def send(self, answers: Sequence[Answer], late: Sequence[Late]) -> Delivery:
+        # An answer that was waited for has arrived already.
         coming: list[object] = [
             each for each in answers if isinstance(each, Coming) and not each.is_begun
         ]

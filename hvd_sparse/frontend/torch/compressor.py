@@ -124,8 +124,6 @@ class ParameterCompressor(Compressor):
             for gradient in gradients:
                 gradient.mul_(bound / (norm + SMALLEST))
 
-    # -- the optimizer ----------------------------------------------------------------------------
-
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:
         """Compute an optimizer's updates from now on; the optimizer applies them."""
         self._follower = Follower(optimizer, self)
@@ -179,8 +177,6 @@ class ParameterCompressor(Compressor):
 
     def _judge(self, optimizer: Optimizer) -> None:
         judge(self.configuration, optimizer.param_groups, is_forewarned=self.is_forewarned)
-
-    # -- what users read --------------------------------------------------------------------------
 
     def stats(self) -> Report:
         """Return the counters of every compressor, and the path of each gradient.

@@ -61,8 +61,8 @@ def refuse_options(name: str, group: Mapping[str, Option]) -> None:
 
 
 def _memories_of(optimizer: torch.optim.Optimizer) -> tuple[type, ...]:
-    # One that was handed over before is asked for what it was.  Steps are compared, not classes:
-    # one derived that only adds options is known, one with a step of its own is not.
+    # A handed-over optimizer counts as its original class. Steps are compared, not classes: a class
+    # that only adds options is known, a class with a step of its own is not.
     step = unhooked(getattr(optimizer, "hvd_sparse_base", type(optimizer)).step)
     if step is unhooked(torch.optim.SGD.step):
         return OF_SGD
@@ -122,7 +122,7 @@ def settings_of(
 
 
 def _settings_of_muon(group: Mapping[str, Option], shape: tuple[int, ...]) -> Settings:
-    # the defaults are those of Muon's reference
+    # The defaults are those of Muon's reference.
     rows, columns = shape[-2:] if len(shape) > 1 else (1, 1)
     if group.get("adjust_lr_fn") == "match_rms_adamw":
         scale = 0.2 * math.sqrt(max(rows, columns))
@@ -187,7 +187,7 @@ def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
             yield [float(group["lr"]) for group in groups]
 
     with warnings.catch_warnings():
-        # that the optimizer, which stands in here, takes no steps
+        # torch warns that the stand-in optimizer takes no steps
         warnings.simplefilter("ignore")
         return foreseen(path, steps)
 

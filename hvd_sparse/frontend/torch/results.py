@@ -112,8 +112,8 @@ class Results:
         self._is_hidden = False  # what becomes of results cannot be seen, and is not judged
         self._verdict: tuple[StepRun | None, bool] = (None, False)
         self._told: set[str] = set()
-        # Results are compared with what is applied: of the smallest tensor, in the first steps, and
-        # of one whose result was thrown away, in the step that applies the next.
+        # Two tensors' results are compared with applied gradients: the smallest tensor's, in the
+        # first steps, and a thrown-away tensor's, in the step that applies its next result.
         self._smallest: Iterator[int] = iter(())
         self._compared, self._steps_compared = -1, 0
         self._after_one_gone = -1
@@ -139,8 +139,6 @@ class Results:
         for position, parameter in by_size:
             renew = weakly(self._renew, position)
             self._hooks.append(parameter.register_post_accumulate_grad_hook(renew))
-
-    # -- what a step calls ------------------------------------------------------------------------
 
     def settle(self, position: int) -> None:
         """Take back a tensor's last step if its result was thrown away."""
@@ -189,8 +187,6 @@ class Results:
     def close(self) -> None:
         self.waiting.clear()
         remove(self._hooks)
-
-    # -- what a handed-over optimizer calls -------------------------------------------------------
 
     def among(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         """Return the parameters whose gradient is a result to which autograd has added nothing."""
@@ -247,8 +243,6 @@ class Results:
                 )
                 return
 
-    # -- what the hooks call ----------------------------------------------------------------------
-
     def _begin_step(self, *_: object) -> None:
         self._in_step = True
 
@@ -274,7 +268,7 @@ class Results:
             return
         self._verdict = handed.run, True
         if handed.gradient is not None and gradient is not handed.gradient():
-            # PCGrad and the like reset a result, and apply what they make of a copy.
+            # Programs like PCGrad reset a result, and apply a combination of copies.
             self._is_hidden = True
 
     def _compare(self, position: int, gradient: torch.Tensor, name: str) -> None:
@@ -324,8 +318,6 @@ class Results:
         if handed is not None and not handed.is_gone:
             handed.is_gone = self._has_gone(position, handed)
 
-    # -- the end of a result ----------------------------------------------------------------------
-
     def _has_gone(self, position: int, handed: Result) -> bool:
         now = self._parameters[position].grad
         if now is None:
@@ -333,7 +325,7 @@ class Results:
         if handed.gradient is not None:
             if now is not handed.gradient():
                 return True
-            # Horovod's putting it there is one change: with no other it cannot be gone.
+            # Horovod itself changes the gradient once; without another change it is still there.
             if now._version - handed.gradient_version <= 1:
                 return False
         return not bool((now._values() if now.is_sparse else now).any())
@@ -354,8 +346,8 @@ class Results:
         if self._verdict[0] is not run:
             mine = [(self._parameters[i], h) for i, h in self.waiting.items() if h.run is run]
             is_newer = any(parameter._version != h.parameter_version for parameter, h in mine)
-            # Written through .data, as by an optimizer of copies in float32: to see that would
-            # cost every step too much.
+            # Optimizers of float32 copies write through .data, without a new version; comparing
+            # the bits at every step would cost too much.
             is_written = not is_newer and any(
                 h.bits is not None and _bits_of(parameter) != h.bits for parameter, h in mine
             )
