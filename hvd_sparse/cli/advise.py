@@ -1,13 +1,7 @@
 """The command ``hvd-sparse advise``: predicts whether compressing a model will help on a network.
 
-The prediction is arithmetic. Messages overlap with the backward pass, which selecting delays:
-
-    step   = forward + max(backward + selecting + start, start + bytes * 8 / bandwidth) + settling
-    start  = a cycle of Horovod's + hops of a ring * latency
-    dense  = 2 (N - 1) / N * 4 bytes a parameter, fp16 half of it, over 2 (N - 1) hops; under Gloo,
-             which sums float16 in software, settling fp16 takes (N - 1) / N * 18 ns a parameter
-    sparse = (N - 1) * density * 8 bytes a parameter, over N - 1 hops; with --steps about 1.3 bytes
-             in place of 8, the gap and the sign that "sign_mean" sends of an entry
+The prediction is arithmetic (``Setting.step``). A collective starts after a cycle of Horovod's and
+the latencies of a ring's hops, and overlaps with the backward pass, which selecting delays.
 """
 
 from __future__ import annotations
@@ -52,10 +46,9 @@ CALL_S = 1e-3
 """Seconds until the ranks have agreed on a collective: a cycle of Horovod's."""
 TENSOR_S, ENTRY_S, SENT_S = 7e-5, 0.66e-9, 20e-9
 DENSE_S, RECEIVED_S = 0.37e-9, 7e-9
-"""Seconds to select and encode a tensor, for each of its entries and for each sent entry; and
-seconds to make the result dense, for each entry and for each that arrives: ``ldte_bs`` with
-``index_value`` by the compiled engine, one thread of an Intel Xeon with AVX-512
-(docs/results/selecting.md)."""
+"""Seconds to select and encode, for each tensor, entry and sent entry, and to make the result
+dense, for each entry and received entry: ``ldte_bs`` with ``index_value`` by the compiled engine,
+one thread of an Intel Xeon with AVX-512 (docs/results/selecting.md)."""
 ENTRY_BYTES = 8
 """Bytes of an entry that "index_value" sends."""
 HALF_SUM_S = {"gloo": 18e-9, "mpi": 0.0, "nccl": 0.0}
@@ -119,12 +112,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Setting:
-    """A model on a number of ranks, and the network between them.
-
-    signs : sparse steps send signs with one mean magnitude, the default with ``steps=``, instead of
-        indices and values
-    operations : the library with which Horovod sums: "gloo", "mpi" or "nccl"
-    """
+    """A model on a number of ranks, and the network between them. With ``signs``, the default with
+    ``steps=``, sparse steps send signs and one mean magnitude in place of indices and values.
+    ``operations`` is the library with which Horovod sums: "gloo", "mpi" or "nccl"."""
 
     model: Model
     backward_s: float

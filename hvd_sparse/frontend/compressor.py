@@ -242,14 +242,9 @@ class Compressor:
         return self.configuration.describe()
 
     def log(self, *, step: int | None = None, **metrics: Option) -> None:
-        """Pass metrics of the training to the writers of ``telemetry=``; on ranks that do not write
-        it has no effect.
-
-        Parameters
-        ----------
-        step : completed steps; those of the compressor by default
-        metrics : numbers by name, for example ``loss=loss.item()``; InvalidOption for other values
-        """
+        """Pass metrics of the training, numbers by name as in ``log(loss=loss.item())``, to the
+        writers of ``telemetry=``; InvalidOption for other values. ``step`` counts completed steps,
+        by default the compressor's. On ranks that do not write, the call has no effect."""
         self.resolve()
         if self._recorder is not None:
             self._recorder.log(step, metrics)

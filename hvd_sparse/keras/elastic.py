@@ -1,14 +1,8 @@
 """Horovod's elastic state for a model and an optimizer of Keras 3, with a compressor:
 
-    import horovod.tensorflow as hvd
     from hvd_sparse.keras.elastic import KerasState
 
-    @hvd.elastic.run
-    def train(state):
-        ...
-
     state = KerasState(model, compressor=compressor, batch=0, epoch=0)
-    train(state)
 
 Horovod's own state uses functions that only Keras 2's variables have.
 """

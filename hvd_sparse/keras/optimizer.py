@@ -70,14 +70,6 @@ def DistributedOptimizer(
     InvalidOption : the optimizer is not of Keras 3 or already distributed, or ``groups`` is given
         besides planned groups
     UnsupportedInput : Keras runs on another backend than TensorFlow
-
-    Examples
-    --------
-    With a program's own model::
-
-        optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
-        compression = Compression.ldte_bs(model, density=0.001, optimizer=optimizer)
-        model.compile(DistributedOptimizer(optimizer, compression=compression), "mse")
     """
     _check(optimizer, backward_passes_per_step)
     # Horovod's tape checks the options, and makes the reducing function.

@@ -18,16 +18,15 @@ from hvd_sparse.types import Params, Report
 class LocalSteps(LocalStepsBase):
     """Sparse exchange, every few steps, of each rank's movement under a local optimizer.
 
-    ``hvd_sparse.torch.LocalSteps`` explains the method, the outer step and the paper's settings.
+    ``hvd_sparse.torch.LocalSteps`` explains the method, the outer step and the papers' settings.
     Here the program runs the local optimizer, and calls ``advance`` after each step, outside of
     ``tf.function``.
 
     Parameters
     ----------
     variables : a built model, its trained variables, or a callable that returns them
-    compression : function that makes the compressor of a list of variables: a method of
-        ``Compression`` with its options, for example ``functools.partial(Compression.topk,
-        density=1 / 64)``
+    compression : function that makes the compressor of a list of variables, for example
+        ``functools.partial(Compression.topk, density=1 / 64)``
     every : local steps between two exchanges
     outer_lr, outer_momentum, nesterov : settings of the outer step
 
@@ -44,8 +43,7 @@ class LocalSteps(LocalStepsBase):
     --------
     ::
 
-        compression = partial(Compression.topk, density=1 / 64)
-        local = LocalSteps(model, compression=compression, every=16)
+        local = LocalSteps(model, compression=partial(Compression.topk, density=1 / 64), every=16)
         for inputs, targets in batches:
             train_step(inputs, targets)   # a tape and an optimizer of the rank's own
             local.advance()

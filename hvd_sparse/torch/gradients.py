@@ -4,10 +4,10 @@ A hook records the address of every accumulated gradient. The address is only a 
 is reused; the gradient belongs to the parameter whose ``.grad`` is the same object. No hook ran for
 the zeros that Horovod makes for an unused parameter, so all parameters are searched then.
 
-Horovod's result replaces the gradient, and with it any change that the program made meanwhile:
-clipping, or dividing by a loss scale, without ``optimizer.synchronize()`` first. A tensor's version
-reveals most writes. ``GradScaler.unscale_``, ``tensor.data`` and NumPy write without a new version,
-so a few entries are compared as well.
+Horovod's result replaces a gradient that the program has changed meanwhile, by clipping or
+unscaling it before ``optimizer.synchronize()``. A tensor's version reveals most changes. Because
+``GradScaler.unscale_``, ``tensor.data`` and NumPy write without a new version, a few entries are
+compared as well.
 """
 
 from __future__ import annotations

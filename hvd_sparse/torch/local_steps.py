@@ -55,13 +55,8 @@ class LocalSteps(LocalStepsBase):
     --------
     ::
 
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.001)
-        local = LocalSteps(
-            optimizer,
-            model.named_parameters(),
-            compression=partial(Compression.topk, density=1 / 64, codec="chunk12"),
-            every=16,
-        )
+        compression = partial(Compression.topk, density=1 / 64, codec="chunk12")
+        local = LocalSteps(optimizer, model.named_parameters(), compression=compression, every=16)
         for inputs, targets in batches:
             optimizer.zero_grad()
             loss_function(model(inputs), targets).backward()
@@ -165,13 +160,9 @@ class LocalSteps(LocalStepsBase):
 
     @torch.no_grad()
     def load_state_dict(self, state: State) -> None:
-        """Load this rank's ``state_dict()``; load the model and the local optimizer separately.
-
-        Raises
-        ------
-        InvalidOption : the state belongs to other parameters
-        RankMismatch : the compressor's state belongs to another configuration
-        """
+        """Load this rank's ``state_dict()``, and separately the model and the local optimizer.
+        InvalidOption if it belongs to other parameters, RankMismatch if it belongs to another
+        configuration."""
         anchors: Mapping[str, torch.Tensor] = state["anchors"]
         if list(anchors) != [name for name, _ in self._anchors]:
             raise InvalidOption(

@@ -39,10 +39,8 @@ SMALLEST = 1e-6
 
 
 class ParameterCompressor(Compressor):
-    """A compressor of the gradients of PyTorch's parameters.
-
-    carrier_dtype : dtype of carriers without a dense gradient; None for the accumulator's dtype
-    """
+    """A compressor of the gradients of PyTorch's parameters. ``carrier_dtype`` is the dtype of
+    carriers without a dense gradient, by default the accumulator's."""
 
     way_of_gradients = ""
     """The remedy, in words, for an optimizer whose gradients do not come through the compressor."""

@@ -8,11 +8,10 @@ generator's pass, SAM's first pass, a skipped batch. With a dense allreduce noth
 remains. Here the memory would send the unsent entries later, so the step is taken back.
 
 A result is gone if, before the next backward pass adds to it, ``.grad`` is None, another tensor or
-zero. It was applied if an optimizer that holds the parameter has finished a step meanwhile; in
-programs without any such optimizer, if some parameter changed. Programs that apply their own
-combination of results, as PCGrad does, are not checked from the first such step on. That step is
-recognized by gradients that are other tensors than the results, or no multiple of the last result
-after a discarded one.
+zero. It was applied if an optimizer that holds the parameter has finished a step meanwhile, or, if
+no optimizer ever does, if some parameter changed. Programs that apply their own combination of
+results, as PCGrad does, are not checked from the first such step on, which shows by gradients that
+are other tensors than the results, or no multiple of the last result after a discarded one.
 """
 
 from __future__ import annotations
