@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -96,14 +97,11 @@ class Run:
 
     def bytes_sent(self, over: str) -> Curve:
         """Return the curve of all bytes sent so far."""
-        places, values, so_far, last = [], [], 0.0, 0
         told = self.records or [each for each in self.metrics if each.get(SENT) is not None]
-        for each in told:
-            so_far += each.get("total", each)[SENT] * (each["step"] - last)
-            last = each["step"]
-            places.append(each[over])
-            values.append(so_far)
-        return places, values
+        reached = [0, *(each["step"] for each in told)]
+        counts = [after - before for before, after in pairwise(reached)]
+        sent = (each.get("total", each)[SENT] * steps for each, steps in zip(told, counts))
+        return [each[over] for each in told], list(accumulate(sent))
 
     def tensors(self) -> dict[str, Report]:
         return self.records[-1]["tensors"] if self.records else {}
@@ -150,10 +148,8 @@ def read_runs(given: Sequence[str]) -> list[Run]:
 
 
 def read_run(name: str, path: Path) -> Run:
-    """Return the run of one file; InvalidOption if the file cannot be read or holds no records.
-
-    If a restart repeated steps, the later record of each step counts.
-    """
+    """Return the run of one file, with each step's last record, as a restart may repeat steps;
+    InvalidOption if the file cannot be read or holds no records."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

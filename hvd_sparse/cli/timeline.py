@@ -13,8 +13,6 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.tracing import START, WRITER
 from hvd_sparse.types import Report
 
-Event = Report
-
 
 def set_up(parser: argparse.ArgumentParser) -> None:
     files = "of any ranks, ours and Horovod's, in any order"
@@ -40,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def read_trace(path: str | os.PathLike[str]) -> list[Event]:
+def read_trace(path: str | os.PathLike[str]) -> list[Report]:
     """Return the events of a timeline, without the last one if it is incomplete."""
     name = os.fspath(path)
     try:
@@ -71,7 +69,7 @@ def read_trace(path: str | os.PathLike[str]) -> list[Event]:
     return events
 
 
-def _fault_of(event: Event) -> str | None:
+def _fault_of(event: Report) -> str | None:
     """Return a description of the first invalid field of an event, or None."""
     args = event.get("args", {})
     if not isinstance(args, dict):
@@ -85,13 +83,13 @@ def _fault_of(event: Event) -> str | None:
     return None
 
 
-def merge_traces(traces: Mapping[str, Sequence[Event]]) -> list[Event]:
+def merge_traces(traces: Mapping[str, Sequence[Report]]) -> list[Report]:
     """Return one list of events, this package's first; times count from the earliest start.
     Processes get new numbers. The clocks of hosts are not corrected."""
     starts = {name: _start_of(name, events) for name, events in traces.items()}
     earliest = min(starts.values())
     numbers: dict[tuple[str, int | None], int] = {}
-    merged: list[Event] = []
+    merged: list[Report] = []
     for name in sorted(traces, key=lambda name: not _is_ours(traces[name])):
         for event in traces[name]:
             args = event.get("args", {})
@@ -109,7 +107,7 @@ def merge_traces(traces: Mapping[str, Sequence[Event]]) -> list[Event]:
     return merged
 
 
-def _start_of(name: str, events: Sequence[Event]) -> int:
+def _start_of(name: str, events: Sequence[Report]) -> int:
     for event in events:
         if START in event.get("args", {}):
             return int(event["args"][START])
@@ -120,5 +118,5 @@ def _start_of(name: str, events: Sequence[Event]) -> int:
     )
 
 
-def _is_ours(events: Sequence[Event]) -> bool:
+def _is_ours(events: Sequence[Report]) -> bool:
     return any(event.get("args", {}).get("writer") == WRITER for event in events)

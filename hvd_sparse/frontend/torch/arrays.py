@@ -116,17 +116,12 @@ def like(dense: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
 
 def vector_of(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray:
     """Return the gradient as a flat vector of its device, if possible in its own memory."""
-    return as_vector(_wide(gradient, spec))
+    return cast(np.ndarray, DeviceVector(_wide(gradient, spec)))
 
 
 def late_gradient(gradient: torch.Tensor, spec: TensorSpec) -> Late:
     """Begin to copy a device's gradient, flat, to the host."""
     return Copy(_wide(gradient, spec))
-
-
-def as_vector(tensor: torch.Tensor) -> np.ndarray:
-    """Return a 1-D, contiguous float32 or float64 tensor as the type of the step's vectors."""
-    return cast(np.ndarray, DeviceVector(tensor))
 
 
 def lies_in(vector: object, gradient: torch.Tensor) -> bool:
@@ -147,7 +142,8 @@ class TorchDevices:
             return None
 
         def zeros(numel: int, dtype: DTypeLike) -> np.ndarray:
-            return as_vector(torch.zeros(numel, dtype=TORCH[np.dtype(dtype)], device=device))
+            vector = torch.zeros(numel, dtype=TORCH[np.dtype(dtype)], device=device)
+            return cast(np.ndarray, DeviceVector(vector))
 
         return zeros
 

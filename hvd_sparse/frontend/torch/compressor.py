@@ -207,22 +207,20 @@ class StepScale:
     """The loss scale of a step, read once, because a ``GradScaler`` waits for its device."""
 
     def __init__(self, grad_scaler: GradScaler) -> None:
-        read: Callable[[], float] | None = getattr(grad_scaler, "get_scale", grad_scaler)
+        read = getattr(grad_scaler, "get_scale", grad_scaler)
         if read is not None and not callable(read):
             raise InvalidOption(
                 f"grad_scaler is {grad_scaler!r}: give the torch.amp.GradScaler that scales the "
                 "loss, or a callable that returns the scale"
             )
-        self._read = read
-        self._scale: float | None = 1.0 if read is None else None
+        self._read: Callable[[], float] = (lambda: 1.0) if read is None else read
+        self._scale: float | None = None
 
     def __call__(self) -> float:
         if self._scale is None:
-            assert self._read is not None
             self._scale = float(self._read())
         return self._scale
 
     def forget(self) -> None:
         """Forget the scale, which may change after a step's last result."""
-        if self._read is not None:
-            self._scale = None
+        self._scale = None
