@@ -282,10 +282,8 @@ class Configuration(Parts):
 
 
 def _schedule_for(density: Density | None, given: object) -> Schedule | None:
-    """Return the schedule for the options ``density`` and ``schedule``; None if both are None.
-
-    Without ``schedule`` it is constant; a mapping without a "value" ends at the density.
-    """
+    """Return the schedule for the options ``density`` and ``schedule``: None without both, constant
+    without ``schedule``; a mapping without a "value" ends at the density."""
     if given is None:
         return None if density is None else SCHEDULES.create("constant", value=density)
     if isinstance(given, dict) and density is not None:

@@ -44,12 +44,8 @@ class Compressor:
     """Base class of all frontends' compressors: a name, a watchdog, a state, records and a policy.
 
     It compares and hashes by identity. A frontend sets ``name``, ``step`` and ``collective``, then
-    calls ``_start``.
-
-    configuration : parts and options
-    place : process set and frontend, as a part of the handshake's name
-    policy : decides how each step is sent; None sends every step compressed
-    messenger : the collective for messages; all other exchanges use ``collective``, on the host
+    calls ``_start``. ``place`` names process set and frontend. The ``policy`` decides how each step
+    is sent, by default compressed. ``messenger`` is the collective for messages.
     """
 
     step: Step

@@ -54,9 +54,9 @@ class Naming:
     def meeting_place(self) -> str:
         """Return the name of a new handshake, the same on every rank.
 
-        Handshakes are numbered in the order of first gradients: names depend on the model, whose
-        differences the handshake must find, and one rank alone may make a compressor. A second
-        handshake of one compressor means that an elastic restart made a new world, so the numbers
+        Handshakes are numbered by the order of first gradients: names depend on the model, whose
+        differences the handshake must find, and one rank alone may make a compressor. A
+        compressor's second handshake means that an elastic restart made a new world, so the numbers
         start again.
         """
         met = _MET.setdefault(self.place, [])

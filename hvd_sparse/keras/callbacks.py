@@ -59,7 +59,7 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):  # type: ignore[misc
     ----------
     initial_lr : the rate after the warm-up, already multiplied by the number of ranks
     warmup_epochs : number > 0
-    steps_per_epoch : batches of an epoch; None to use the count of ``fit``, if it is known
+    steps_per_epoch : batches of an epoch, by default those that ``fit`` counts
     """
 
     def __init__(

@@ -33,15 +33,9 @@ class CompressorState(tf.train.experimental.PythonState):  # type: ignore[misc]
 
 
 class SaveCompressor(tf.keras.callbacks.Callback):  # type: ignore[misc]
-    """Callback that saves a compressor at the end of every epoch; pass it to ``fit`` on every rank.
-
-    Load the file with ``compressor.load(path)`` before ``fit``.
-
-    Parameters
-    ----------
-    compressor : the compressor to save
-    path : one file for all ranks; may contain ``{epoch}``, counted from 1 as in ``ModelCheckpoint``
-    """
+    """Callback that saves a compressor at the end of every epoch, for ``compressor.load(path)``
+    before a later ``fit``. Every rank uses it; ``path`` is one file for all ranks, and may contain
+    ``{epoch}``, counted from 1 as in ``ModelCheckpoint``."""
 
     def __init__(self, compressor: TensorflowCompressor, path: str | os.PathLike[str]) -> None:
         super().__init__()
@@ -54,14 +48,8 @@ class SaveCompressor(tf.keras.callbacks.Callback):  # type: ignore[misc]
 
 
 class LogMetrics(tf.keras.callbacks.Callback):  # type: ignore[misc] # Keras gives no types
-    """Callback that writes the metrics of ``fit``, for epochs and batches, beside the compressor's
-    records.
-
-    Parameters
-    ----------
-    compression : the compressor of the optimizer that trains
-    every : batches from one record to the next; ``telemetry_every`` by default, 0 for epochs only
-    """
+    """Callback that writes the metrics of ``fit`` beside the compressor's records: those of every
+    epoch, and of every ``every`` batches, by default ``telemetry_every``, or 0 for none."""
 
     def __init__(self, compression: TensorflowCompressor, every: int | None = None) -> None:
         super().__init__()

@@ -108,11 +108,8 @@ class ApplyingLegacy(Applying):
 
 
 class Follower:
-    """Gives the memory the optimizer's settings, and copies moments between the two.
-
-    met : positions of the variables whose gradients come through the compressor
-    rates : reference rates, if densities follow the learning rate
-    """
+    """Gives the memory the optimizer's settings, and copies moments between the two. ``met`` holds
+    the positions of variables whose gradients come through the compressor."""
 
     _step: Step | None = None
     _index: VariableIndex

@@ -82,11 +82,9 @@ class SealedBucket:
 
 
 class GraphFunctions:
-    """The two halves of a tensor's step, which TensorFlow's executor calls in any thread.
-
-    A bucket is a tensor or one of Horovod's groups, each of which Horovod reduces in a branch of
-    its own. ``tokens`` are positions of variables by ``variables.runtime_token``.
-    """
+    """The two halves of a tensor's step, which TensorFlow's executor calls in any thread. A bucket
+    is a tensor or one of Horovod's groups; Horovod reduces each in a branch of its own. ``tokens``
+    are positions of variables by ``variables.runtime_token``."""
 
     def __init__(self, owner: Owner, tokens: Mapping[bytes, int], policy: Policy) -> None:
         self._step, self._collective = owner.step, owner.collective

@@ -160,12 +160,9 @@ def check_names(names: Sequence[str]) -> None:
 
 @dataclass
 class CallSite:
-    """The contents of Horovod's frames at a call of ``compress``; None if not found.
-
-    together : the tensors of Horovod's group, if there are several
-    gradients, variables : those of Horovod's whole call, in one order; a gradient may be None
-    scales : Horovod's factors before and after the reduction
-    """
+    """The contents of Horovod's frames at a call of ``compress``; None if not found: the tensors of
+    a group ``together``, all ``gradients`` (or None) and ``variables`` of Horovod's call, in one
+    order, and the factors, ``scales``, before and after the reduction."""
 
     variable: object | None = None
     process_set: Value = None
@@ -245,9 +242,9 @@ def runtime_token(variable: Value) -> Value:
     None.
 
     Horovod reduces inside a `tf.function` with the variables as arguments, so TensorFlow may run
-    the trace of one model for an equal one, whose variables have other handles. An unregistered
-    variable has a token too: TensorFlow numbers a graph's branches by their content, and the
-    numbers are part of the collectives' names.
+    one model's trace for an equal model, with other handles. Unregistered variables have tokens
+    too, because TensorFlow numbers a graph's branches by their content, and the numbers are in
+    collectives' names.
     """
     return tf.constant(b"") if variable is None else tf.io.serialize_tensor(variable.handle)
 

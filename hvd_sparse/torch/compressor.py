@@ -62,12 +62,8 @@ from hvd_sparse.wire.padding import Padding
 
 
 class TorchCompressor(ParameterCompressor):
-    """A stateful compressor with Horovod's ``compress`` and ``decompress``, made by
-    ``Compression``.
-
-    named_parameters : pairs of name and parameter, the same as given to Horovod's optimizer
-    process_set : Horovod's; None for all ranks
-    """
+    """A stateful compressor with Horovod's ``compress`` and ``decompress``. Made by ``Compression``
+    from pairs of name and parameter, the same as given to Horovod's optimizer."""
 
     has_device_wire = True
     clips_all_gradients = True

@@ -222,12 +222,8 @@ def check_named(named_parameters: Params) -> list[tuple[str, torch.Tensor]]:
 
 @dataclass(eq=False)
 class Given:
-    """A gradient at the time when Horovod received it.
-
-    version : the tensor's; None if writes to other tensors may raise the version
-    place : address of the tensor's memory
-    watched, sample : a view of some entries, and their values at that time
-    """
+    """A gradient at the time when Horovod received it: its ``version``, None if writes to other
+    tensors may raise it, the address of its memory, and a ``sample`` of the ``watched`` entries."""
 
     key: str
     parameter: torch.Tensor

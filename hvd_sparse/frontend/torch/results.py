@@ -68,12 +68,9 @@ def remove(hooks: list[Value]) -> None:
 
 @dataclass(eq=False)
 class Result:
-    """A parameter's result at the time when it was handed out.
-
-    gradient : the tensor that holds the result; None if DDP will make one
-    bits : sum of the parameter's bits; None if versions are known to show changes
-    is_gone : whether the result was gone when the next gradient came; None before that
-    """
+    """A parameter's result at the time when it was handed out. ``gradient`` is None if DDP will
+    make the tensor; ``bits``, the sum of the parameter's bits, is None if versions show changes;
+    ``is_gone`` is None until the next gradient comes."""
 
     run: StepRun
     gradient: weakref.ref[torch.Tensor] | None
@@ -85,11 +82,8 @@ class Result:
 
 
 class Results:
-    """A compressor's results, from when they are handed out until they are applied.
-
-    waiting : results that no optimizer has applied yet, by position
-    way : the remedy for gradients that do not come through the compressor
-    """
+    """A compressor's results, until they are applied. ``waiting`` holds those that no optimizer has
+    applied yet; ``way`` is the remedy for gradients that do not come through the compressor."""
 
     way = ""
     _clipping_remedy = ""
