@@ -137,8 +137,8 @@ class Compressor:
         return self.configuration.timeout_s
 
     def _place_in_world(self) -> tuple[int, int]:
-        """Return rank and size as of the last handshake: after an elastic restart Horovod has new
-        ranks already, while the state still belongs to the old ones."""
+        """Return rank and size as of the last handshake, to which the state belongs; after an
+        elastic restart Horovod's are others already."""
         return self._world or (self.collective.rank, self.collective.world_size)
 
     def _size_of_world(self) -> int:
@@ -229,7 +229,8 @@ class Compressor:
         return {"name": self.name, "exchange": describe_part(self.step.exchange), **counted}
 
     def footprint(self) -> Report:
-        """Return the bytes of state and messages, as ``frontend.states.footprint``."""
+        """Return "state_bytes", this rank's state, and "gathered_bytes", all ranks' messages of one
+        step, both computed from the shapes."""
         self.resolve()
         return footprint(self.configuration, self.step.specs, self._size_of_world())
 
@@ -278,13 +279,12 @@ class Compressor:
 
     def load_state_dict(self, state: State, strict: bool = True) -> IncompatibleKeys:
         """Load this rank's ``state_dict()``, and return the tensors that only one side knows. With
-        ``strict=False`` on all ranks, for added or removed parameters, other tensors are loaded
-        anyway.
+        ``strict=False`` on all ranks, for added or removed parameters, all other tensors are
+        loaded.
 
         Raises
         ------
-        RankMismatch : the state belongs to another model, configuration or world; the message lists
-            all differences
+        RankMismatch : the state belongs elsewhere; the message lists all differences
         """
         self.resolve()
         state = named_as(state, self.step.specs)
@@ -299,8 +299,7 @@ class Compressor:
 
         Raises
         ------
-        PeerFailure : the file cannot be written; raised on all ranks, and an old file stays as it
-            is
+        PeerFailure : the file cannot be written; raised on all ranks, and the previous file stays
         ExchangeTimeout : another rank does not call ``save``; the message names the rank
         InvalidOption : the exchange is "hierarchical", whose residuals one file cannot hold
         """
@@ -317,7 +316,7 @@ class Compressor:
             gather_into_file(state, path, self.collective, name, limit_s)
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Load this rank's part of the file ``path``, which ``save`` wrote; every rank reads the
+        """Load this rank's part of the file ``path`` that ``save`` wrote. Every rank reads the
         file. If the number of ranks has changed, residuals are redistributed.
 
         Raises

@@ -264,8 +264,7 @@ class GraphFallback(Fallback):
         return way
 
     def _are_paid(self, owner: GraphOwner, positions: Sequence[int]) -> bool:
-        """Return whether all ranks have seen all residuals sent; a rank may not have seen the last
-        result. Collective."""
+        """Return whether all ranks have seen all residuals sent. Collective."""
         owing = [position for position in positions if position in self.owed]
         mine = all(map(self.is_paid, owing))
         are_paid = bool(self.agree(owner, np.array([float(mine)])).all())

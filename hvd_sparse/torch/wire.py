@@ -84,8 +84,7 @@ class LastGradientWait:
         self._skipped = self._to_skip = 0
 
     def begin(self, is_done: Callable[[], bool], began_s: float) -> None:
-        """Call ``take`` after the backward pass, because Horovod receives the last carrier only
-        then."""
+        """Call ``take`` after the backward pass: before, Horovod lacks the last carrier."""
         if torch._C._current_graph_task_id() < 0:
             self.take(is_done, began_s)
         else:

@@ -186,8 +186,8 @@ class Results:
         return [p for p in parameters if p.grad is not None and self._is_result_of(p)]
 
     def others_among(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the parameters whose gradient came by another way; InvalidOption if an earlier
-        gradient of such a parameter came through the compressor."""
+        """Return the parameters whose gradient came by another way; InvalidOption if an earlier one
+        did not."""
         others = [p for p in parameters if p.grad is not None and not self._is_result_of(p)]
         for parameter in others:
             position = self.position_of.get(id(parameter))
