@@ -147,7 +147,7 @@ class TorchDevices:
 
         return zeros
 
-    def send(self, answers: Sequence[Answer], late: Sequence[Late]) -> Delivery:
+    def send(self, answers: Sequence[Answer], late: Sequence[Late]) -> Callable[[], bool]:
         # An answer that was waited for has arrived already.
         coming: list[object] = [
             each for each in answers if isinstance(each, Coming) and not each.is_begun
