@@ -45,7 +45,6 @@ class Registry(Generic[Part]):
         return decorate
 
     def ids(self) -> list[str]:
-        """Return all ids, sorted."""
         return sorted(self._classes)
 
     def __iter__(self) -> Iterator[str]:

@@ -34,7 +34,7 @@ SETTING = "HVD_SPARSE_TIMELINE"
 START = "start_time_since_epoch_in_micros"
 WRITER = "hvd_sparse"
 FLUSH_S = 1.0
-"""Seconds between two writes to the file."""
+"""Seconds after which events are written to the file."""
 MOST_UNWRITTEN = 4096
 """Largest number of events in memory before they are written."""
 

@@ -63,7 +63,7 @@ class AllGather:
 
 @dataclass(frozen=True)
 class AllReduce:
-    """A request for a sum over all ranks."""
+    """A request for the sum of an array over all ranks."""
 
     array: np.ndarray
 

@@ -57,7 +57,7 @@ class _ThreadPending:
 
 
 NAME = re.compile(r"[A-Za-z0-9_./-]*")
-"""Characters that TensorFlow accepts in an operation's name, after the first."""
+"""Pattern of names. TensorFlow accepts these characters in an operation's name, after the first."""
 
 
 def check_name(name: str | None) -> None:

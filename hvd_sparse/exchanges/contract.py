@@ -113,5 +113,5 @@ class Exchange:
 
 
 def ring(placement: Placement) -> float:
-    """Return (N - 1) / N, the fraction of a vector that each rank receives in a ring."""
+    """Return (N - 1) / N, the fraction of a vector that each rank receives in a ring allgather."""
     return float((placement.world_size - 1) / placement.world_size)

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 ALIGNMENT = 64
-"""Bytes of a cache line; TensorFlow copies an array that begins at any other address."""
+"""Alignment of vectors in bytes: that of a cache line. TensorFlow copies arrays with another
+alignment."""
 
 SHORT = 4096
 """Largest vector whose dot product BLAS libraries compute in one thread."""

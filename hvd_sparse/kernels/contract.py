@@ -5,7 +5,8 @@ make engines comparable:
 
 * An entry reaches a threshold if ``abs(x) >= dtype(threshold)``, with the threshold rounded to the
   data's dtype.
-* Of equal magnitudes the lower index goes first. Indices are uint32, ascending and unique.
+* If magnitudes are equal, the entry with the lower index is taken first. Indices are uint32,
+  ascending and unique.
 * Exact zeros and NaN are never taken.
 * Integers and orderings are equal bit for bit between engines. Only ``moments`` and
   ``orthogonalized`` may differ, in their last digits.
@@ -164,7 +165,7 @@ class Kernels(Packers):
             return sums.astype(x.dtype)
 
     def sample_magnitudes(self, x: np.ndarray, start: int, stride: int) -> np.ndarray:
-        """Return |x[start::stride]|."""
+        """Return the magnitudes of every ``stride``-th entry, from index ``start`` on."""
         magnitudes: np.ndarray = np.abs(x[start::stride])
         return magnitudes
 

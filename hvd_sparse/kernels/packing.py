@@ -23,7 +23,7 @@ import numpy as np
 
 BLOCK_BITS = 16
 BLOCK = 1 << BLOCK_BITS
-"""Entries in a block."""
+"""Number of entries in a block of ``count_blocks`` and ``join_blocks``, by default."""
 
 WIDTHS = (16, 8, 4, 2, 1)
 """Widths of the planes of gaps in bits, in order; a modulus uses those whose sum is its shift."""

@@ -104,7 +104,7 @@ class AdamCorrection(DirectionMemory):
 
 
 class AdamCorrectionState(DirectionState[AdamCorrection]):
-    """m, s and v of one tensor.
+    """The mean m, the second moment s and the residual v of one tensor.
 
     begun : step of the tensor at which m and s started; below 0 if they are older than the tensor
     largest : the largest s so far; without entries unless the optimizer has amsgrad

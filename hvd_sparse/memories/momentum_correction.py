@@ -74,7 +74,7 @@ class MomentumCorrection(MomentumMemory):
 
 
 class MomentumCorrectionState(VelocityState[MomentumCorrection]):
-    """u and v of one tensor."""
+    """The velocity u and the residual v of one tensor, and the velocity w of its weight decay."""
 
     _vectors: ClassVar[dict[str, str]] = {
         "momentum": "velocity",

@@ -96,7 +96,8 @@ class MomentumFeedback(MomentumMemory):
 
 
 class MomentumFeedbackState(VelocityState[MomentumFeedback]):
-    """v of one tensor, and u if m is above 0."""
+    """The residual v of one tensor, and the velocity u if m is above 0 (see
+    ``MomentumFeedback``)."""
 
     _vectors: ClassVar[dict[str, str]] = {"momentum": "velocity", "residual": "residual"}
 

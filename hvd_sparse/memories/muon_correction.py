@@ -107,8 +107,8 @@ class MuonCorrection(AdamCorrection):
 
 
 class MuonCorrectionState(AdamCorrectionState):
-    """m and v of one tensor, and Adam's s unless the tensor is a matrix. ``mean`` is m, both for
-    Muon's momentum and for Adam's mean."""
+    """The momentum m and the residual v of one matrix, or m, s and v of Adam for another tensor.
+    ``mean`` is m in both cases."""
 
     _options: MuonCorrection
 

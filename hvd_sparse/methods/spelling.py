@@ -18,7 +18,7 @@ from hvd_sparse.methods import METHODS, Methods
 from hvd_sparse.types import Value
 
 BETWEEN_OPTIONS = re.compile(r",(?![^()\[\]{}]*[)\]}])")
-"""A comma outside brackets."""
+"""Pattern of a comma outside brackets, which separates two options."""
 
 Spelled = Union[float, dict[str, float], str]
 """A density on a command line: a number, a mapping of names and globs, or "hiding"."""

@@ -22,7 +22,7 @@ class ExponentialWarmup(ValuedSchedule):
         "code":  density of stage e = max(c^(e+1), value), c = value^(1/(stages+1))
                  0.316, 0.1, 0.0316, 0.01, ...
 
-    The numbers are those of 5 stages and the value 0.001.
+    The listed densities are those of 5 stages and ``value`` 0.001.
 
     Parameters
     ----------

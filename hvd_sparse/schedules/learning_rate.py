@@ -54,7 +54,7 @@ class LearningRate(ValuedSchedule):
         return self.number
 
     def density_at(self, pace: Pace) -> float:
-        """Return the density at a learning rate, in (0, 1]."""
+        """Return the density, in (0, 1], of a step at a learning rate."""
         share = pace.share
         if not share > 0:  # also for NaN, which the ranks' checksums reveal
             return LEAST

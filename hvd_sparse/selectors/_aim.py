@@ -20,7 +20,7 @@ AIM = 0.97
 below the last threshold, and a start too high costs a pass."""
 
 START = 0.03
-"""Initial margin below the last threshold."""
+"""Initial margin: the fraction by which an aim lies below the last threshold."""
 
 SMALLEST, LARGEST = 2.0**-126, (2.0 - 2.0**-23) * 2.0**127
 """The smallest normal float32, and the largest float32."""

@@ -163,13 +163,14 @@ def search_threshold(
     max_passes: int,
     known: tuple[float, int] | None = None,
 ) -> SearchResult:
-    """Search for a threshold that a number of entries in the band reaches, and take these entries.
+    """Search for a threshold that a number of entries within the band reach, and take these
+    entries.
 
     The search fails after ``max_passes`` counts, over the vector or over candidates; if no number
     of x's precision lies strictly inside the bracket (ties, spikes); or after ``STANDSTILLS``
     repeated counts. Then the wanted number of largest entries is selected exactly.
 
-    first : the first threshold at which entries are counted
+    first : the first threshold for which entries are counted
     search : "bisection" or "log_count"
     known : a threshold and the number of entries that reach it, if already counted
     """

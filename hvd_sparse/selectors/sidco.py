@@ -49,7 +49,8 @@ def upper_tail(shape: float, x: float) -> float:
 
 
 def tail_quantile(shape: float, probability: float) -> float:
-    """Return the x with P(X > x) = probability, by bisection."""
+    """Return the x with P(X > x) = probability, for a gamma distribution with unit scale, by
+    bisection."""
     high = max(1.0, shape)
     while upper_tail(shape, high) > probability:
         high *= 2.0

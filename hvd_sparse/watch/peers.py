@@ -129,7 +129,7 @@ class Ledger:
 
     @property
     def submissions(self) -> int:
-        """The number of submissions in this world."""
+        """The number of submissions since the last ``restart``."""
         return self.begun - self._begun_before
 
     @property
@@ -138,7 +138,7 @@ class Ledger:
 
     @property
     def idle_s(self) -> float:
-        """The seconds since a tensor was last submitted or returned."""
+        """The seconds since the last submission, or since the last result arrived."""
         return clock.now_s - self._last_change
 
     def pending(self) -> dict[str, int]:

@@ -53,7 +53,8 @@ GRACE_S = 30.0
 TIMES_IN_DOUBT = 2
 """The time limit is multiplied by this if a rank does not answer, or if no rank is behind."""
 IDLE_S = 1.0
-"""Seconds without a submission after which the main thread may be in ``hvd.join()``."""
+"""Seconds without a submission after which the thread checks whether the main thread is in
+``hvd.join()``."""
 REMEDY = (
     "This process ends now, as nothing else ends its wait; see that rank's output, or raise "
     "timeout_s"

@@ -45,7 +45,8 @@ integer; faster than numpy scalars."""
 
 
 class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
-    """Compiled kernels: one pass each, limited by memory bandwidth, without the interpreter lock.
+    """Compiled kernels. Each reads its vectors once, limited by memory bandwidth, without the
+    interpreter lock.
 
     threads : number of threads per vector; short vectors use fewer
     """

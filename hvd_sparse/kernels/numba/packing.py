@@ -1,4 +1,4 @@
-"""Compiled kernels of the codecs: the loops read the input of ``kernels.packing``'s functions once.
+"""Compiled kernels of the codecs (``kernels.packing``). Their loops read the input once.
 
 The loops have no branch on the data, so LLVM vectorizes them.
 """

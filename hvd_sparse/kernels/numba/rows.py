@@ -19,11 +19,13 @@ from hvd_sparse.kernels.rows import ADAM, ARRIVED, FRAME, MOMENTUM, SENT, SIGNS,
 
 HEADER_WORDS, HEADER_BYTES = 8, 32
 CHECKED_WORDS = 6
-"""32-bit words of a frame's header that the checksum covers; the checksum follows them."""
+"""Number of 32-bit words of a frame's header that the checksum covers; the checksum follows
+them."""
 
 
 def _crc_tables() -> np.ndarray:
-    """Return uint32 [8, 256]: table i is the effect on a CRC-32 of a byte that i bytes follow."""
+    """Return uint32 [8, 256]: table i has, for each value of a byte that i bytes follow, the byte's
+    effect on a CRC-32."""
     tables = np.zeros((8, 256), np.uint32)
     tables[0] = np.arange(256)
     for _ in range(8):

@@ -1,4 +1,5 @@
-"""Engine ``torch``: kernels of plain torch operations, on any device, for ``kernels.contract``.
+"""Engine ``torch``: kernels of plain torch operations, on any device. Contract:
+``kernels.contract``.
 
 Vectors stay on their device (``vector.DeviceVector``). Selected entries are copied to the host at
 once, with one wait. Only operations that give the same bits on all devices are used: no fused

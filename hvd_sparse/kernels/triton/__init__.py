@@ -36,7 +36,7 @@ Kind = tuple[torch.device, torch.dtype]
 IS_INTERPRETED = bool(triton.knobs.runtime.interpret)
 """Whether Triton's interpreter replaces the GPU; it accepts vectors on the CPU."""
 BLOCK = 4096
-"""Entries per program, 16 per thread."""
+"""Number of entries per program, which has 256 threads."""
 COLUMNS = 8
 """Columns of a table, which has a row per tensor: number of the tensor's first program; addresses
 of gradient, residual and result; number of entries; first place and room of the tensor's list;
