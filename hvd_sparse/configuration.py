@@ -45,7 +45,7 @@ from hvd_sparse.selectors.contract import Selector
 from hvd_sparse.step_parts import Parts
 from hvd_sparse.telemetry.contract import Writer, Writers, resolve_writers
 from hvd_sparse.types import Option, Pace, Report, TensorSpec
-from hvd_sparse.wire.checksum import crc32
+from hvd_sparse.wire.frame import crc32
 from hvd_sparse.wire.message import capacity
 
 PARTS = {

@@ -9,7 +9,7 @@ import platform
 
 from hvd_sparse.kernels.engines import FAST, is_fast_installed
 from hvd_sparse.version import __version__
-from hvd_sparse.wire import checksum
+from hvd_sparse.wire.frame import crc32
 
 EXTRAS = {
     "horovod": (
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
     print(f"hvd_sparse   {__version__}\npython       {platform.python_version()}")
     for package in PACKAGES:
         print(f"{package:<12} {_version_of(package) or '-'}")
-    print(f"\nengine       {_engine()}\nchecksums    {checksum.crc32.__module__.partition('.')[0]}")
+    print(f"\nengine       {_engine()}\nchecksums    {crc32.__module__.partition('.')[0]}")
     heading = "\nof other versions than the tested ones:\n"
     for package, tested in TESTED.items():
         version = _version_of(package)

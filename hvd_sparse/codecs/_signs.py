@@ -10,13 +10,7 @@ from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.types import Selection
-from hvd_sparse.wire.frame import (
-    Frame,
-    need,
-    open_frame,
-    selection_from,
-    write_frame,
-)
+from hvd_sparse.wire.frame import Frame, need, open_frame, selection_from, write_frame
 
 MIXED, PLUS, MINUS = 0, 1, 2
 

@@ -15,13 +15,7 @@ from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.kernels.rows import PLAIN
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
-from hvd_sparse.wire.frame import (
-    need_ascending,
-    need_size,
-    open_frame,
-    selection_from,
-    write_frame,
-)
+from hvd_sparse.wire.frame import need_ascending, need_size, open_frame, selection_from, write_frame
 
 INDEX = np.dtype("<u4")
 _IS_LITTLE = sys.byteorder == "little"

@@ -17,10 +17,7 @@ from hvd_sparse.codecs._signs import SignCodec, Signs
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
-from hvd_sparse.wire.frame import (
-    Frame,
-    need_size,
-)
+from hvd_sparse.wire.frame import Frame, need_size
 
 
 @CODECS.register("one_bit")

@@ -11,12 +11,7 @@ from hvd_sparse.errors import UnsupportedInput
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
-from hvd_sparse.wire.frame import (
-    Frame,
-    need,
-    need_ascending,
-    need_size,
-)
+from hvd_sparse.wire.frame import Frame, need, need_ascending, need_size
 
 
 @CODECS.register("sign_index")

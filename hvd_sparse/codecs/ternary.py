@@ -10,11 +10,7 @@ from hvd_sparse.codecs._signs import MINUS, PLUS, SignCodec, Signs
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
-from hvd_sparse.wire.frame import (
-    Frame,
-    need,
-    need_ascending,
-)
+from hvd_sparse.wire.frame import Frame, need, need_ascending
 
 
 @CODECS.register("ternary")

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from hvd_sparse.collectives import sleep_until, unfinished
 from hvd_sparse.errors import ExchangeTimeout, RankMismatch
 from hvd_sparse.kernels.torch.vector import fetch, upload
-from hvd_sparse.wire.checksum import crc32
+from hvd_sparse.wire.frame import crc32
 
 HEADER_BYTES = 16
 """Number of bytes before a gathered message: the message's length and its name's checksum, as

@@ -13,7 +13,7 @@ from hvd_sparse.kernels.contract import Aim, Kernels
 from hvd_sparse.memories.contract import Accumulated, Memory, MemoryState, ResidualState, accumulate
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import Selection, TensorSpec
-from hvd_sparse.wire.checksum import crc32
+from hvd_sparse.wire.frame import crc32
 
 STORED: dict[str, type] = {"bfloat16": np.uint16, "float16": np.float16}
 """The numpy dtype in which each format is stored; bfloat16 is stored as its bits."""

@@ -11,13 +11,7 @@ import numpy as np
 from hvd_sparse.checks import check_number, check_truth, check_whole, is_number
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels.contract import Kernels
-from hvd_sparse.kernels.optimizers import (
-    AdamStep,
-    Direction,
-    Momentum,
-    NewtonSchulz,
-    matrices_in,
-)
+from hvd_sparse.kernels.optimizers import AdamStep, Direction, Momentum, NewtonSchulz, matrices_in
 from hvd_sparse.memories._directions import Moments, scaled
 from hvd_sparse.memories.adam_correction import AdamCorrection, AdamCorrectionState
 from hvd_sparse.registry import MEMORIES

@@ -7,11 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors.contract import (
-    Context,
-    Found,
-    Selector,
-)
+from hvd_sparse.selectors.contract import Context, Found, Selector
 from hvd_sparse.types import Selection
 
 

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_sparse.checks import (
-    check_cap,
-)
+from hvd_sparse.checks import check_cap
 from hvd_sparse.kernels.contract import Aim, Moments
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors._aim import aim_below

@@ -6,12 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_sparse.checks import (
-    check_choice,
-    check_truth,
-    check_whole,
-    count_from_density,
-)
+from hvd_sparse.checks import check_choice, check_truth, check_whole, count_from_density
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.registry import SELECTORS

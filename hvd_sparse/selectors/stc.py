@@ -7,12 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors.contract import (
-    Context,
-    ExactSelector,
-    Found,
-    least_of,
-)
+from hvd_sparse.selectors.contract import Context, ExactSelector, Found, least_of
 from hvd_sparse.types import Selection
 
 

@@ -8,11 +8,7 @@ import numpy as np
 
 from hvd_sparse.checks import check_number, check_whole
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors.contract import (
-    Context,
-    Found,
-    Selector,
-)
+from hvd_sparse.selectors.contract import Context, Found, Selector
 from hvd_sparse.types import Selection
 
 

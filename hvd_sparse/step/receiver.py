@@ -20,8 +20,7 @@ from hvd_sparse.step.records import BucketRun, Counted, TensorStep, Ticket, in_w
 from hvd_sparse.step.transactions import Transactions
 from hvd_sparse.types import Selection, TensorSpec
 from hvd_sparse.wire.carrier import CHECKSUM_MASK, CarrierReport
-from hvd_sparse.wire.checksum import crc32
-from hvd_sparse.wire.frame import decode_for, frame_head
+from hvd_sparse.wire.frame import crc32, decode_for, frame_head
 
 MOST, MOST_HALF = 1e38, 6.5e4
 """Bounds that leave float32 and bfloat16, and float16, room for rounding."""

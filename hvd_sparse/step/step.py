@@ -42,7 +42,7 @@ from hvd_sparse.step_parts import StepParts
 from hvd_sparse.tracing import Spans
 from hvd_sparse.types import Pace, Settings, TensorSpec
 from hvd_sparse.wire.carrier import CHECKSUM_MASK, carrier_layout
-from hvd_sparse.wire.checksum import crc32
+from hvd_sparse.wire.frame import crc32
 
 logger = logging.getLogger("hvd_sparse")
 

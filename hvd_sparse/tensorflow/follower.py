@@ -35,7 +35,7 @@ from hvd_sparse.tensorflow.optimizer import (
 )
 from hvd_sparse.tensorflow.variables import VariableIndex, value_of
 from hvd_sparse.types import Optimizer, Settings, Value
-from hvd_sparse.wire.checksum import crc32
+from hvd_sparse.wire.frame import crc32
 
 logger = logging.getLogger("hvd_sparse")
 

@@ -34,7 +34,7 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 
 from hvd_sparse.errors import RankMismatch, ReplicaMismatch, UnsupportedReduction
-from hvd_sparse.wire.checksum import crc32
+from hvd_sparse.wire.frame import crc32
 
 CHECKSUM_BITS = 20
 CHECKSUM_MASK = (1 << CHECKSUM_BITS) - 1

@@ -24,7 +24,7 @@ import operator
 import struct
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, ClassVar, NoReturn, Protocol, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -32,7 +32,16 @@ from numpy.typing import DTypeLike
 from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.types import Selection
-from hvd_sparse.wire.checksum import crc32
+
+# CRC-32 (ISO 3309). isal is ten times as fast as zlib, which at 2 to 3 GB/s would be most of a
+# codec's cost.
+if TYPE_CHECKING:
+    from zlib import crc32
+else:
+    try:
+        from isal.isal_zlib import crc32
+    except ImportError:
+        from zlib import crc32
 
 MAGIC = b"HS"
 WIRE_VERSION = 1

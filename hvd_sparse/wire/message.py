@@ -31,8 +31,7 @@ from functools import lru_cache
 import numpy as np
 
 from hvd_sparse.errors import CorruptPayload
-from hvd_sparse.wire.checksum import crc32
-from hvd_sparse.wire.frame import HEADER_BYTES, WIRE_VERSION, Coding, measure_frame
+from hvd_sparse.wire.frame import HEADER_BYTES, WIRE_VERSION, Coding, crc32, measure_frame
 
 MAGIC = b"HSM"
 _HEAD = struct.Struct("<3sBB3xIIIIQ")

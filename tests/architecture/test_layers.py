@@ -40,7 +40,7 @@ LEVEL = {unit: level for level, units in enumerate(LAYERS) for unit in units}
 FRONTENDS = {"frontend.torch", "torch", "tensorflow", "ddp", "keras"}
 NUMPY_ONLY = set(LEVEL) - {"collectives", "watch", "state", *FRONTENDS, "cli"}
 MAY_ALSO_IMPORT = {
-    "hvd_sparse.wire.checksum": ("isal",),
+    "hvd_sparse.wire.frame": ("isal",),
     "hvd_sparse.kernels.numba": ("numba", "llvmlite"),
     "hvd_sparse.kernels.torch": ("torch", "greenlet"),
     "hvd_sparse.kernels.triton": ("torch", "triton"),

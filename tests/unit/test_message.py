@@ -19,7 +19,7 @@ from hvd_sparse.collectives.contract import AllGather, AllReduce
 from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.registry import CODECS
 from hvd_sparse.step.driver import Conversation
-from hvd_sparse.wire.checksum import crc32
+from hvd_sparse.wire.frame import crc32
 from hvd_sparse.wire.message import (
     ERROR_TEXT_LIMIT,
     overhead_bytes,
@@ -202,7 +202,7 @@ def test_isal_is_used_if_it_is_there_and_zlib_otherwise(isal_is_there, module):
         pytest.importorskip("isal", reason="it is the library that is looked for")
     hide = "" if isal_is_there else "sys.modules['isal'] = None; "
     script = (
-        f"import sys; {hide}from hvd_sparse.wire.checksum import crc32; "
+        f"import sys; {hide}from hvd_sparse.wire.frame import crc32; "
         "print(crc32.__module__, crc32(b'hvd'))"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

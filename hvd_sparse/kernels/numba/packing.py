@@ -8,13 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, types
 
-from hvd_sparse.kernels.numba.bits import (
-    BYTES_OF_GAP,
-    pack_few,
-    pack_gaps,
-    unpack_few,
-    unpack_gaps,
-)
+from hvd_sparse.kernels.numba.bits import BYTES_OF_GAP, pack_few, pack_gaps, unpack_few, unpack_gaps
 from hvd_sparse.kernels.packing import BLOCK_BITS, GRID_BITS, Packers, as_float32, blocks_of
 
 
