@@ -13,8 +13,8 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.types import TensorSpec
 
 HIDING = "hiding"
-"""The option's value for a density that the run measures, so that messages take no longer than the
-rest of the backward pass."""
+"""The value of the option ``density`` with which a run measures its densities, so that messages
+take no longer than the rest of the backward pass."""
 C_MAX = 1000.0
 """Default of the largest compression ratio (1 / density) of "hiding"."""
 

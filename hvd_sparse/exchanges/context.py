@@ -192,8 +192,8 @@ class ExchangeContext:
         return write_message(self.rank, self.step, self.configuration, given, members=self.members)
 
     def to_each(self, frames: Sequence[Mapping[int, np.ndarray] | None]) -> AllToAll:
-        """Return the request for an alltoall that sends each rank its own message, or nothing for
-        None."""
+        """Return the request for an alltoall that sends to every rank a message with its
+        ``frames``, or no bytes if they are None."""
         messages = [NO_BYTES if each is None else self.write(each) for each in frames]
         total = sum(message.size for message in messages)
         if total > MOST_BYTES:

@@ -108,7 +108,7 @@ Sums = Sequence[tuple[np.ndarray, Sequence[Selection], float]]
 Surplus = Sequence[tuple[np.ndarray, Selection]]
 """Entries that were taken but not sent: for each tensor, its vector and the entries to put back."""
 Zeros = Callable[[int, DTypeLike], np.ndarray]
-"""Function of a number of entries and a dtype that returns zeros on the device of a tensor."""
+"""Function of a number of entries and a dtype that returns zeros on a tensor's device."""
 
 
 class Kernels(Packers):

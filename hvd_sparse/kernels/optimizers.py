@@ -119,7 +119,7 @@ class NewtonSchulz(NamedTuple):
 
 
 def matrices_in(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of the matrices in a tensor; a convolution has a row per output channel.
+    """Return the shape of the matrices in a tensor; a convolution's matrix has a row per channel.
 
     >>> [matrices_in(shape) for shape in ((8, 4), (8, 4, 3, 3), (2, 8, 4))]
     [(8, 4), (8, 36), (2, 8, 4)]

@@ -49,7 +49,7 @@ def _starts(blocks: int, bits: int) -> np.ndarray:
 
 
 def as_float32(values: np.ndarray) -> np.ndarray:
-    """Return the values as float32; values that are too large become its largest."""
+    """Return the values as float32; values outside its range become its largest number."""
     if values.dtype == np.float32:
         return np.ascontiguousarray(values)
     return np.clip(values, -LARGEST_FLOAT, LARGEST_FLOAT).astype(np.float32)

@@ -115,7 +115,7 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
 
     @property
     def _momentum(self) -> float:
-        """m, which is computed from numbers that are equal on all ranks."""
+        """The velocity's momentum m, computed from numbers that are equal on all ranks."""
         return momentum_left(self._options.momentum, self.density or 0.0)
 
     def _ahead(self, momentum: float) -> float:

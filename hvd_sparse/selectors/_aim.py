@@ -17,7 +17,7 @@ from hvd_sparse.types import Memo
 
 AIM = 0.97
 """Factor of the last threshold at which a search starts. Under error feedback many entries lie just
-below the last threshold, and a start too high costs a pass."""
+below the last threshold, and a start above them costs another pass."""
 
 START = 0.03
 """Initial margin: the fraction by which an aim lies below the last threshold."""
@@ -77,7 +77,7 @@ class Miss:
 def aim_below(
     warm: float | None, margin: Memo, count: int, numel: int, brings: tuple[str, ...] = ()
 ) -> Aim | None:
-    """Return an aim that lies the margin below the last threshold.
+    """Return an aim below the last threshold ``warm``, by the fraction ``margin`` of it.
 
     It is None if there is no last threshold, or a subnormal one, which some threads flush to zero.
     """

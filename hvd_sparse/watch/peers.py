@@ -119,8 +119,8 @@ class Ledger:
             self._waits += 1
 
     def end_wait(self, name: str | None = None) -> None:
-        """Note that such a wait has ended. If ``name`` is given, the result of this tensor has
-        arrived."""
+        """Note that a wait of ``begin_wait`` has ended. If ``name`` is given, the result of this
+        tensor has arrived."""
         with self._lock:
             self._waits -= 1
             if name is not None:

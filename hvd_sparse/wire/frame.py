@@ -60,7 +60,7 @@ VALUE_FORMATS = {"float32": AS_TYPE, "float16": 1, "bfloat16": 2, "int8": 3, "in
 FORMAT_NUMBERS = frozenset(VALUE_FORMATS.values())
 
 FEW = 32
-"""Largest number of indices that a Python loop checks."""
+"""Largest number of indices that ``need_ascending`` checks by a Python loop."""
 
 
 class Coding(Protocol):

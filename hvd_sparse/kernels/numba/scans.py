@@ -238,8 +238,8 @@ def look(x, start, stop, totals):  # type: ignore[no-untyped-def]
 
 
 class Found(NamedTuple):
-    """Result of a search for the count-th largest magnitude, of which at least ``count`` entries
-    reach the bit pattern ``pattern``, and fewer reach ``above``.
+    """Result of a search for the count-th largest magnitude of a vector. At least ``count`` entries
+    reach the bit pattern ``pattern``, and fewer reach the pattern ``above``.
 
     candidates : number of entries that reach ``pattern``, if they are few enough to be listed; None
         if the search is complete. Then ``above`` is the next pattern, or equals ``pattern`` if

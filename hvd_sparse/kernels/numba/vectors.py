@@ -176,7 +176,7 @@ class Vectors:
 def counting(
     builder: ir.IRBuilder, start: ir.Value, stop: ir.Value, step: int, states: list[ir.Value]
 ) -> Iterator[tuple[ir.Value, list[ir.Value], list[ir.Value]]]:
-    """Emit a loop over [start, stop). Yields the index, the states at the begin of an iteration,
+    """Emit a loop over [start, stop). Yields the index, the states before an iteration,
     and a list to which the body appends the states at its end."""
     before, head = builder.block, builder.append_basic_block("head")
     body, after = builder.append_basic_block("body"), builder.append_basic_block("after")

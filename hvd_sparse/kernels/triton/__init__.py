@@ -48,8 +48,9 @@ OPTIONS = {"enable_fp_fusion": False, "num_stages": 1}
 
 
 HEAD = 5
-"""Numbers per tensor: count of entries that reached the aim, sum of magnitudes, count of entries
-that are not finite; and for moments the largest finite magnitude and the count of non-zeros."""
+"""How many numbers are computed per tensor: count of entries that reached the aim, sum of
+magnitudes, count of entries that are not finite; and for moments the largest finite magnitude and
+the count of non-zeros."""
 ALIGNED = 16
 """Alignment of every piece of memory in bytes, so that Triton compiles a single variant."""
 MOMENTS = "moments"
