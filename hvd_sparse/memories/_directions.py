@@ -167,8 +167,8 @@ class DirectionState(ResidualState, Generic[Options]):
         return gradient if norm <= limit else scaled(gradient, limit / norm)
 
     def _decayed(self, gradient: np.ndarray, world_size: int) -> np.ndarray:
-        """Return the gradient plus that of the L2 penalty. If Horovod sums, each rank adds 1 / N of
-        it."""
+        """Return the gradient plus the gradient of the L2 penalty. If Horovod sums, each of N ranks
+        adds 1 / N of the latter."""
         decay = self._options.weight_decay / (1 if self.is_average else world_size)
         if not decay or self._parameter is None:
             return gradient

@@ -210,8 +210,8 @@ def narrow(x: np.ndarray, out: np.ndarray, seed: int) -> None:
 
 
 def _limit(bits: np.ndarray, high: int, low: int = 0xFFFF) -> np.ndarray:
-    """Return the bits of the largest finite number with each number's sign, above which nothing is
-    rounded."""
+    """Return for every number the bits of the largest finite number with the same sign, which
+    limits the rounding."""
     largest = np.uint32(high << 16 | low)
     limit: np.ndarray = largest | (bits & np.uint32(0x80000000))
     return limit

@@ -1,4 +1,4 @@
-"""SGD with momentum as error feedback: the delay in the residual replaces the velocity."""
+"""SGD with momentum as error feedback: the residual smooths gradients in the velocity's place."""
 
 from __future__ import annotations
 

@@ -84,9 +84,9 @@ class Context(NamedTuple):
         return self.memo if self.reached is None else steer(self.memo, self.reached, needed)
 
     def reused(self, accumulated: np.ndarray, steps: int, most: int) -> tuple[Found | None, int]:
-        """Return the entries that reach the last threshold, and the number of passes so far. There
-        are no entries, None, if the threshold is ``steps`` steps old, or if none or more than
-        ``most`` reach it."""
+        """Return the entries that reach the last threshold, and the number of passes so far. The
+        entries are None if the threshold is ``steps`` steps old, or if none or more than ``most``
+        reach it."""
         if not self.warm or self.age >= steps:
             return None, 0
         if self.miss is not None and self.miss.is_sure:
