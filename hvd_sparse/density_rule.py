@@ -69,8 +69,7 @@ class DensityRule:
     def measured(
         self, compressed: Sequence[TensorSpec], densities: Mapping[str, float]
     ) -> DensityRule:
-        """Return the rule with measured densities. Tensors that were not measured keep the smallest
-        density."""
+        """Return the rule with measured densities; other tensors keep the smallest density."""
         least = dict(self.patterns)["*"]
         table = {spec.key: densities.get(spec.key, least) for spec in compressed}
         return replace(self._with_table(compressed, table), is_measured=bool(densities))
@@ -83,8 +82,7 @@ class DensityRule:
         return replace(self, table=table, mean=asked / numel if numel else 1.0)
 
     def density_of(self, spec: TensorSpec) -> float:
-        """Return a tensor's density. Raises InvalidOption unless the rule has exactly one density
-        for it."""
+        """Return a tensor's density. Raises InvalidOption unless the rule has exactly one."""
         if spec.key in self.table:
             return self.table[spec.key]
         if self.chooser is not None:

@@ -31,8 +31,7 @@ class UnsupportedInput(SparseError, TypeError):
 
 
 class UnsupportedReduction(SparseError, RuntimeError):
-    """Raised if Horovod reduces by another operation than Sum or Average, or over another process
-    set."""
+    """Raised if Horovod reduces other than by Sum or Average, or over another process set."""
 
 
 class UnknownGradient(SparseError, LookupError):
@@ -52,8 +51,7 @@ class NonFiniteGradient(SparseError, ArithmeticError):
 
 
 class CorruptPayload(SparseError, ValueError):
-    """Raised for bytes that are not a valid message of hvd_sparse: truncated, altered or of another
-    version."""
+    """Raised for bytes that are no valid message: truncated, altered or of another version."""
 
 
 class RankMismatch(SparseError, RuntimeError):
@@ -65,8 +63,7 @@ class ReplicaMismatch(SparseError, RuntimeError):
 
 
 class PeerFailure(SparseError, RuntimeError):
-    """Raised if another rank failed inside ``compress``; the message has the text of that rank's
-    error."""
+    """Raised if another rank failed in ``compress``; the message has the text of its error."""
 
 
 class ExchangeTimeout(SparseError, TimeoutError):

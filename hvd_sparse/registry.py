@@ -21,16 +21,14 @@ Part = TypeVar("Part")
 
 
 class Registry(Generic[Part]):
-    """The classes of one kind of part, by id. A part is a frozen dataclass whose fields are its
-    options."""
+    """The classes of one kind of part, by id; parts are frozen dataclasses of their options."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._classes: dict[str, type] = {}
 
     def register(self, id: str) -> Callable[[PartType], PartType]:
-        """Return a class decorator that registers a part. Raises InvalidOption if the id is
-        registered already."""
+        """Return a class decorator that registers a part. Raises InvalidOption for a taken id."""
 
         def decorate(cls: PartType) -> PartType:
             if id in self._classes:
@@ -51,8 +49,7 @@ class Registry(Generic[Part]):
         return iter(self.ids())
 
     def get(self, id: str) -> type[Part]:
-        """Return the class with an id. Raises UnknownName, with the most similar id and all ids, if
-        there is none."""
+        """Return the class with an id. Raises UnknownName with the most similar id and all ids."""
         try:
             return self._classes[id]
         except (KeyError, TypeError):
@@ -123,8 +120,7 @@ def configuration(part: Any) -> dict[str, Any]:  # any kind of part, as JSON
 
 
 def import_siblings(package: str, path: list[str]) -> None:
-    """Import all modules of a package whose names have no leading underscore, so that their parts
-    register."""
+    """Import a package's modules without a leading underscore, so that their parts register."""
     for module in pkgutil.iter_modules(path):
         if not module.name.startswith("_"):
             importlib.import_module(f"{package}.{module.name}")

@@ -72,8 +72,7 @@ class Spans:
         return self.clock() if self._listeners else 0.0
 
     def tell(self, what: str, whose: str, start_s: float) -> None:
-        """Pass a finished span to the listeners, if there were any when the span began at
-        ``start_s``."""
+        """Pass a finished span to the listeners that were there when it began at ``start_s``."""
         if self._listeners and start_s:
             end_s = self.clock()
             for listener in self._listeners:

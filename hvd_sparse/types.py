@@ -33,8 +33,7 @@ Report = dict[str, Any]  # a mapping for users that can be converted to JSON
 State = Mapping[str, Any]  # a saved state or one of its tensors, before ``state_check`` checks it
 
 Memo = Union[None, float, list[float], Mapping[str, object]]
-"""State of a part that is kept from one step of a tensor to the next; JSON-serializable, for
-checkpoints."""
+"""State of a part between the steps of a tensor; JSON-serializable, for checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +63,7 @@ class Selection:
         return Selection(self.indices[is_kept], self.values[is_kept], self.numel)
 
     def without(self, others: Selection) -> Selection:
-        """Return the entries that are not in ``others``; all indices of ``others`` are in this
-        selection."""
+        """Return the entries that are not in ``others``, a part of this selection."""
         is_left = np.ones(self.count, bool)
         is_left[np.searchsorted(self.indices, others.indices)] = False
         return Selection(self.indices[is_left], self.values[is_left], self.numel)

@@ -20,8 +20,7 @@ def unpack(packed: np.ndarray, width: int, count: int, kernels: Packers = refere
 
 
 def encode_bits(is_set: np.ndarray) -> np.ndarray:
-    """Pack booleans into bytes, the first in a byte's lowest bit; the last byte is padded with
-    zeros."""
+    """Pack booleans into bytes, the first in a byte's lowest bit, and pad the last with zeros."""
     return np.packbits(is_set, bitorder="little")
 
 
@@ -44,8 +43,8 @@ def encode_presence(indices: np.ndarray, numel: int) -> np.ndarray:
 
 
 def decode_presence(packed: np.ndarray, count: int, numel: int) -> np.ndarray:
-    """Return the indices of the set bits, uint32. Raises CorruptPayload unless ``count`` bits are
-    set."""
+    """Return the indices of the set bits, uint32. Raises CorruptPayload unless there are
+    ``count``."""
     indices = np.flatnonzero(unpack(packed, 1, numel).view(np.bool_))
     need(indices.size == count, f"the bitmap has {indices.size} entries, and the header {count}")
     return indices.astype(np.uint32)

@@ -67,8 +67,7 @@ class SignCodec(Codec):
         return value_bytes + self.signs_bytes(count, numel)
 
     def encode_signs(self, kept: Selection, kernels: Packers) -> list[np.ndarray]:
-        """Return arrays that, one after another, encode the indices and signs of non-zero
-        entries."""
+        """Return arrays that, one after another, encode indices and signs of non-zero entries."""
         raise NotImplementedError
 
     def decode_signs(self, frame: Frame, kernels: Packers) -> Signs:

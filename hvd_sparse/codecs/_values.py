@@ -17,6 +17,7 @@ with all bits set, a NaN, or -128 in int8; ``dense`` gives this ``missing_code``
 not sent.
 
 The levels, with the mean magnitude m:
+
     low    the mean of the magnitudes up to m
     high   the mean of the magnitudes above m; 0 if there are none
 
@@ -188,8 +189,7 @@ def format_number(name: str) -> int:
 
 
 def to_levels(values: np.ndarray, kernels: Packers) -> tuple[np.ndarray, np.ndarray]:
-    """Return the levels, float32 [2], and the codes, uint8 [count], of values without zeros in
-    int2."""
+    """Return the levels, float32 [2], and the codes of int2, uint8 [count], of non-zero values."""
     if not values.size:
         return np.zeros(2, "<f4"), np.empty(0, np.uint8)
     exponent = _exponent_of(kernels.largest_magnitude(values))

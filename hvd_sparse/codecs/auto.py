@@ -25,8 +25,7 @@ CANDIDATES: tuple[type[ValuedCodec], ...] = (Dense, Bitmap, Block16, Golomb)
 """Codecs from which ``Auto`` chooses, fastest first. All of them keep all indices."""
 
 NEAR = 1.01
-"""``Auto`` chooses the first candidate whose size is at most this factor times the smallest
-size."""
+"""``Auto`` chooses the first candidate of at most this factor times the fewest bytes."""
 
 
 @CODECS.register("auto")
@@ -71,8 +70,7 @@ class Auto(Codec):
         return self if self.density is not None else dataclasses.replace(self, density=density)
 
     def chosen(self, numel: int, value_bytes: int = 4) -> ValuedCodec:
-        """Return the codec for a tensor. ``value_bytes`` is the itemsize of its accumulator's
-        dtype."""
+        """Return the codec for a tensor. ``value_bytes`` is its accumulator's itemsize."""
         return _chosen(self.values, self.density, numel, value_bytes)
 
     def encode(self, selection: Selection, kernels: Packers = reference) -> np.ndarray:

@@ -103,12 +103,11 @@ class Codec:
         raise NotImplementedError
 
     def entry_bytes(self, numel: int, density: float) -> float:
-        """Return the approximate number of bytes per sent entry at a density. All ranks get the
-        same number."""
+        """Return the approximate bytes per sent entry at a density. All ranks get the same
+        number."""
         count = max(1, count_from_density(numel, density))
         return self.body_bytes(count, max(1, numel)) / count
 
     def at_density(self: Self, density: float) -> Self:
-        """Return this codec for another density, or the codec itself if it does not depend on the
-        density."""
+        """Return this codec for another density, or itself if it does not depend on the density."""
         return self

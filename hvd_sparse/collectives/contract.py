@@ -40,8 +40,7 @@ class Collective(Protocol):
         """The number of every rank's node, the same on all ranks; None if unknown."""
 
     def allgather(self, array: np.ndarray, name: str) -> Pending:
-        """Start to concatenate the 1-D arrays of all ranks in rank order. Their lengths may
-        differ."""
+        """Start to concatenate the 1-D arrays of all ranks in rank order; lengths may differ."""
 
     def allreduce(self, array: np.ndarray, name: str) -> Pending:
         """Start to sum arrays of equal shape over all ranks."""
@@ -119,8 +118,7 @@ class Placement:
 
 
 def in_nodes_of(ranks_per_node: int, rank: int, world_size: int) -> Placement:
-    """Return a placement in which consecutive ranks share a node. The last node may have fewer
-    ranks."""
+    """Return a placement of consecutive ranks on nodes, of which the last may have fewer."""
     return Placement(rank, tuple(other // ranks_per_node for other in range(world_size)))
 
 

@@ -1,5 +1,4 @@
-"""Collectives over Horovod's TensorFlow operations: eager ones for numpy arrays, and ones in
-graphs."""
+"""Collectives over Horovod's TensorFlow operations: eager for numpy arrays, and in graphs."""
 
 from __future__ import annotations
 

@@ -115,8 +115,7 @@ class _Gathering:
         return self._result
 
     def _read(self, timeout_s: float | None) -> tuple[np.ndarray, np.ndarray]:
-        """Return the result of the first collective, with a row per rank, and the messages'
-        lengths."""
+        """Return the first collective's result, a row per rank, and the messages' lengths."""
         rows = self._first.wait(timeout_s)
         told = np.ascontiguousarray(rows[:, :HEADER_BYTES]).view(np.int64)
         if (told[:, 1] != told[0, 1]).any():
@@ -169,8 +168,7 @@ class TorchDistributedCollective:
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """The number of every rank's node, from an allgather of host names. All ranks must read
-        it."""
+        """The number of every rank's node, by an allgather of host names on all ranks."""
         own = np.array([crc32(socket.gethostname().encode())], np.int64)
         hosts = self.allgather(own, "hvd_sparse.nodes").wait(None).tolist()
         return tuple(hosts.index(host) for host in hosts)

@@ -30,8 +30,7 @@ def restrict(selection: Selection, indices: np.ndarray) -> Selection:
 
 
 def subtract(selection: Selection, other: Selection) -> Selection:
-    """Return ``selection - other``, where the indices of ``other`` are among those of
-    ``selection``."""
+    """Return ``selection - other``; the selection has all indices of ``other``."""
     values = selection.values.copy()
     values[np.searchsorted(selection.indices, other.indices)] -= other.values
     return Selection(selection.indices, values, selection.numel)
@@ -45,8 +44,7 @@ def region_of(selection: Selection, region: slice) -> Selection:
 
 
 def join(regions: list[tuple[slice, Selection]], numel: int, dtype: DTypeLike) -> Selection:
-    """Join selections of ascending regions to a selection of the tensor; the inverse of
-    ``region_of``."""
+    """Join selections of ascending regions to one of the tensor; the inverse of ``region_of``."""
     if not regions:
         return Selection.empty(numel, dtype)
     indices = np.concatenate([part.indices + np.uint32(region.start) for region, part in regions])

@@ -20,8 +20,7 @@ DENSE_BYTES = 4
 """Bytes per entry of a dense float32 allreduce."""
 
 ROUNDING = 1e-12
-"""Relative tolerance of the comparison with a dense allreduce, so that rounding does not decide
-it."""
+"""Relative tolerance of the comparison with dense, so that rounding does not decide it."""
 
 
 @dataclass(frozen=True)

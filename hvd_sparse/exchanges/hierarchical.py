@@ -117,8 +117,7 @@ class Hierarchical(Exchange):
 
 
 def _part(context: ExchangeContext, placement: Placement, rank: int) -> dict[int, np.ndarray]:
-    """Return this rank's gradients as frames, for the part of the tensors that a rank of its node
-    sums."""
+    """Return this rank's gradients, as frames, in the part that another rank of the node sums."""
     frames = {}
     for position, member in context.members.items():
         gradient = member.outgoing.accumulated

@@ -1,5 +1,4 @@
-"""Ok-Topk: every rank adds up one region of the tensor, and sends the region's largest sums to
-all."""
+"""Ok-Topk: every rank adds up one region of the tensor, and sends its largest sums to all."""
 
 from __future__ import annotations
 

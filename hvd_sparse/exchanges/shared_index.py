@@ -1,5 +1,4 @@
-"""Shared indices (ScaleCom): one rank's indices, and the sum of all ranks' values at these
-indices."""
+"""Shared indices (ScaleCom): one rank's indices, and the sum of all ranks' values there."""
 
 from __future__ import annotations
 
@@ -122,8 +121,7 @@ def _joined(context: ExchangeContext, arrays: list[np.ndarray], lengths: list[in
 
 
 def _mark(context: ExchangeContext) -> int:
-    """Return a number that identifies the step. It is small, so that its sum over the ranks is
-    exact."""
+    """Return a number for the step, so small that its sum over the ranks is exact."""
     return 1 + context.step % STEPS
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 ALIGNMENT = 64
-"""Alignment of vectors in bytes: that of a cache line. TensorFlow copies arrays with another
-alignment."""
+"""Alignment of vectors: the bytes of a cache line. TensorFlow copies arrays that are not
+aligned."""
 
 SHORT = 4096
 """Largest vector whose dot product BLAS libraries compute in one thread."""
@@ -44,8 +44,7 @@ def _aligned(create: Callable[..., np.ndarray], numel: int, dtype: np.dtype) -> 
 
 
 def is_finite(x: np.ndarray) -> bool:
-    """Return whether all entries are finite. Cost: one pass over x; two if the sum of entries
-    overflows."""
+    """Return whether all entries are finite. Cost: one pass over x; two if their sum overflows."""
     if x.size <= SHORT and x.dot(x) < math.inf:  # faster than a sum, and gives no warning
         return True
     with np.errstate(over="ignore", invalid="ignore"):

@@ -103,8 +103,7 @@ class Taking(NamedTuple):
 
 
 Sums = Sequence[tuple[np.ndarray, Sequence[Selection], float]]
-"""For each tensor of a bucket, the arguments ``out``, ``parts`` and ``factor`` of
-``Kernels.assemble``."""
+"""The arguments ``out``, ``parts`` and ``factor`` of ``Kernels.assemble`` for each tensor."""
 Surplus = Sequence[tuple[np.ndarray, Selection]]
 """Entries that were taken but not sent: for each tensor, its vector and the entries to put back."""
 Zeros = Callable[[int, DTypeLike], np.ndarray]
@@ -130,8 +129,7 @@ class Kernels(Packers):
         return mean, std
 
     def tail(self, x: np.ndarray, threshold: float) -> Tail:
-        """Return statistics of the magnitudes that reach a threshold; threshold 0 includes all
-        non-zeros."""
+        """Return statistics of the magnitudes that reach a threshold; 0 includes all non-zeros."""
         magnitudes = np.abs(x)
         rounded = x.dtype.type(threshold)
         above = magnitudes[_reaching(magnitudes, threshold)]
@@ -197,8 +195,7 @@ class Kernels(Packers):
         return taken.count, taken if taken.count <= most else self.take_largest(x, most)
 
     def take_largest(self, x: np.ndarray, count: int) -> Selection:
-        """Return the entries with the ``count`` largest magnitudes, or all non-zeros if there are
-        fewer."""
+        """Return the ``count`` entries of largest magnitude, or all non-zeros if they are fewer."""
         if count <= 0 or x.size == 0:
             return Selection.empty(x.size, x.dtype)
         return _take(x, _largest(x, min(count, x.size)))
@@ -340,8 +337,7 @@ class Kernels(Packers):
             self.scatter_add(out, part.indices, part.values * out.dtype.type(factor))
 
     def assemble_together(self, sums: Sums, surplus: Surplus = ()) -> None:
-        """Do ``assemble`` for all tensors of a bucket, and ``restore`` for its surplus, in few
-        launches."""
+        """Do ``assemble`` for a bucket's sums and ``restore`` for its surplus, in few launches."""
         for vector, selection in surplus:
             self.restore(vector, selection)
         for out, parts, factor in sums:

@@ -33,8 +33,7 @@ class AdamStep(NamedTuple):
     # alive.
     @lru_cache(maxsize=64)  # noqa: B019
     def factors(self, dtype: np.dtype) -> tuple[np.floating, ...]:
-        """Return the factors in the order in which ``Kernels.directed`` unpacks them, rounded to
-        the dtype."""
+        """Return the factors in the order of ``Kernels.directed``, rounded to the dtype."""
         own = 1 / self.ranks
         beta1, beta2 = (1.0, 1.0) if self.is_at_rest else (self.beta1, self.beta2)
         numbers = (

@@ -65,8 +65,7 @@ def _on_grid(values: np.ndarray, scale: float) -> np.ndarray:
 
 _HALF = 31
 _ONE = 1 << 2 * _HALF
-"""The number 1 in fixed point. Integers are used because floats may differ in the last bit between
-machines."""
+"""The number 1 in fixed point. Floats may differ in the last bit between machines."""
 _ONE_BEATS_TWO, _TWO_BEATS_THREE, _THREE_BEATS_FOUR = (
     n * _ONE // 10**6 for n in (618_034, 754_878, 819_173)
 )
@@ -101,8 +100,7 @@ class Packers:
     """The kernels of the codecs in numpy."""
 
     def count_blocks(self, indices: np.ndarray, numel: int, bits: int = BLOCK_BITS) -> np.ndarray:
-        """Return the number of indices in every block of 2^bits entries: int64 [blocks]. ``bits``
-        is at most 16."""
+        """Return the number of indices per block of 2^bits <= 65,536 entries: int64 [blocks]."""
         counts = np.full(blocks_of(numel, bits), indices.size)
         starts = np.searchsorted(indices, _starts(counts.size, bits))
         counts[:-1] = starts[1:]
@@ -227,7 +225,7 @@ class Packers:
         return None if numbers[count:].any() else numbers[:count]
 
     def pack_gaps(self, indices: np.ndarray, numel: int) -> np.ndarray:
-        """Return the Golomb code (see the top of this file) of the gaps between at least one index,
+        """Return the Golomb code (top of this file) of the gaps between at least one index,
         uint8."""
         shift, parts = modulus_of(indices.size, numel)
         # The index before the first is -1, modulo 2^32.

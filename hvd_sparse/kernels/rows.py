@@ -19,8 +19,7 @@ import numpy as np
 from hvd_sparse.kernels.contract import Kernels
 
 LEAST, MOST = 0.0005, 0.3
-"""Bounds of the margin, the fraction by which a pass's threshold lies below the tensor's last one.
-"""
+"""Bounds of the margin: the fraction by which an aim lies below the tensor's last threshold."""
 
 SLACK, MOST_SLACK = 1.05, 2.5
 """If a pass takes fewer than this factor times the needed entries, the next step's threshold is

@@ -1,5 +1,4 @@
-"""Base classes of memories that compute an optimizer's update directions and keep a residual of
-them."""
+"""Base classes of memories that compute an optimizer's directions and keep a residual of them."""
 
 from __future__ import annotations
 

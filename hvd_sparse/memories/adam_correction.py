@@ -187,8 +187,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
     def _push(
         self, gradient: np.ndarray, kernels: Kernels, step: AdamStep
     ) -> tuple[np.ndarray, Direction | None]:
-        """Return a gradient and a direction as ``_direct`` does. With amsgrad, m and s are updated
-        at once."""
+        """Return gradient and direction as ``_direct`` does. Amsgrad updates m and s at once."""
         mean, square = self.mean, self.square
         self._note_written(mean, square)
         direction = Adam(mean.old, square.old, mean.new, square.new, step)

@@ -68,8 +68,7 @@ class MemoryState:
         raise NotImplementedError
 
     def tune(self, *args: Value, **settings: Value) -> None:
-        """Adopt the optimizer's current settings for this tensor; only for memories that declare
-        ``finishes``."""
+        """Adopt the optimizer's settings for this tensor, if the memory declares ``finishes``."""
 
     def update(
         self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
@@ -104,8 +103,7 @@ class MemoryState:
         """Keep the new version, because the step succeeded."""
 
     def roll_back(self) -> None:
-        """Drop the new version, because the step failed, so that the state is as before the
-        step."""
+        """Drop the new version, because the step failed; the state is as before the step."""
 
     def add(self, returned: Selection) -> None:
         """Add the entries that an exchange gave back to the committed state."""
@@ -154,8 +152,7 @@ class Memory:
 
     @property
     def needs_host(self) -> str:
-        """The reason why gradients on an accelerator are copied to the host; empty if they are
-        not."""
+        """The reason why gradients on an accelerator are copied to the host; empty if not."""
         return ""
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> MemoryState:
@@ -181,8 +178,7 @@ class DoubleBuffer:
         self.can_roll_back = rollback
 
     def move(self, zeros: Zeros) -> None:
-        """Replace the buffers by vectors of zeros from the function ``zeros``, which allocates on a
-        device."""
+        """Replace the buffers by zeros from the function ``zeros``, which allocates on a device."""
         size, dtype = self.old.size, self.old.dtype
         self.old = zeros(size, dtype)
         self.new = zeros(size, dtype) if self.can_roll_back else self.old

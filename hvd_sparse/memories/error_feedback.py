@@ -218,7 +218,7 @@ def _limit(bits: np.ndarray, high: int, low: int = 0xFFFF) -> np.ndarray:
 
 
 def _dice(count: int, seed: int) -> np.ndarray:
-    """Return random bits, uint32 [count]: a hash of index and seed, whose high bits are the most
+    """Return random bits, uint32 [count]: a hash of index and seed. High bits are the most
     random."""
     dice = np.arange(count, dtype=np.uint32)
     dice *= np.uint32(0x9E3779B1)

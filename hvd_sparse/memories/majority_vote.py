@@ -54,8 +54,8 @@ class MajorityVoteState(NoMemoryState):
     def finish(
         self, reduced: np.ndarray, parameter: np.ndarray, is_compressed: bool, kernels: Kernels
     ) -> np.ndarray:
-        """Return the sign of the sum or average of votes, or of the gradients of an uncompressed
-        tensor."""
+        """Return the sign of a sum or average: of votes, or of an uncompressed tensor's
+        gradients."""
         signs: np.ndarray = np.sign(reduced)
         if is_compressed:
             # Because of rounding, tied votes of an average, such as thirds, need not add up to

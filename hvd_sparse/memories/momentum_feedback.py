@@ -34,8 +34,7 @@ def momentum_left(momentum: float, density: float) -> float:
 
 
 ROUNDING = 1e-6
-"""If the number of steps that are left for a velocity is below this, it is a rounding error of
-0."""
+"""A number of remaining steps for the velocity below this is a rounding error of 0."""
 
 
 @MEMORIES.register("momentum_feedback")
@@ -96,8 +95,7 @@ class MomentumFeedback(MomentumMemory):
 
 
 class MomentumFeedbackState(VelocityState[MomentumFeedback]):
-    """The residual v of one tensor, and the velocity u if m is above 0 (see
-    ``MomentumFeedback``)."""
+    """The residual v of one tensor, and the velocity u if m > 0 (see ``MomentumFeedback``)."""
 
     _vectors: ClassVar[dict[str, str]] = {"momentum": "velocity", "residual": "residual"}
 
@@ -119,8 +117,7 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
         return momentum_left(self._options.momentum, self.density or 0.0)
 
     def _ahead(self, momentum: float) -> float:
-        """Return the fraction of a velocity that a further step with a gradient of 0 would
-        apply."""
+        """Return the fraction of a velocity that a step with a gradient of 0 would apply."""
         return momentum * momentum if self._options.nesterov else momentum
 
     def compensate(
@@ -193,8 +190,7 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
         self._before = None
 
     def roll_back(self) -> None:
-        """Drop the new vectors. Without second buffers, add the sent entries back to the
-        residual."""
+        """Drop the new vectors. Without second buffers, add the sent entries to the residual."""
         if self._before is not None and self.residual.can_roll_back:
             self.residual, self.velocity, self._at = self._before
         self._before = None

@@ -22,8 +22,7 @@ logger = logging.getLogger("hvd_sparse")
 
 
 class HandedOver(Protocol):
-    """The attributes of a frontend's compressor that ``Builder.build`` uses if an optimizer is
-    passed."""
+    """The attributes of a compressor that ``Builder.build`` uses if an optimizer is passed."""
 
     is_forewarned: bool
 
@@ -41,8 +40,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 LEAST_DENSITY, MOST_DENSITY = 0.002, 0.01
 TIMES_SENT = 5
-"""Number of times that each entry should be sent in a run, within the bounds of the density
-above."""
+"""Number of times that each entry should be sent in a run, within these bounds of the density."""
 MOST_LOOKS = 1_000
 """Largest number of steps at which a schedule's density is evaluated to compute its mean."""
 CODEC_OF_RUNS = "sign_mean"
@@ -84,8 +82,7 @@ def density_for(steps: int) -> float:
 
 
 def too_few(density: float, steps: int) -> str:
-    """Return a warning if the mean density of a run is low, with a density that is sufficient;
-    otherwise ""."""
+    """Return a warning if the mean density of a run is low, with a sufficient one; else ""."""
     wanted = min(MOST_DENSITY, TIMES_SENT / steps)
     if density >= wanted * (1 - 1e-6):  # with a tolerance for rounding
         return ""
@@ -107,8 +104,7 @@ def _mean_density(configuration: Configuration, steps: int) -> float | None:
 
 
 def is_as_published(variant: str, method: str) -> bool:
-    """Return whether a method's variant is "paper". Raises InvalidOption unless it is "paper" or
-    "ours"."""
+    """Return whether ``variant`` is "paper". Raises InvalidOption unless it or "ours" is given."""
     check_choice(variant, f"variant of {method}", ("ours", "paper"))
     return variant == "paper"
 
@@ -398,8 +394,7 @@ def _take_steps(
 
 
 def _refusal(name: str) -> Callable[..., NoReturn]:
-    """Return a function ``compress`` that raises InvalidOption, whose message says which call to
-    write."""
+    """Return a function ``compress`` that raises InvalidOption and says which call to write."""
 
     def compress(*_: object) -> NoReturn:
         raise InvalidOption(

@@ -26,8 +26,7 @@ SMALLEST, LARGEST = 2.0**-126, (2.0 - 2.0**-23) * 2.0**127
 """The smallest normal float32, and the largest float32."""
 
 CAPACITY = 6
-"""Capacity of an aim, as a multiple of k. More candidates show that the last threshold is
-unsuitable."""
+"""Capacity of an aim, as a multiple of k. More candidates show that the threshold is unsuitable."""
 
 FEW = 4096
 """Smallest capacity of an aim; a list of this length is short for any k."""

@@ -20,7 +20,7 @@ from hvd_sparse.types import Selection
 
 @dataclass(frozen=True)
 class Band:
-    """The numbers of entries that a search accepts, least <= count <= most, and the wanted
+    """The numbers of entries that a search accepts, ``least`` to ``most``, and the wanted
     number."""
 
     least: int
@@ -43,8 +43,7 @@ def band_around(count: int, tolerance: tuple[float, float]) -> Band:
 
 @dataclass
 class Bracket:
-    """Two thresholds, and how many entries reach each: too many reach ``low``, too few reach
-    ``high``."""
+    """Two thresholds, and how many entries reach them: ``low`` too many, ``high`` too few."""
 
     low: float
     high: float

@@ -1,5 +1,4 @@
-"""AdaComp: the entries that a second gradient like this step's could make the largest of their
-bin."""
+"""AdaComp: the entries that a second gradient like this step's could make their bin's largest."""
 
 from __future__ import annotations
 
@@ -64,6 +63,5 @@ class AdaComp(Selector):
 
 
 def bin_length_of(spec: TensorSpec | None) -> int:
-    """Return the paper's bin length for the kind of layer, which is inferred from the tensor's
-    shape."""
+    """Return the paper's bin length for the kind of layer, inferred from the tensor's shape."""
     return CONVOLUTION_BIN if spec is not None and len(spec.shape) > 2 else OTHER_BIN

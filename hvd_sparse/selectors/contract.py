@@ -1,5 +1,4 @@
-"""Contract of the selectors, which choose the entries to send, and the properties that they
-declare."""
+"""Contract of the selectors, which choose the entries to send, and their declared properties."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""RedSync's quantized selection: entries of one sign, alternating by step, are sent as their
-mean."""
+"""RedSync's quantized selection: entries of one sign, alternating by step, sent as their mean."""
 
 from __future__ import annotations
 

@@ -49,8 +49,7 @@ def upper_tail(shape: float, x: float) -> float:
 
 
 def tail_quantile(shape: float, probability: float) -> float:
-    """Return the x with P(X > x) = probability, for a gamma distribution with unit scale, by
-    bisection."""
+    """Return the x with P(X > x) = probability for a gamma distribution with unit scale."""
     high = max(1.0, shape)
     while upper_tail(shape, high) > probability:
         high *= 2.0

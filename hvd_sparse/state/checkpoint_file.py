@@ -61,16 +61,14 @@ class Writer:
         self._place += len(data)
 
     def add(self, array: np.ndarray) -> dict[str, object]:
-        """Write an array, and return a JSON-serializable description, which takes the array's place
-        in a state."""
+        """Write an array, and return a description for JSON, which takes its place in a state."""
         array = np.ascontiguousarray(array)
         told = {"dtype": array.dtype.name, "length": array.size, "place": self._place}
         self._write(array.view(np.uint8).data if array.size else b"")
         return told
 
     def finish(self, states: Sequence[State]) -> None:
-        """Write the states, in which descriptions from ``add`` replace the arrays, and the
-        digest."""
+        """Write the states, with the descriptions of ``add`` for arrays, and the digest."""
         text = json.dumps({"states": states}).encode()
         self._write(text)
         self._write(len(text).to_bytes(LENGTH_BYTES, "little"))
@@ -154,8 +152,7 @@ def with_arrays(state: State, change: Callable[..., object]) -> Report:
 
 
 def read(path: str | os.PathLike[str]) -> list[Report]:
-    """Read the states in a file; their arrays are read-only views. Raises CorruptCheckpoint or
-    OSError."""
+    """Read the states in a file; arrays are read-only. Raises CorruptCheckpoint or OSError."""
     is_empty = not os.path.getsize(path)  # an empty file cannot be mapped
     content = np.empty(0, np.uint8) if is_empty else np.memmap(path, np.uint8, mode="r")
     return _parse(content, os.fspath(path))
@@ -221,8 +218,7 @@ class Gatherer:
         return self._collective.allgather(data.view(np.uint8), self._name).wait(self._timeout_s)
 
     def tell_all(self, value: object) -> list[Any]:  # Any, because the values are JSON
-        """Send a JSON-serializable value to all ranks, and return the values of all ranks, in rank
-        order."""
+        """Send a value that JSON can hold to all ranks; return those of all ranks in rank order."""
         line = json.dumps(value).encode() + b"\n"
         gathered = self._gather(np.frombuffer(line, np.uint8)).tobytes()
         return [json.loads(line) for line in gathered.splitlines()]

@@ -107,8 +107,7 @@ def _check_one_world(states: Sequence[State]) -> None:
 
 
 def _shared(state: State, field: str) -> object:
-    """Return a field of a state. The options that may differ between ranks are left out of
-    "config"."""
+    """Return a field of a state, "config" without the options that may differ between ranks."""
     if field != "config":
         return state.get(field)
     return {option: value for option, value in state[field].items() if option not in LOCAL}
@@ -121,8 +120,7 @@ def _lengths(tensor: State) -> tuple[tuple[str, int], ...]:
 def _weight_of(
     name: str, tensor: State, reduction: str, holders: int, old_size: int, new_size: int
 ) -> float:
-    """Return the factor by which a new rank multiplies an array's sum over the ``holders`` old
-    ranks."""
+    """Return the factor by which a new rank multiplies an array's sum over the old ranks."""
     if name in REPLICATED or not tensor["is_sparse"]:
         return 1.0 / holders
     return 1.0 / (old_size if reduction == "average" else new_size)
@@ -215,8 +213,7 @@ class Commits:
             self._base = self._loose = None
 
     def go_back(self, state: State) -> State:
-        """Return the last commit, and keep ``state``, the present one, until the ranks have
-        rejoined."""
+        """Return the last commit, and keep the present ``state`` until the ranks have rejoined."""
         live = Held(self._generation, state)
         if not self._is_rejoining and all(held.point != live.point for held in self._commits):
             self._loose = live

@@ -1,4 +1,4 @@
-"""Validation of a saved state (``Compressor.state_dict``): its form, and whether it fits a
+"""Validation of a saved state (``Compressor.state_dict``): its form, and its fit to a
 compressor."""
 
 from __future__ import annotations
@@ -165,8 +165,7 @@ def _of_lengths(
 
 
 def lengths_of(memory: Memory, spec: TensorSpec, kept: int) -> dict[str, tuple[int, ...]]:
-    """Return the valid lengths of a memory's arrays, by name, if the rank keeps ``kept`` entries of
-    a tensor."""
+    """Return the valid lengths of a memory's arrays, by name, for ``kept`` entries of a tensor."""
     # Create the state of a tensor of one entry to get the names of the arrays, because it needs
     # little memory.
     arrays = memory.create(replace(spec, shape=(1,)), rollback=False).arrays()
@@ -279,8 +278,7 @@ def _is_numbers(value: object) -> bool:
 
 
 def _is_memo(value: object) -> bool:
-    """Return whether a value is None, a number, a list of numbers, or a mapping of names to
-    these."""
+    """Return whether a value is None, a number, a list of numbers, or a mapping to these."""
     if isinstance(value, Mapping):
         return all(
             isinstance(name, str) and not isinstance(v, Mapping) and _is_memo(v)

@@ -3,6 +3,7 @@
 A writer is a description of a destination; like other parts it can be compared and converted to
 JSON. ``open`` returns the sink, which takes the records. A record is a mapping that can be
 converted to JSON, with one of three events:
+
     run      the first record: name, rank, world_size, exchange, config, shapes of the tensors
     step     fields of a compressor's step, as in ``frontend.recorder``
     metrics  metrics passed to ``log``
@@ -123,8 +124,7 @@ def _resolve_writer(each: Option, given: Option) -> Writer | Function:
 
 
 def numbers_of(metrics: Mapping[str, Option]) -> dict[str, float | None]:
-    """Return metrics as plain numbers. NaN and infinity become None, because JSON does not have
-    them."""
+    """Return metrics as plain numbers; None for NaN and infinity, which JSON does not have."""
     found: dict[str, float | None] = {}
     for name, value in metrics.items():
         try:

@@ -1,2 +1,1 @@
-"""The watchdog, which ends a process that waits too long, and names the ranks for which it
-waits."""
+"""The watchdog, which ends a process that waits too long, and names the ranks it waits for."""

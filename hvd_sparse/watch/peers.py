@@ -156,8 +156,7 @@ class Ledger:
             return name, self._counts[name], clock.now_s - self._since[name]
 
     def behind(self, counts: Mapping[str, int]) -> list[str]:
-        """Return the names that another rank has submitted more often, according to its
-        ``counts``."""
+        """Return the names that a rank with these ``counts`` has submitted more often."""
         with self._lock:
             return [name for name, count in counts.items() if self._counts[name] < count]
 

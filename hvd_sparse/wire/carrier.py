@@ -2,6 +2,7 @@
 
 Horovod allreduces the output of ``compress``. Indices cannot be summed, so an allgather sends the
 entries, and the carriers' sum checks that all ranks agree:
+
     entry              scale     meaning of its sum
     1                  1         the factor that Horovod applied: Sum, Average or predivide
     three of the rank  1         proof of a sum over exactly the ranks of the compressor's process

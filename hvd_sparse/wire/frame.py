@@ -124,8 +124,7 @@ def frame_head(codec: Coding, value_type: np.dtype) -> int:
 
 
 def measure_frame(buffer: np.ndarray, offset: int = 0) -> int:
-    """Return the number of bytes of the frame at an offset of a buffer. The checksum is not
-    compared."""
+    """Return the bytes of the frame at an offset of a buffer, without comparing its checksum."""
     left = buffer.size - offset
     if left < HEADER_BYTES:
         _refuse_start(buffer[offset:])

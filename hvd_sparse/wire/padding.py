@@ -30,15 +30,13 @@ HEAD = struct.Struct("<QQ")
 GRAIN = 64
 """The length of a room is a multiple of this many bytes."""
 SPARE = 8
-"""A room is longer than the longest block by one part in this many, because lengths vary a
-little."""
+"""A room is longer than the longest block by one part in this many, as lengths vary a little."""
 LARGE = 2
 """A room is too large if it is more than this many times as long as the longest block."""
 PATIENCE = 8
 """A room that was too large in this many collectives in a row is shortened."""
 MOST_PADDED = 32_768
-"""Rooms above this many bytes are not used, because sending the padding would cost more than it
-saves."""
+"""Rooms above this many bytes are not used: sending the padding would cost more than it saves."""
 
 
 class Room:
@@ -51,8 +49,7 @@ class Room:
         self.nbytes = self._lately = self._times_too_large = 0
 
     def note(self, longest: int) -> None:
-        """Adapt the room to the longest block of the last collective; its length is without
-        padding."""
+        """Adapt the room to the last collective's longest block, whose length is unpadded."""
         if longest > self.nbytes:
             self._settle(longest)
         elif LARGE * longest >= self.nbytes:

@@ -192,8 +192,7 @@ def _split_thirds(numbers, is_more, is_two):  # type: ignore[no-untyped-def]
 
 @njit
 def _join_thirds(is_more, is_two, numbers):  # type: ignore[no-untyped-def]
-    """Write the numbers that ``_split_thirds`` split. ``is_two`` has one entry more than the
-    numbers above 0."""
+    """Write the numbers that ``_split_thirds`` split. ``is_two`` has room for one more number."""
     found = 0
     for i in range(numbers.size):
         more = np.uint8(is_more[i])
@@ -203,7 +202,7 @@ def _join_thirds(is_more, is_two, numbers):  # type: ignore[no-untyped-def]
 
 @njit
 def _put_each(numbers, first, last, place, words):  # type: ignore[no-untyped-def]
-    """Write the unary codes of numbers[first:last] from bit ``place``, and return the bit after
+    """Write the unary codes of numbers[first:last] from bit ``place``; return the bit after
     them."""
     for i in range(first, last):
         place += np.uint64(numbers[i])
@@ -214,8 +213,7 @@ def _put_each(numbers, first, last, place, words):  # type: ignore[no-untyped-de
 
 @njit
 def _pack_unary(numbers, words):  # type: ignore[no-untyped-def]
-    """Write every number n as n zeros and a one. ``words`` must be zeros, one word more than
-    needed."""
+    """Write every number n as n zeros and a one. ``words`` are zeros, one word more than needed."""
     one, low = np.uint64(1), np.uint64(63)
     place, whole = np.uint64(0), numbers.size // FEW * FEW
     for i in range(0, whole, FEW):

@@ -4,6 +4,7 @@ the entries that reach the aim. ``direct`` computes a direction alone.
 Taken entries are written by a masked compress-store, which numba does not offer, in a rarely
 executed branch. The direction is a tuple, and its length identifies the kind, as in
 ``kernels.rows``:
+
     ()                                         the gradient itself
     (velocity, out_velocity, momentum, is_nesterov)                         momentum
     (mean, square, out_mean, out_square, beta1, rest1, unbias1, beta2, rest2, unbias2, own, others,

@@ -31,8 +31,7 @@ LARGE_BYTES = 1 << 18
 
 
 def _bits(x: np.ndarray) -> tuple[np.ndarray, int, int]:
-    """Return the bit patterns of x as integers, the mask that clears the sign, and infinity's
-    pattern."""
+    """Return the bit patterns of x, the mask that clears the sign, and infinity's pattern."""
     raise NotImplementedError  # numba uses the overload below
 
 
@@ -52,8 +51,7 @@ def _key(bits, magnitude_bits, infinity):  # type: ignore[no-untyped-def]
 
 @njit
 def _range(bits, everything, infinity):  # type: ignore[no-untyped-def]
-    """Return the patterns of the smallest non-zero and the largest magnitude, and the number of
-    non-zeros."""
+    """Return the patterns of the least non-zero and the largest magnitude, and count non-zeros."""
     low, top, nonzeros = everything, everything ^ everything, 0
     for i in range(bits.size):
         key = _key(bits[i], everything, infinity)
@@ -116,8 +114,7 @@ def _cut(x, count):  # type: ignore[no-untyped-def]
 
 @njit(signatures("xpJO"), nogil=True, cache=True)
 def take_largest(x, count, indices, values):  # type: ignore[no-untyped-def]
-    """Do ``Kernels.take_largest`` into lists with room for one more entry, and return their
-    length."""
+    """Do ``Kernels.take_largest`` into lists with room for one more entry; return their length."""
     bits, everything, infinity = _bits(x)
     smallest, ties = _cut(x, count)
     found = 0

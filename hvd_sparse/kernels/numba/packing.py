@@ -51,8 +51,8 @@ def count_blocks(indices, counts, bits):  # type: ignore[no-untyped-def]
     [types.intp(counts, _U2, _U4_OUT, types.intp) for counts in (_U2, _U4)], nogil=True, cache=True
 )
 def join_blocks(counts, positions, indices, bits):  # type: ignore[no-untyped-def]
-    """Write the indices, and return whether they ascend. The counts must add up to the number of
-    positions."""
+    """Write the indices, and return whether they ascend. The counts add up to the positions'
+    number."""
     start = 0
     for block in range(counts.size):
         end = start + int(counts[block])
@@ -90,8 +90,7 @@ def half_codes(values, bits, codes):  # type: ignore[no-untyped-def]
 
 @njit([types.intp(_U2, _U4_OUT, _F4_OUT)], nogil=True, cache=True)
 def half_values(codes, bits, values):  # type: ignore[no-untyped-def]
-    """Write the values, and return whether all are finite; ``bits`` is the memory of ``values`` as
-    integers."""
+    """Write the values, and return whether all are finite; ``bits`` shares the values' memory."""
     bad = small = np.uint32(0)
     for i in range(codes.size):
         code = np.uint32(codes[i])
@@ -121,8 +120,7 @@ def brain_codes(bits, codes):  # type: ignore[no-untyped-def]
 
 @njit([types.intp(_U2, _U4_OUT)], nogil=True, cache=True)
 def brain_values(codes, bits):  # type: ignore[no-untyped-def]
-    """Write the values' bit patterns, and return whether all values are finite and none is
-    subnormal."""
+    """Write the values' patterns; return whether all values are finite and none is subnormal."""
     bad = False
     for i in range(codes.size):
         code = np.uint32(codes[i])

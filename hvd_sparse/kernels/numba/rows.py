@@ -19,8 +19,7 @@ from hvd_sparse.kernels.rows import ADAM, ARRIVED, FRAME, MOMENTUM, SENT, SIGNS,
 
 HEADER_WORDS, HEADER_BYTES = 8, 32
 CHECKED_WORDS = 6
-"""Number of 32-bit words of a frame's header that the checksum covers; the checksum follows
-them."""
+"""Number of 32-bit words of a frame's header that the checksum, which follows them, covers."""
 
 
 def _crc_tables() -> np.ndarray:
@@ -133,8 +132,7 @@ def _write_signs(body, indices, values, numel):  # type: ignore[no-untyped-def]
 
 @njit
 def _read_signs(body, numel, indices, values):  # type: ignore[no-untyped-def]
-    """Read a body that ``_write_signs`` wrote, and return whether it is valid for this number of
-    entries."""
+    """Read a body of ``_write_signs``; return whether it is valid for this number of entries."""
     count = indices.size
     at, end = values.itemsize, body.size - ((count + 7) >> 3)
     if count == 0 or end <= at or count > 8 * (end - at):
@@ -152,8 +150,7 @@ def _read_signs(body, numel, indices, values):  # type: ignore[no-untyped-def]
 
 @njit
 def _pass_of(row, new, indices, values, totals):  # type: ignore[no-untyped-def]
-    """Run a row's pass, and return the number of taken entries; -1 if they exceed the row's
-    capacity."""
+    """Run a row's pass, and return how many entries were taken; -1 if beyond the capacity."""
     numel, capacity = row["numel"], row["capacity"]
     cut = max(1, pattern_of(values.dtype.type(row["aim"]))[0])
     gradient, old = _vector(row, 0, values), _vector(row, 1, values)

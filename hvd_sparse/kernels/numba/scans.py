@@ -37,8 +37,7 @@ SAMPLE = 1 << 13
 """Number of entries in the sample by which ``search`` estimates the wanted magnitude."""
 
 PATTERNS = {np.dtype(np.float32): np.int32, np.dtype(np.float64): np.int64}
-"""Integer type of each dtype's bit patterns. The patterns of magnitudes ascend like the magnitudes.
-"""
+"""Integer type of each dtype's bit patterns, which ascend like the magnitudes."""
 
 
 def _emit_count(call: Call) -> ir.Value:
@@ -94,8 +93,7 @@ def _count_each(typing, x, start, stop, cuts, counts):  # type: ignore[no-untype
 
 @njit(signatures("xppII", types.void), nogil=True, cache=True)
 def count_each(x, start, stop, cuts, counts):  # type: ignore[no-untyped-def]
-    """Add to counts[j] how many magnitudes in [start, stop) reach cuts[j], for ``CUTS`` cuts above
-    0."""
+    """Add to counts[j] how many magnitudes in [start, stop) reach cuts[j] > 0, for all cuts."""
     whole = whole_end(x, start, stop)
     _count_each(x, start, whole, cuts, counts)
     for i in range(whole, stop):

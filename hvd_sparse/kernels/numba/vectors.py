@@ -80,8 +80,7 @@ class Vectors:
         return self.splat(fitting, self.integers)
 
     def infinity(self) -> ir.Value:
-        """Return a vector whose lanes all have infinity's pattern. Lower patterns are finite,
-        higher ones NaN."""
+        """Return infinity's pattern in all lanes. Lower patterns are finite, higher ones NaN."""
         bits = 0x7F800000 if self.bytes == 4 else 0x7FF0000000000000
         return ir.Constant(self.integers, [bits] * self.lanes)
 

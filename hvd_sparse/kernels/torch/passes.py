@@ -32,8 +32,7 @@ Answer = TypeVar("Answer", covariant=True)
 
 
 class Pass(NamedTuple):
-    """Arguments of a pass over one tensor. Without an aim, the pass takes no entries and returns
-    moments."""
+    """Arguments of a pass over one tensor. A pass without an aim only returns moments."""
 
     gradient: torch.Tensor
     residual: torch.Tensor
@@ -238,8 +237,7 @@ def adam(gradient: torch.Tensor, direction: Adam) -> torch.Tensor:
 
 
 def _root(x: torch.Tensor) -> torch.Tensor:
-    """Return correctly rounded square roots. torch rounds square roots correctly on some devices
-    only."""
+    """Return correctly rounded square roots, because those of torch are so on some devices only."""
     if x.dtype == torch.float32:
         return x.double().sqrt().float()
     near = x.sqrt()

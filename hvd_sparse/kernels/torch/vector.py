@@ -96,8 +96,7 @@ Vector = Union[np.ndarray, DeviceVector]
 
 
 def tensor_of(x: Vector) -> torch.Tensor:
-    """Return a vector as a torch tensor, which shares the memory of an array unless it is
-    read-only."""
+    """Return a vector as a torch tensor. It shares an array's memory unless that is read-only."""
     if isinstance(x, DeviceVector):
         return x.tensor
     # Make a new array, because an array of one entry may have a negative stride, which torch

@@ -54,8 +54,7 @@ the count of non-zeros."""
 ALIGNED = 16
 """Alignment of every piece of memory in bytes, so that Triton compiles a single variant."""
 MOMENTS = "moments"
-"""The only field of ``Brought`` that the launches compute; torch's operations compute the others.
-"""
+"""The only field of ``Brought`` that the launches compute; torch computes the others."""
 
 
 class Sum(NamedTuple):
@@ -283,8 +282,7 @@ class TritonKernels(TorchKernels):
         self._block = block
 
     def begin(self, passes: Sequence[Pass]) -> Answers:
-        """Start the passes of a bucket in three launches. torch's operations compute further
-        statistics."""
+        """Start the passes of a bucket in three launches. torch computes further statistics."""
         out = passes[0].out
         if not self._runs_on(out) or not any(one.out.numel() for one in passes):
             return super().begin(passes)
