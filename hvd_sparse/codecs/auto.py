@@ -1,5 +1,3 @@
-"""Automatic choice of the codec with the fewest bytes at a density."""
-
 from __future__ import annotations
 
 import dataclasses

@@ -1,5 +1,3 @@
-"""Bitmap codec: one bit for every entry of the tensor, and the values of the selected entries."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

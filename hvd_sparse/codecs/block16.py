@@ -1,5 +1,3 @@
-"""Block codec: 16-bit positions inside blocks of 65,536 entries, and short values."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

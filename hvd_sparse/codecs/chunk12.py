@@ -1,5 +1,3 @@
-"""Chunk codec: 12-bit positions inside chunks of 4,096 entries, and short values."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""Dense codec: one code for every entry of the tensor."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""Golomb codec: Golomb-coded gaps between indices, and short values."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

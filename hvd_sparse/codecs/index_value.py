@@ -1,5 +1,3 @@
-"""Index-value codec: the index and the value of every selected entry, unchanged."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""EF-sign's codec: one bit for every entry of the tensor."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""SBC's codec: Golomb-coded positions, and one mean magnitude with its sign."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""DGC's codec: 16-bit lengths of the runs of zeros between entries, and values."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

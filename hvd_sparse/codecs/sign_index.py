@@ -1,5 +1,3 @@
-"""Strom's codec: a 31-bit index and a sign."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""STC's codec: Golomb-coded positions, signs, and the mean magnitude."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

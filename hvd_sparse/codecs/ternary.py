@@ -1,5 +1,3 @@
-"""AdaComp's codec: words of 8 or 16 bits, each a position in a bin and a sign."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""TernGrad's codec: two bits for every entry of the tensor."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""Allgather: every rank receives the message of every rank."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""Automatic choice of the exchange, by a model of the network."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""gTop-k: merge the ranks' entries along a tree, and cut each merge to k."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""Hierarchical exchange: dense inside a node, sparse between nodes."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""Ok-Topk: every rank adds up one region of the tensor, and sends its largest sums to all."""
-
 from __future__ import annotations
 
 import math

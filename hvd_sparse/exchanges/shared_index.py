@@ -1,5 +1,3 @@
-"""Shared indices (ScaleCom): one rank's indices, and the sum of all ranks' values there."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""Adam before the selection: the residual accumulates Adam's updates instead of gradients."""
-
 from __future__ import annotations
 
 import math

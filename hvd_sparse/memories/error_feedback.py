@@ -1,5 +1,3 @@
-"""Error feedback: unsent entries are added to the next gradient."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

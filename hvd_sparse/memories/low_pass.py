@@ -1,5 +1,3 @@
-"""ScaleCom's memory: a residual that takes in only a part of each new error."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

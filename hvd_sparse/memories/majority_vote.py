@@ -1,5 +1,3 @@
-"""Majority vote: there is no residual, and the optimizer gets the sign of the sum."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

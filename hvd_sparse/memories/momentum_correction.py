@@ -1,6 +1,3 @@
-"""DGC's momentum correction: the residual accumulates velocities, so that delayed entries keep
-their momentum."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""SGD with momentum as error feedback: the residual smooths gradients in the velocity's place."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -1,5 +1,3 @@
-"""Muon before the selection: matrices are orthogonalised on every rank, and then accumulated."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""No memory: entries that are not sent are lost."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""Dense warm-up: dense steps, then sparse steps."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

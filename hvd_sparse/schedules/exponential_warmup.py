@@ -1,5 +1,3 @@
-"""DGC's warm-up: a density that falls exponentially from stage to stage."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""Density proportional to the learning rate."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

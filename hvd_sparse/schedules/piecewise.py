@@ -1,5 +1,3 @@
-"""Piecewise constant schedule: the density changes at given steps."""
-
 from __future__ import annotations
 
 import bisect

@@ -1,5 +1,3 @@
-"""AdaComp: the entries that a second gradient like this step's could make their bin's largest."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""ScaleCom's chunk-wise selection: the largest entry of every chunk."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

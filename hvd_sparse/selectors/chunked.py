@@ -1,5 +1,3 @@
-"""Chunked (coarse) sparsification: whole chunks with the largest norms."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""DGC's selection: a threshold from a sample, corrected by the number of entries that reach it."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""EF-signSGD's selection: the signs of all entries, and one magnitude."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

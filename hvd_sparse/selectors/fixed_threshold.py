@@ -1,5 +1,3 @@
-"""Fixed threshold: the entries above a magnitude that stays the same during training."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""Gaussian-k: a threshold from a fitted normal distribution, adjusted a few times."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""LDTE: a top-k threshold from the tail of a fitted Laplace distribution."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""LDTE-BS: the Laplace estimate, corrected by binary search."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

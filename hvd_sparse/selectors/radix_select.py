@@ -1,5 +1,3 @@
-"""Exact top-k by a radix search over the magnitudes' bit patterns."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""Random-k: entries at random positions."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

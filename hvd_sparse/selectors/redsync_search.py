@@ -1,5 +1,3 @@
-"""RedSync's threshold search by bisection. A found threshold is used again for some steps."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

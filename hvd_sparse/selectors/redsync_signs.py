@@ -1,5 +1,3 @@
-"""RedSync's quantized selection: entries of one sign, alternating by step, sent as their mean."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""RedSync's trimmed top-k: exact top-k among the entries above a coarse threshold."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""Ok-Topk's local selection: an exact threshold every ``period`` steps, reused in between."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""SBC's selection: the largest entries of one sign, all sent as their mean."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""SIDCo: a threshold from sparsity-inducing distributions that are fitted to the tail in stages."""
-
 from __future__ import annotations
 
 import math

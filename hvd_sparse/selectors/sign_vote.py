@@ -1,5 +1,3 @@
-"""signSGD's selection: the signs of all entries, as votes."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

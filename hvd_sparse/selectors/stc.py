@@ -1,5 +1,3 @@
-"""STC's selection: top-k, sent as signs of one magnitude."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

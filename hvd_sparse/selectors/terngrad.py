@@ -1,5 +1,3 @@
-"""TernGrad's selection: -s, 0 or s, drawn at random so that the expectation is the gradient."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""Exact top-k, the baseline with which other selectors are compared."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""JSON lines: one record a line, the format that ``hvd-sparse report`` reads."""
-
 from __future__ import annotations
 
 import json
@@ -17,7 +15,7 @@ from hvd_sparse.types import Report
 @WRITERS.register("jsonl")
 @dataclass(frozen=True)
 class JsonLines(Writer):
-    """Write every record as a line of JSON.
+    """Write every record as a line of JSON, the format that ``hvd-sparse report`` reads.
 
     If the file exists, records are appended, so that a restart loses nothing; ``hvd-sparse report``
     ignores records of steps that a later run repeats.

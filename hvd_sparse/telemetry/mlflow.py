@@ -1,5 +1,3 @@
-"""MLflow: records go to a run of a tracking server or of a local store."""
-
 from __future__ import annotations
 
 import re

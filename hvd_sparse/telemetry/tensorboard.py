@@ -1,5 +1,3 @@
-"""TensorBoard: scalars, by torch's SummaryWriter or TensorFlow's ``tf.summary``."""
-
 from __future__ import annotations
 
 import importlib.util

@@ -1,5 +1,3 @@
-"""Weights & Biases: records go to a run of its service, or to an offline run."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
