@@ -30,9 +30,11 @@ class JsonLines(Writer):
 
     >>> import tempfile, pathlib
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     sink = JsonLines(f"{folder}/dense.jsonl").open() ...     sink.log(step=1, loss=2.5) ...
-    sink.close() ...     print(pathlib.Path(folder, "dense.jsonl").read_text()[:30]) {"event":
-    "metrics", "step": 1
+    ...     sink = JsonLines(f"{folder}/dense.jsonl").open()
+    ...     sink.log(step=1, loss=2.5)
+    ...     sink.close()
+    ...     print(pathlib.Path(folder, "dense.jsonl").read_text()[:30])
+    {"event": "metrics", "step": 1
     """
 
     remedy: ClassVar[str] = "look for room on the disk and the rights to its folder"
