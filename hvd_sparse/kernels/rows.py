@@ -119,8 +119,8 @@ class RowKernels(Protocol):
     def sum_rows(
         self, rows: np.ndarray, frames: np.ndarray, head: int, body: int, dtype: np.dtype
     ) -> None:
-        """Check the frames of every row, and write the row's sum: of the entries of its frames,
-        times ``factor``, added in the order of the frames.
+        """Check the frames of every row, and write ``factor`` times the sum of their entries,
+        added in the order of the frames.
 
         rows, frames : tables of ``ARRIVED`` and ``FRAME``; head, body and dtype as in ``send_rows``
         """

@@ -19,8 +19,8 @@ class Accumulated(NamedTuple):
     vector : residual + gradient; +0.0 where an entry was taken
     moments : moments of the whole vector; None if the pass had an aim
     taking : the entries that the pass took; None without an aim
-    added : the vector that this step added to the residual; None if a pass with an aim added a
-        direction, which it does not store
+    added : the vector that this step added to the residual; None if ``vector`` is the gradient
+        itself, or if a pass with an aim did not store what it added
     """
 
     vector: np.ndarray

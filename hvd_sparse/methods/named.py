@@ -112,7 +112,7 @@ class Methods(Builder[Compressor]):
 
         These parts of the paper are left out: its encoding (use ``codec="run16"``), its warm-up
         (use ``schedule={"id": "exponential_warmup", ...}``), and clipping by the norm over all
-        tensors, because ``clip_norm`` bounds the norm of each tensor.
+        tensors (``clip_norm`` bounds the norm of each tensor).
 
         Parameters
         ----------

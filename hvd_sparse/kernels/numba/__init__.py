@@ -22,8 +22,8 @@ from hvd_sparse.kernels.optimizers import Direction, Momentum
 from hvd_sparse.types import Selection
 
 CANDIDATES = 8
-"""``take_at_most`` lists up to this many times the wanted entries and trims the list; if more
-entries reach the threshold, it searches the whole vector for the largest."""
+"""``take_at_most`` trims a list of up to this many times the wanted entries. If more entries reach
+the threshold, it may search the whole vector for the largest."""
 
 ENTRIES_PER_THREAD = 1 << 17
 """Number of entries of a vector for which one more thread saves time."""
