@@ -49,12 +49,10 @@ class Codec:
 
     @property
     def is_exact(self) -> bool:
-        """Whether decoding returns the encoded selection bit for bit."""
         return True
 
     @property
     def sends_zeros(self) -> bool:
-        """Whether entries that are exactly zero are sent."""
         return True
 
     def encode(self, selection: Selection, kernels: Packers = reference) -> np.ndarray:

@@ -67,7 +67,6 @@ class Exchange:
 
     @property
     def conserves(self) -> bool:
-        """Whether applied and kept entries of all ranks add up to the accumulated ones."""
         return True
 
     def phases(self, selector: Selector, world_size: int) -> tuple[str, ...]:

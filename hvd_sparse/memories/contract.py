@@ -147,12 +147,10 @@ class Memory:
 
     @property
     def conserves(self) -> bool:
-        """Whether the sum of sent and kept entries is exactly the accumulated vector."""
         return True
 
     @property
     def needs_host(self) -> str:
-        """The reason why gradients on an accelerator are copied to the host; empty if not."""
         return ""
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> MemoryState:

@@ -1,5 +1,5 @@
-"""The ledger of the tensors that this rank has submitted, and questions to other ranks about
-theirs.
+"""The ledger of the tensors that this rank has submitted, and questions to other ranks about their
+submissions.
 
 The ledger's clock counts only the seconds in which this process ran. It excludes times in which the
 process is suspended, or in which one thread holds Python's lock, because no other rank causes such
