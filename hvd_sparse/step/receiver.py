@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -30,16 +29,9 @@ MOST_FACTOR = 1e6
 """Largest usual factor of a sum; Horovod's default factors are at most 1."""
 
 Row = tuple[float, ...]
-
-
-class Sum(NamedTuple):
-    """A request to set ``out``, flat, to the factor times the sum of the parts."""
-
-    spec: TensorSpec
-    codec: Codec
-    parts: Sequence[Part]
-    out: np.ndarray
-    factor: float
+Sum = tuple[TensorSpec, Codec, Sequence[Part], np.ndarray, float]
+"""A request to set an array, flat, to a factor times the sum of a tensor's parts: the tensor, its
+codec, the parts, the array and the factor."""
 
 
 class Receiver:
@@ -158,7 +150,7 @@ class Receiver:
             self.pipeline.kernels.restore(vector, entries)
         spans, spec = self.pipeline.spans, state.spec
         began_s = spans.now() if spans.is_heard else 0.0
-        given = Sum(spec, ticket.parts.codec, arrival.parts, self._place(ticket), factor)
+        given = spec, ticket.parts.codec, arrival.parts, self._place(ticket), factor
         try:
             most = write_sum(given, self.pipeline.kernels)
         except NonFiniteGradient:
@@ -177,7 +169,8 @@ class Receiver:
         """Write the sums of a bucket's tensors together; return the factor and bound of each. All
         have the factor of the first carrier; if another carrier has another factor, its tensor is
         summed again. Sums that may overflow, and traced tensors on the host, are left out."""
-        pipeline, sums, places = self.pipeline, [], []
+        pipeline, places = self.pipeline, []
+        sums: list[Sum] = []
         for position, ticket in bucket.sending.items():
             arrival, state = bucket.arrivals.get(position), ticket.state
             if arrival is None or not arrival.is_finite or ticket.outgoing is None:
@@ -186,11 +179,11 @@ class Receiver:
             own = factor * state.memory.gain if self.finishes else factor
             if not (pipeline.spans.is_heard and isinstance(out, np.ndarray)):
                 places.append(position)
-                sums.append(Sum(state.spec, ticket.parts.codec, arrival.parts, out, own))
+                sums.append((state.spec, ticket.parts.codec, arrival.parts, out, own))
         surplus = self._surplus(bucket.sending.values())
         bounds = _write_sums(sums, surplus, pipeline.kernels)
         return {
-            position: (each.factor, most)
+            position: (each[-1], most)
             for position, each, most in zip(places, sums, bounds)
             if most is not None
         }
@@ -344,7 +337,7 @@ def _write_rows(sums: Sequence[Sum], kernels: Kernels) -> list[float | None]:
         engine.sum_rows(table, np.array(frames, FRAME), head, codec.row_body, dtype)
         for place, most in zip(places, table["most"].tolist()):
             if most == most:
-                bounds[place] = most * abs(sums[place].factor)
+                bounds[place] = most * abs(sums[place][-1])
     return bounds
 
 

@@ -11,7 +11,7 @@ from hvd_sparse.configuration import Configuration
 from hvd_sparse.kernels import reference
 from hvd_sparse.registry import CODECS, MEMORIES, SELECTORS
 from hvd_sparse.step.pipeline import Pipeline
-from hvd_sparse.step.receiver import Sum, write_sum
+from hvd_sparse.step.receiver import write_sum
 from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.types import Selection, TensorSpec
 
@@ -130,7 +130,7 @@ def check_rounding_stays(selector, memory, codec, rollback):
         decoded = np.zeros(spec.numel, np.float32)
         parts = [(slice(0, spec.numel), outgoing.frame)]
         codec = configuration.at_step(state.steps, spec).codec
-        write_sum(Sum(spec, codec, parts, decoded, 1.0), reference)
+        write_sum((spec, codec, parts, decoded, 1.0), reference)
         state.commit()
         residual = state.memory.arrays()["residual"]
         is_sent = decoded != 0
