@@ -138,7 +138,7 @@ class Compressor:
 
     def _place_in_world(self) -> tuple[int, int]:
         """Return rank and size as of the last handshake, to which the state belongs; after an
-        elastic restart Horovod's are others already."""
+        elastic restart, Horovod has new ranks already."""
         return self._world or (self.collective.rank, self.collective.world_size)
 
     def _size_of_world(self) -> int:
@@ -358,7 +358,7 @@ class Compressor:
         self._policy.forget_world(self)
 
     def close(self) -> None:
-        """End telemetry and watchdog, and release the name; the compressor is useless then."""
+        """End telemetry and watchdog, and free the name; do not use the compressor afterwards."""
         if self._recorder is not None:
             self._recorder.close()
         self._naming.release()

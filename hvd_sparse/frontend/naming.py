@@ -19,8 +19,8 @@ _NUMBERS: dict[str, dict[int, object]] = {}
 
 
 class Naming:
-    """The name of one compressor. ``place`` identifies process set and frontend, ``given`` is an
-    option."""
+    """One compressor's name. ``place`` names process set and frontend, ``given`` is the option
+    ``name``."""
 
     def __init__(self, place: str, given: str | None) -> None:
         self.place, self._claim = place, object()

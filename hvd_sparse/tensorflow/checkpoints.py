@@ -33,9 +33,9 @@ class CompressorState(tf.train.experimental.PythonState):  # type: ignore[misc]
 
 
 class SaveCompressor(tf.keras.callbacks.Callback):  # type: ignore[misc]
-    """Callback that saves a compressor at the end of every epoch, for ``compressor.load(path)``
-    before a later ``fit``. Every rank uses it; ``path`` is one file for all ranks, and may contain
-    ``{epoch}``, counted from 1 as in ``ModelCheckpoint``."""
+    """Callback that saves a compressor at the end of every epoch. Pass it to ``fit`` on every rank,
+    after ``compressor.load(path)`` in a continued run. ``path`` is one file for all ranks, and may
+    contain ``{epoch}``, counted from 1 as in ``ModelCheckpoint``."""
 
     def __init__(self, compressor: TensorflowCompressor, path: str | os.PathLike[str]) -> None:
         super().__init__()
@@ -43,13 +43,13 @@ class SaveCompressor(tf.keras.callbacks.Callback):  # type: ignore[misc]
         self._path = os.fspath(path)
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Value] | None = None) -> None:
-        """Save. Collective."""
+        """Save the compressor. Collective."""
         self._compressor.save(self._path.format(epoch=epoch + 1))
 
 
 class LogMetrics(tf.keras.callbacks.Callback):  # type: ignore[misc] # Keras gives no types
-    """Callback that writes the metrics of ``fit`` beside the compressor's records: those of every
-    epoch, and of every ``every`` batches, by default ``telemetry_every``, or 0 for none."""
+    """Callback that writes the metrics of ``fit`` beside the compressor's records, after every
+    epoch and after each ``every`` batches: ``telemetry_every`` by default, 0 for epochs only."""
 
     def __init__(self, compression: TensorflowCompressor, every: int | None = None) -> None:
         super().__init__()

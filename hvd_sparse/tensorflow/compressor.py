@@ -263,8 +263,8 @@ class TensorflowCompressor(Compressor):
             self._follower.rates = rates
 
     def scale_by(self, optimizer: Optimizer) -> None:
-        """Read the loss scale of a Keras 3 ``LossScaleOptimizer``, or none, unless a scaler was
-        given."""
+        """Take the loss scale from a Keras 3 ``LossScaleOptimizer``, unless a scaler was given;
+        None for unscaled gradients."""
         if optimizer is None:
             self._scaler = None
         elif not self._is_scaled:

@@ -84,8 +84,8 @@ def update_of(optimizer: Optimizer) -> Value:
 
 
 def derive(optimizer: Optimizer, base: type, **members: Value) -> None:
-    """Give a Keras 3 optimizer a class derived from ``base`` and its own, as which it is
-    serialized."""
+    """Give a Keras 3 optimizer a class derived from ``base`` and its own; it is serialized as its
+    own."""
     plain = optimizer.__class__
     told = {"__class__": property(lambda self: plain), "__module__": plain.__module__}
     derived = type(plain.__name__, (base, type(optimizer)), {**told, **members})

@@ -160,9 +160,9 @@ def check_names(names: Sequence[str]) -> None:
 
 @dataclass
 class CallSite:
-    """The contents of Horovod's frames at a call of ``compress``; None if not found: the tensors of
-    a group ``together``, all ``gradients`` (or None) and ``variables`` of Horovod's call, in one
-    order, and the factors, ``scales``, before and after the reduction."""
+    """Horovod's local variables at a call of ``compress``, None if not found. ``together`` are the
+    tensors of a group, ``gradients`` and ``variables`` those of the whole call in one order, and
+    ``scales`` the factors before and after the reduction."""
 
     variable: object | None = None
     process_set: Value = None
@@ -174,8 +174,8 @@ class CallSite:
 
     def place(self, tensor: object, local: Report, group: list[int] | None) -> None:
         """Find the tensor among the positions ``group`` of the lists in Horovod's frame. The
-        gradient of `a + b` is one object for both variables, and Horovod asks for each in list
-        order; the tensor holds the count of calls."""
+        gradient of `a + b` is one object for both variables, and Horovod asks for each variable in
+        list order, so the tensor counts the calls."""
         gradients, variables = local.get("grads"), local.get("vars")
         if not isinstance(gradients, (list, tuple)) or not isinstance(variables, (list, tuple)):
             return

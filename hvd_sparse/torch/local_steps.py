@@ -160,8 +160,8 @@ class LocalSteps(LocalStepsBase):
 
     @torch.no_grad()
     def load_state_dict(self, state: State) -> None:
-        """Load this rank's ``state_dict()``, and separately the model and the local optimizer.
-        InvalidOption if it belongs to other parameters, RankMismatch if it belongs to another
+        """Load this rank's ``state_dict()``; load the model and the local optimizer separately.
+        InvalidOption for a state of other parameters, RankMismatch for one of another
         configuration."""
         anchors: Mapping[str, torch.Tensor] = state["anchors"]
         if list(anchors) != [name for name, _ in self._anchors]:

@@ -76,15 +76,15 @@ class LastGradientWait:
     own wait polls and takes time from other processes on the core, for example data loaders.
 
     Other ranks may wait for this rank in another collective. So the sleep lasts at most
-    ``PATIENCE`` times as long as the step's gradients took to come; after a sleep in vain, the next
-    steps skip it.
+    ``PATIENCE`` times as long as the step's gradients took to come; after a sleep in vain, some
+    steps do not sleep.
     """
 
     def __init__(self) -> None:
         self._skipped = self._to_skip = 0
 
     def begin(self, is_done: Callable[[], bool], began_s: float) -> None:
-        """Call ``take`` after the backward pass: before, Horovod lacks the last carrier."""
+        """Call ``take`` after the backward pass, when Horovod has the last carrier."""
         if torch._C._current_graph_task_id() < 0:
             self.take(is_done, began_s)
         else:

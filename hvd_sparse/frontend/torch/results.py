@@ -10,8 +10,8 @@ remains. Here the memory would send the unsent entries later, so the step is tak
 A result is gone if, before the next backward pass adds to it, ``.grad`` is None, another tensor or
 zero. It was applied if an optimizer that holds the parameter has finished a step meanwhile, or, if
 no optimizer ever does, if some parameter changed. Programs that apply their own combination of
-results, as PCGrad does, are not checked from the first such step on, which shows by gradients that
-are other tensors than the results, or no multiple of the last result after a discarded one.
+results, as PCGrad does, are not checked from the first such step on. In this step, gradients are
+other tensors than the results, or no multiple of the last result after a discarded one.
 """
 
 from __future__ import annotations
@@ -186,8 +186,8 @@ class Results:
         return [p for p in parameters if p.grad is not None and self._is_result_of(p)]
 
     def others_among(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the parameters whose gradient came by another way; InvalidOption if an earlier one
-        did not."""
+        """Return the parameters whose gradient came by another way; InvalidOption if an earlier
+        gradient of such a parameter came through the compressor."""
         others = [p for p in parameters if p.grad is not None and not self._is_result_of(p)]
         for parameter in others:
             position = self.position_of.get(id(parameter))
