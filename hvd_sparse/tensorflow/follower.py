@@ -195,9 +195,9 @@ class Follower:
             )
 
     def beside(self, scale: tf.Tensor) -> tf.Tensor:
-        """Return the loss scale, the rate and the memory's hyper-parameters, read by the graph:
-        whether a function that it calls sees the step counter before or after the optimizer
-        advances the counter differs between ranks."""
+        """Return the loss scale, the rate and the memory's hyper-parameters, as the graph reads
+        them. A function that the graph calls could see the step counter before or after the
+        optimizer advances the counter, which differs between ranks."""
         optimizer = self._optimizer
         rate = self._rate()  # first: the legacy optimizers make their variables for it
         numbers = [getattr(optimizer, name) for name in self._names.values()]

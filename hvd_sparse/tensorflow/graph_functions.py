@@ -240,8 +240,8 @@ class GraphFunctions:
         self._step.receive(bucket, arrivals)
 
     def _take_back(self, run: StepRun, error: Exception) -> None:
-        """Undo a step after its tensors in other threads have passed all phases: if it raised
-        earlier, TensorFlow would drop operations that have not begun, and the other ranks would
+        """Undo a step after its tensors in other threads have passed all phases. If this tensor
+        raised earlier, TensorFlow would drop operations that have not begun, and other ranks would
         wait for them."""
         self._ledger.clear()
         if is_elastic():  # Horovod's elastic run ends in silence at errors that it does not know

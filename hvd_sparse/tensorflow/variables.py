@@ -267,8 +267,8 @@ class VariableIndex:
             return {bytes(runtime_token(v).numpy()): i for i, v in enumerate(self.variables)}
 
     def find(self, tensor: tf.Tensor, variable: object | None) -> tuple[int | None, Value]:
-        """Return a gradient's variable and its position, None if unknown. Without ``variable``, it
-        is the only variable of this static shape and dtype."""
+        """Return the position of a gradient's variable, None if unknown, and the variable. Without
+        ``variable``, no other variable may have the gradient's static shape and dtype."""
         if variable is not None:
             return self.lookup(variable), variable
         kind = tensor.shape, tensor.dtype.name
@@ -277,7 +277,7 @@ class VariableIndex:
 
 
 def _eager_handle(variable: object) -> object | None:
-    """Return the resource handle outside of all graphs, one object for all wrappers of it."""
+    """Return the resource handle outside of graphs, one object for a variable's wrappers."""
     handle: object | None = getattr(variable, "handle", None)
     while handle is not None and not hasattr(handle, "numpy"):
         graph = getattr(handle, "graph", None)

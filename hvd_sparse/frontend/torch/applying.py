@@ -89,7 +89,7 @@ class Applying:
         """Count the steps of every parameter that has a gradient, as Adam does, except those in
         ``alone``. A missing count shows that the program cleared the state. Horovod's
         ``broadcast_optimizer_state`` first takes a step with zero gradients, so that every rank has
-        a state; so moments are made, too."""
+        a state; it needs moments, too."""
         has_begun = self.hvd_sparse_compressor.has_begun
         states = []
         for group in self.param_groups:
@@ -234,8 +234,8 @@ def _groups_by_parameter(groups: list[Settings]) -> dict[torch.Tensor, Settings]
 
 
 class Follower:
-    """Passes the settings of the handed-over optimizer to the memory, tensor by tensor. Horovod
-    derives an optimizer of its own from it; the settings are read from Horovod's."""
+    """Passes settings to the memory, tensor by tensor. They are those of the optimizer that Horovod
+    derives from the handed-over one."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, compressor: Any) -> None:
         base = getattr(optimizer, "hvd_sparse_base", type(optimizer))

@@ -102,7 +102,8 @@ class ParameterCompressor(Compressor):
 
     def _clip(self, gradients: list[torch.Tensor], *, is_sum: bool = False) -> None:
         """Scale all gradients of a step to a norm of at most ``clip_grad_norm``, by one factor on
-        all ranks, which Horovod sums if ``is_sum``. Collective: one number of each rank is summed.
+        all ranks. ``is_sum`` means that Horovod sums the ranks' gradients. Collective: one number a
+        rank is summed.
 
         The root mean square of the ranks' norms stands for the norm of the average, which is never
         larger. With NaN or Inf, gradients stay as they are, and ``compress`` reports them.

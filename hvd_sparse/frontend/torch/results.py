@@ -49,8 +49,8 @@ ALIKE = 0.999
 
 
 def weakly(method: Callable[..., None], *first: object) -> Callable[..., None]:
-    """Return a hook that calls a bound method, with ``first`` before its arguments, while its
-    object lives."""
+    """Return a hook that calls a bound method, with ``first`` before other arguments, if its object
+    lives."""
     owner, function = weakref.ref(method.__self__), method.__func__  # type: ignore[attr-defined]
 
     def call(*arguments: Any) -> None:
