@@ -6,7 +6,7 @@ import pytest
 import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from unit.timings import samples, told
+from unit.timings import adopted, measure, samples, told
 
 from hvd_sparse.collectives.contract import in_nodes_of
 from hvd_sparse.errors import PeerFailure
@@ -141,50 +141,34 @@ def test_every_compressed_tensor_is_in_one_group_no_optimizers_are_mixed_and_no_
     assert GroupPlan.from_dict(plan.to_dict()) == plan
 
 
-def measured(planning, rank, good):
-    for number, spec in enumerate(reversed(SPECS)):
-        planning.measurements.arrive(spec.key, float(rank + number))
-        planning.measurements.send(spec.key, 4.0 * spec.numel)
-    return good
+KEYS = [spec.key for spec in SPECS]
 
 
-def run_steps(world_size, outcomes):
-    def script(collective):
-        planning = PlannedGroups(Step(CONFIGURATION, SPECS, DEFAULT, reference), "test")
-        good, adopted = False, []
-        for step, is_good in enumerate(outcomes):
-            plan = planning.next(collective, worlds.TIMEOUT_S, was_good=good)
-            if plan is not None:
-                adopted.append((step, plan.groups))
-                assert planning.is_over and planning.decision is plan
-                break
-            good = measured(planning, collective.rank, is_good)
-        return adopted
-
-    return worlds.run(world_size, script)
+def policy():
+    return PlannedGroups(Step(CONFIGURATION, SPECS, DEFAULT, reference), "test")
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_all_ranks_adopt_one_plan_at_one_step(ranks):
-    results = run_steps(ranks, [True] * 20)
-    assert len(results[0]) == 1 and results[0][0][0] == WARMUP + STEPS
+    results = adopted(policy, KEYS, ranks, [True] * 20)
+    assert results[0][0] == WARMUP + STEPS
     assert all(result == results[0] for result in results)
 
 
 def test_where_steps_fail_ranks_measure_on():
     failing = [True] * WARMUP + [False, False, False, True, False] + [True] * 20
-    results = run_steps(2, failing)
-    assert results[0] == results[1] and results[0][0][0] == WARMUP + 2 * STEPS
+    results = adopted(policy, KEYS, 2, failing)
+    assert results[0] == results[1] and results[0][0] == WARMUP + 2 * STEPS
 
 
 def test_what_goes_wrong_on_rank_0_is_told_to_all_ranks():
     def script(collective):
-        planning = PlannedGroups(Step(CONFIGURATION, SPECS, DEFAULT, reference), "test")
-        good = False
+        planning, good = policy(), False
         while not planning.is_due:
             planning.next(collective, worlds.TIMEOUT_S, was_good=good)
             planning.measurements.arrive("nobody's", 1.0)
-            good = measured(planning, collective.rank, True)
+            measure(planning, KEYS, collective.rank)
+            good = True
         with pytest.raises(
             PeerFailure,
             match=r"rank 0 could not plan the groups: InvalidOption: gradients of nobody's",

@@ -1,9 +1,11 @@
-"""What ranks could have measured in their first steps."""
+"""What ranks could have measured in their first steps, and steps in which they measure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import worlds
 
 from hvd_sparse.plan.costs import REPETITIONS
 from hvd_sparse.plan.measurements import STEPS
@@ -38,3 +40,27 @@ def samples(start_s: float, byte_s: float, kinds: Sequence[str] = ("allgather",)
     sizes = [100, 1_000, 10_000, 100_000, 1_000_000]
     each = {size: start_s + byte_s * size for size in sizes}
     return {kind: [(size, [s] * REPETITIONS) for size, s in each.items()] for kind in kinds}
+
+
+def measure(policy: Any, keys: Sequence[str], rank: int) -> None:
+    for number, key in enumerate(reversed(keys)):
+        policy.measurements.arrive(key, 0.01 * number + 0.001 * rank)
+        policy.measurements.send(key, 100.0)
+
+
+def adopted(
+    make: Callable[[], Any], keys: Sequence[str], ranks: int, outcomes: Sequence[bool]
+) -> list[Any]:
+    """By rank: the step at which a policy adopts something, and that."""
+
+    def script(collective: Any) -> Any:
+        policy, good = make(), False
+        for step, is_good in enumerate(outcomes):
+            found = policy.next(collective, worlds.TIMEOUT_S, was_good=good)
+            if found is not None:
+                return step, found
+            measure(policy, keys, collective.rank)
+            good = is_good
+        return None
+
+    return worlds.run(ranks, script)
