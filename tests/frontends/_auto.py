@@ -11,23 +11,12 @@ from _common import SCRIPT, SPARSE_ONLY, Cases, Scripted
 from _framework import NAME, fw
 from _laws import SHAPES
 
-from hvd_sparse.plan.policy import WAYS, Trial
+from hvd_sparse.plan.policy import WAYS
 
 hvd = fw.hvd
 SPOILED_STEP = 3
 """The first dense one, which sends the residuals."""
 cases = Cases()
-
-
-class Told(Trial):
-    def __init__(self, seconds: dict[str, float], **options: Any) -> None:
-        self._seconds, self._way = seconds, ""
-        super().__init__(**{"ways": WAYS, "steps": 2, "review_every": 0, **options})
-
-    def next(self, last_s: float | None, agree: Any) -> str:
-        told = None if last_s is None else self._seconds[self._way] * (1 + 0.01 * hvd.rank())
-        self._way = super().next(told, agree)
-        return self._way
 
 
 class AutoBooks(fw.Books):  # type: ignore[misc]
@@ -80,31 +69,6 @@ if NAME == "tensorflow":
 
 
 @cases
-def auto_trials_end_as_their_times_say(name: str) -> dict[str, Any]:
-    """And start anew in a new world."""
-    results = {}
-    for fastest in WAYS:
-        seconds = {way: 0.1 if way == fastest else 0.15 for way in WAYS}
-        books = AutoBooks(f"{name}.{fastest}", Told(seconds))
-        for step in range(15):
-            books.take_auto_step(step)
-        verdict, waiting = books.compressor.verdict, books.waiting()
-        books.compressor.rejoin()
-        again = books.compressor.verdict
-        for step in range(15, 20):
-            books.take_auto_step(step)
-        results[fastest] = {
-            "way": None if verdict is None else verdict.way,
-            "alike": books.alike(verdict),
-            "waiting": waiting,
-            "again": again,
-            "lost": books.lost(),
-        }
-        books.compressor.close()
-    return results
-
-
-@cases
 def auto_decides_alike_by_its_own_clock(name: str) -> dict[str, Any]:
     books = AutoBooks(name, of_auto={"trial_steps": 2, "review_every": 8})
     trial, asked, verdicts = books.compressor._policy.trial, [], []
@@ -127,6 +91,8 @@ def auto_decides_alike_by_its_own_clock(name: str) -> dict[str, Any]:
         "reviewed": any(not in_trial for _, in_trial in asked),
         "lost": books.lost(),
     }
+    books.compressor.rejoin()
+    result["again"] = books.compressor.verdict
     books.compressor.close()
     return result
 

@@ -53,6 +53,7 @@ BUILT: dict[str, dict[str, Any]] = {
     "fixed_threshold": {"selector": {"id": "fixed_threshold", "threshold": 1.5}},
     "low_pass": {"selector": _TOPK, "memory": {"id": "low_pass", "beta": 0.5}},
     "no_memory": {"selector": _TOPK, "memory": "none"},
+    "one_buffer": {"selector": _TOPK, "rollback": False},
     "warm_up": {
         "selector": _TOPK,
         "schedule": {"id": "exponential_warmup", "value": 0.05, "stage_steps": 2},

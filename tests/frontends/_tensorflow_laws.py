@@ -1,4 +1,4 @@
-"""Laws through Keras and in traces: replicas stay identical, a timeline, and names of groups."""
+"""A timeline, names of groups in traces, and a student that learns by Keras."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from _common import SPARSE_ONLY, Cases
 from _laws import books_of
 from _tensorflow_cases import (
     Compression,
-    digest_of,
     hvd,
     linear_loss,
-    residuals_of,
     tape_gradients,
     variables_of,
 )
@@ -27,7 +25,6 @@ from hvd_sparse.tracing import SETTING, path_of
 
 LAWS = Cases()
 SHAPES = ((40, 30), (50,), (8, 8, 3))
-LAW_2_STEPS = 200
 
 
 @LAWS
@@ -71,25 +68,6 @@ def train_by_keras(
     )
     model.compile(optimizer, "mse", steps_per_execution=4)
     model.fit(inputs, targets, batch_size=16, epochs=steps // 4, shuffle=False, verbose=0)
-
-
-@LAWS
-def identical_replicas(name: str) -> dict[str, Any]:
-    """A long training at density 0.01; the bits of the weights, and whether anything was learnt."""
-    model, (inputs, targets) = student(), teacher_data()
-    options = {"density": 0.01, "min_numel": 256, "allow_dense": False}
-    compressor = Compression.ldte_bs(model, name=name, **options)
-    before = float(tf.reduce_mean((model(inputs) - targets) ** 2))
-    train_by_keras(model, compressor, inputs, targets, LAW_2_STEPS)
-    after = float(tf.reduce_mean((model(inputs) - targets) ** 2))
-    stats, residual = compressor.stats(), residuals_of(compressor)
-    compressor.close()
-    return {
-        "digest": digest_of(model.get_weights()),
-        "residual": digest_of(residual.values()),
-        "learnt": after / before,
-        **{key: stats[key] for key in ("steps", "dense_steps", "density_achieved")},
-    }
 
 
 @LAWS

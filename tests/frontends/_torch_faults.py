@@ -10,7 +10,7 @@ from typing import Any
 import horovod.torch as hvd
 import torch
 from _common import Cases, Scripted, caught
-from _faults import compress, fails, one_step
+from _faults import compress, fails
 from _torch_cases import (
     digest_of,
     forget_step,
@@ -60,13 +60,6 @@ def clip(model: nn.Module, _: Any) -> None:
     nn.utils.clip_grad_norm_(model.parameters(), 0.001)
 
 
-def unscale(model: nn.Module, optimizer: Any) -> None:
-    """Raises no tensor's version."""
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
-    scaler.scale(torch.ones(1))
-    scaler.unscale_(optimizer)
-
-
 def residuals_of(compressor: Any) -> dict[str, str]:
     tensors = compressor.state_dict()["tensors"]
     return {key: digest_of([tensor["arrays"]["residual"]]) for key, tensor in tensors.items()}
@@ -91,7 +84,6 @@ def changed(name: str, *, change: Change, **options: Any) -> dict[str, Any]:
 
 
 cases["changed_by_clipping"] = partial(changed, change=clip)
-cases["changed_by_unscaling"] = partial(changed, change=unscale)
 cases["changed_in_an_exchange_of_two_phases"] = partial(changed, change=clip, exchange="oktopk")
 cases["changed_in_dense_steps"] = partial(changed, change=clip, density=1.0, allow_dense=True)
 
@@ -138,28 +130,6 @@ def difference_of_compressors(name: str) -> dict[str, Any]:
     chosen = besides or theirs
     result = fails(name, chosen, step_of(model, optimize(model, chosen, chosen.name)))
     theirs.close()
-    return result
-
-
-@cases
-def difference_of_subnormal_numbers(name: str) -> dict[str, Any]:
-    """One rank alone flushes them to zero."""
-    if last_rank():
-        assert torch.set_flush_denormal(True)
-    try:
-        return one_step(name)
-    finally:
-        torch.set_flush_denormal(False)
-
-
-@cases
-def unused_compressor_on_one_rank(name: str) -> dict[str, Any]:
-    """One rank has made another before, which nobody uses."""
-    others = small_model().named_parameters()
-    unused = compress(others, name=f"{name}.unused") if last_rank() else None
-    result = one_step(name)
-    if unused is not None:
-        unused.close()
     return result
 
 

@@ -13,7 +13,6 @@ import torch
 from _common import SPARSE_ONLY, Cases, Scripted, caught
 from _torch_cases import (
     Books,
-    digest_of,
     give_gradients,
     make_variables,
     optimizer_without_motion,
@@ -24,7 +23,6 @@ from torch import nn
 
 from hvd_sparse.torch import Compression
 
-LONG_TRAINING = 200
 cases = Cases()
 
 
@@ -60,32 +58,6 @@ def parameters_added_later(name: str) -> dict[str, Any]:
     books.compressor.close()
     steps = {key: tensor["steps"] for key, tensor in tensors.items()}
     return {"lost": lost, "taken": taken, "steps": steps}
-
-
-@cases
-def identical_replicas(name: str) -> dict[str, Any]:
-    """A long training at density 0.01; the bits of the parameters, and what was sent."""
-    torch.manual_seed(8)
-    model = nn.Sequential(
-        nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10)
-    )
-    compressor = Compression.ldte_bs(
-        model.named_parameters(), density=0.01, name=name, min_numel=2048
-    )
-    descent = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    optimizer = hvd.DistributedOptimizer(
-        descent, named_parameters=model.named_parameters(), compression=compressor
-    )
-    before = digest_of(model.parameters())
-    draw = torch.Generator().manual_seed(hvd.rank())
-    for _ in range(LONG_TRAINING):
-        optimizer.zero_grad()
-        images = torch.randn(8, 32, generator=draw)
-        nn.functional.cross_entropy(model(images), images[:, :10].argmax(1)).backward()
-        optimizer.step()
-    stats = compressor.stats()
-    compressor.close()
-    return {"before": before, "after": digest_of(model.parameters()), **stats}
 
 
 @cases

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import Cases, caught
+from _common import Cases
 from _framework import NAME, fw
 
 if NAME == "torch":
@@ -125,15 +125,6 @@ class Training:
         weights = fw.digest_of(self.variables.values())
         return {"weights": weights, "kept": fw.digest_of(arrays)}
 
-    def owed(self) -> tuple[list[float], list[float]]:
-        """What is still owed of each tensor, summed over its entries; and how much is moved."""
-        tensors = self.compressor.state_dict()["tensors"]
-        parts = [tensors[key]["arrays"]["residual"].double() for key in sorted(tensors)]
-        name = self.compressor.name
-        signed = fw.summed(torch.stack([p.sum() for p in parts]), f"{name}.owed")
-        moved = fw.summed(torch.stack([p.abs().sum() for p in parts]), f"{name}.moved")
-        return (signed / hvd.size()).tolist(), moved.tolist()
-
     def save(self, path: Path) -> None:
         if NAME == "torch":
             parts = [
@@ -192,9 +183,8 @@ def save(name: str, folder: Path) -> dict[str, Any]:
     training.run(range(HALF))
     training.save(folder / f"{name}.{hvd.rank()}")
     training.compressor.save(folder / f"{name}.all")
-    owed = training.owed() if NAME == "torch" else None
     training.run(range(HALF, 2 * HALF))
-    return {"owed": owed, "end": training.digest(), "entries": training.entries()}
+    return {"end": training.digest(), "entries": training.entries()}
 
 
 def resume(name: str, folder: Path) -> list[Any]:
@@ -211,16 +201,6 @@ def resume(name: str, folder: Path) -> list[Any]:
     return ends
 
 
-def redistribute(name: str, folder: Path) -> dict[str, Any]:
-    training = Training(name, **METHODS[name])
-    training.compressor.load(folder / f"{name}.all")
-    owed = training.owed()
-    training.run(range(3))
-    saved = torch.load(folder / f"{name}.0", weights_only=True)[-1]
-    refused = caught(training.compressor.load_state_dict, saved)
-    return {"owed": owed, "weights": training.digest()["weights"], "refused": refused}
-
-
 def main(work: str, folder: Path) -> None:
     fw.begin(0)
     cases = Cases()
@@ -231,7 +211,7 @@ def main(work: str, folder: Path) -> None:
             cases["scaling_handed_over"] = partial(loss_scaling, tensor="tall", hands_over=True)
         else:
             cases["scaling_of_a_dense_tensor"] = partial(loss_scaling, tensor="bias")
-    of_work = {"save": save, "resume": resume, "redistribute": redistribute}[work]
+    of_work = {"save": save, "resume": resume}[work]
     for method in METHODS if NAME == "torch" else ("ldte_bs",):
         cases[method] = partial(of_work, folder=folder)
     fw.run(cases)

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
-from harness import LIMIT_S, ROOT
+from programs import run_python
 
 PARTS = {"select", "encode", "exchange", "decode", "python"}
 
 
 def run(folder, *arguments):
-    command = [sys.executable, "-m", "benchmarks", "step", "--quick", *arguments]
-    done = subprocess.run(
-        [*command, "--output", str(folder)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-    )
+    command = ("-m", "benchmarks", "step", "--quick", *arguments)
+    done = run_python(*command, "--output", str(folder))
     assert done.returncode == 0, done.stderr[-4000:]
     document = json.loads((folder / "step.json").read_text())
     return done.stdout, document, (folder / "step.md").read_text()

@@ -32,7 +32,7 @@ FAULTS = {
     "late": (("PeerFailure",), ()),
 }
 """By kind: the errors, by class or in the words of TensorFlow's, and what they say."""
-OF_TORCH = ("recovery_nan", "changed", "outlived", "not_made", "alone", "unused", "pauses")
+OF_TORCH = ("recovery_nan", "changed", "outlived", "not_made", "alone", "pauses")
 OWN_ERRORS = {name for name, kind in vars(hvd_sparse.errors).items() if isinstance(kind, type)}
 
 
@@ -117,11 +117,6 @@ def test_a_rank_that_changes_gradients_alone_leaves_nobody_waiting(world):
         for result in results:
             check(result["raised"], ("RankMismatch",))
             assert result["is_usable"]
-
-
-def test_a_compressor_that_one_rank_alone_has_made_and_does_not_use_disturbs_nobody(world):
-    for result in found_in(world, "unused")["unused_compressor_on_one_rank"]:
-        assert result == {"raised": "nothing was raised", "is_usable": True}
 
 
 def test_a_gradient_that_comes_late_leaves_no_rank_waiting(world):

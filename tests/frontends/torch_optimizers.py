@@ -11,7 +11,7 @@ from typing import Any
 import _torch_programs
 import horovod.torch as hvd
 import torch
-from _common import SPARSE_ONLY, Cases, Heard, Scripted, caught
+from _common import SPARSE_ONLY, Cases, Scripted, caught
 from _torch_cases import digest_of, flat_parameters, run
 from muon import paired
 from torch import nn
@@ -267,25 +267,6 @@ def skip_batches(wrap: Callable[..., Any]) -> nn.Module:
     return model
 
 
-def climb_first(wrap: Callable[..., Any]) -> nn.Module:
-    """Move the weights after a first gradient, as SAM does, and back after the second."""
-    model = network()
-    optimizer = wrap(model)
-    for group in optimizer.param_groups:
-        group["weight_decay"] = 0.0  # of the weights that the second gradient was taken at
-    for step in range(STEPS):
-        for move in (0.05, -0.05):
-            model.zero_grad(set_to_none=step % 2 == 0)
-            backward(model, step)
-            optimizer.synchronize()
-            with torch.no_grad():
-                for number, parameter in enumerate(model.parameters()):
-                    parameter.add_(move * (1 + number))
-        with optimizer.skip_synchronize():
-            optimizer.step()
-    return model
-
-
 def contest(wrap: Callable[..., Any]) -> nn.Module:
     """Train a generator through a discriminator, whose gradient of that pass is thrown away."""
     critic = network()
@@ -305,33 +286,8 @@ def contest(wrap: Callable[..., Any]) -> nn.Module:
     return nn.ModuleList([critic, maker])
 
 
-for program in (skip_batches, climb_first, contest):
+for program in (skip_batches, contest):
     cases[f"thrown_away_{program.__name__}"] = partial(compare, program=program, **UNMASKED)
-
-
-@cases
-def warnings_of_accuracy(name: str) -> dict[str, list[str]]:
-    """What is logged of accuracy in two steps of an optimizer that is kept, or handed over."""
-
-    def said_of(make: Any, hands_over: bool, density: float = 0.01) -> list[str]:
-        model = network()
-        optimizer = make(model.parameters())
-        options = {"optimizer": optimizer} if hands_over else {}
-        with Heard() as said:
-            compressor = Compression.ldte_bs(
-                model.named_parameters(), density=density, name=name, min_numel=20, **options
-            )
-            train(model, distributed(name, model, optimizer, compressor), range(2))
-        compressor.close()
-        return [text for text in said if "accuracy" in text]
-
-    momentum = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
-    plain = partial(torch.optim.SGD, lr=0.1)
-    return {
-        "kept": said_of(momentum, False) + said_of(torch.optim.RMSprop, False),
-        "handed over": said_of(torch.optim.RMSprop, True),
-        "at ease": said_of(plain, False) + said_of(momentum, True) + said_of(momentum, False, 0.5),
-    }
 
 
 @cases

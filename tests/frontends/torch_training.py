@@ -1,5 +1,5 @@
-"""Worker: laws 1 to 3 through Horovod's optimizer, in one launch.  Arguments: the framework,
-and the number of ranks."""
+"""Worker: programs, groups and plans through Horovod's optimizer, in one launch.  Arguments: the
+framework, and the number of ranks."""
 
 from __future__ import annotations
 
