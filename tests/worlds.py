@@ -44,6 +44,21 @@ def run(world_size: int, function: Callable[[LocalCollective], Any]) -> list[Any
     return LocalWorld(world_size, TIMEOUT_S).run(function)
 
 
+class Around:
+    """A collective whose calls go through ``submit(kind, arguments, call)``."""
+
+    def __init__(
+        self, collective: Any, submit: Callable[[str, tuple[Any, ...], Callable[[], Any]], Any]
+    ) -> None:
+        self._collective, self._submit = collective, submit
+
+    def __getattr__(self, kind: str) -> Any:
+        own = getattr(self._collective, kind)
+        if kind not in ("allgather", "allreduce", "alltoall"):
+            return own
+        return lambda *arguments: self._submit(kind, arguments, lambda: own(*arguments))
+
+
 def residuals(session: Session) -> dict[str, np.ndarray]:
     """What a rank keeps back of every tensor that had a step, after its last good step."""
     states = session.step.transactions.settle_all()

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 import worlds
 
-from hvd_sparse.collectives import contract as requests
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import NonFiniteGradient, PeerFailure
 from hvd_sparse.exchanges.allgather import AllGatherExchange
@@ -20,11 +19,6 @@ from hvd_sparse.step.session import Session
 SPECS = worlds.tensors((40,), (7, 9), (300,))
 DENSITY = 0.1
 STEPS = 5
-REQUESTS = {
-    "allgather": requests.AllGather,
-    "allreduce": requests.AllReduce,
-    "alltoall": requests.AllToAll,
-}
 
 
 @dataclass(frozen=True)

@@ -260,26 +260,19 @@ def gather_and_sum(content):
 def padded_steps(collective, lengths):
     """Exchange contents of these lengths; return them, the blocks' lengths, and the padding."""
     counted, blocks, brought = Counter(), [], []
+
+    def note(kind, arguments, call):
+        if kind == "allgather":
+            blocks.append(arguments[0].size)
+        return call()
+
     padding = Padding(lambda sent, received: counted.update(sent=sent, received=received))
     for length in lengths:
         content = np.arange(length + collective.rank, dtype=np.uint8)
         carried = padding.carry(gather_and_sum(content), bucket=3)
-        conversation = Conversation(carried, Noting(collective, blocks), "x")
+        conversation = Conversation(carried, worlds.Around(collective, note), "x")
         brought.append(conversation.finish(worlds.TIMEOUT_S))
     return brought, blocks, counted
-
-
-class Noting:
-    def __init__(self, collective, blocks):
-        self.allreduce, self._gather, self._blocks = (
-            collective.allreduce,
-            collective.allgather,
-            blocks,
-        )
-
-    def allgather(self, array, name):
-        self._blocks.append(array.size)
-        return self._gather(array, name)
 
 
 def test_an_exchange_brings_the_same_and_its_blocks_keep_their_length():

@@ -15,7 +15,6 @@ from unit.steps import SPECS, assert_conserved, gradients, measured_step, start,
 from worlds import configure, snapshot
 
 from hvd_sparse.collectives.contract import AllReduce
-from hvd_sparse.collectives.local import LocalCollective
 from hvd_sparse.errors import UnsupportedReduction
 from hvd_sparse.exchanges.allgather import AllGatherExchange
 from hvd_sparse.step.rows import OutgoingRows
@@ -83,30 +82,25 @@ def test_results_may_be_asked_for_in_another_order_on_every_rank():
     assert all(other == first for other in others)
 
 
-class Witness(LocalCollective):
-    def __init__(self, other):
-        super().__init__(other._world, other.rank)
-        self.waited = []
-
-    def _submit(self, name, *arguments):
-        pending = super()._submit(name, *arguments)
-        wait = pending.wait
-        pending.wait = lambda timeout_s: (self.waited.append(name), wait(timeout_s))[1]
-        return pending
-
-
 def test_exchanges_are_finished_in_the_same_order_on_every_rank_whatever_the_order_of_gradients():
     """MPI tells blocking collectives apart by nothing but their order."""
 
     def script(collective):
-        witness = Witness(collective)
-        session = start(witness, IN_TWO_PHASES)
+        waited = []
+
+        def watch(kind, arguments, call):
+            pending = call()
+            wait = pending.wait
+            pending.wait = lambda limit_s: (waited.append((kind, arguments[-1])), wait(limit_s))[1]
+            return pending
+
+        session = start(worlds.Around(collective, watch), IN_TWO_PHASES)
         given, order = gradients(collective, 0), ORDERS[collective.rank]
         waiting = start_exchange(session, order, given)
-        witness.waited.clear()
+        waited.clear()
         for position in order:
             session.driver.decompress(*waiting[position])
-        return witness.waited
+        return waited
 
     first, *others = worlds.run(3, script)
     assert len(first) == 4 and others == [first, first]
