@@ -99,22 +99,6 @@ def check_taking(taking: Any, total: np.ndarray, reach: list[int] | None) -> Non
         assert_takes(taking.taken, total, reach)
 
 
-def check_count_and_take(kernels: Any, x: np.ndarray) -> None:
-    for threshold in thresholds(x):
-        if not threshold > 0:
-            continue
-        cut = rounded(threshold, x.dtype)
-        reach = [i for i, v in enumerate(x.tolist()) if abs(v) >= cut and v != 0]
-        for capacity in {0, 1, len(reach) - 1, len(reach), x.size} - {-1}:
-            with untouched(x):
-                count, taken = kernels.count_and_take(x, threshold, capacity)
-            assert count == len(reach)
-            if count > capacity:
-                assert taken is None
-            else:
-                assert_takes(taken, x, reach)
-
-
 def check_trim(kernels: Any, x: np.ndarray) -> None:
     """The largest of any list: zeros and NaN are never among them, and everything else goes
     back."""
@@ -150,16 +134,6 @@ def check_trim(kernels: Any, x: np.ndarray) -> None:
             assert one.values.tobytes() == x[np.array(kept, np.intp)].tobytes()
 
 
-def check_restore(kernels: Any, x: np.ndarray) -> None:
-    out, indices = np.zeros_like(x), np.arange(0, x.size, 3, dtype=np.uint32)
-    values = x[indices].copy()
-    with untouched(indices, values):
-        kernels.restore(out, Selection(indices, values, x.size))
-    for i, (now, before) in enumerate(zip(out, x)):
-        expected = before if i % 3 == 0 else x.dtype.type(0)
-        assert now.tobytes() == expected.tobytes(), f"entry {i}"
-
-
 def check_large(kernels: Any, dtype: str) -> None:
     """Vectors that no cache keeps, at any address: as the reference has it."""
     rng, size = np.random.default_rng(5), (1 << 22) // np.dtype(dtype).itemsize + 37
@@ -189,9 +163,7 @@ DRAWS = 40
 FUSED = (
     check_accumulate,
     check_accumulate_and_take,
-    check_count_and_take,
     check_trim,
-    check_restore,
     check_take_by_momentum,
 )
 OF_A_DTYPE = (

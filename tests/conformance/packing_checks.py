@@ -48,9 +48,8 @@ def check_brain_codes(kernels: Any) -> None:
     is_small = np.abs(values) < 2.0**-126
     assert not back[is_small & (np.abs(values) < 2.0**-126 * (1 - 2.0**-8))].any()
     inner = ~is_small & (codes & 0x7FFF != LARGEST_BRAIN)
-    assert (
-        np.abs(back - values)[inner] <= 2.0**-8 * np.abs(values[inner].astype(np.float64))
-    ).all()
+    halfway = np.ldexp(2.0**-9, np.frexp(values[inner])[1])  # between the two nearest codes
+    assert (np.abs(back - values)[inner] <= halfway).all()
     assert (np.abs(back[~inner & ~is_small]) > 3.38e38).all()
 
 
