@@ -42,6 +42,12 @@ OVER_GROUPS = ("mgs",)
 """Methods that select from all tensors of a group at once."""
 
 _TOPK = {"id": "topk", "density": 0.1}
+
+
+def _topk(**more: Any) -> dict[str, Any]:
+    return {"selector": _TOPK, **more}
+
+
 BUILT: dict[str, dict[str, Any]] = {
     "chunks_of_each_rank": {"selector": {"id": "chunked", "density": 0.2, "chunk_length": 8}},
     "redsync_trimmed": {"selector": {"id": "redsync_trimmed", "density": 0.1}},
@@ -51,13 +57,10 @@ BUILT: dict[str, dict[str, Any]] = {
         "codec": "sign_index",
     },
     "fixed_threshold": {"selector": {"id": "fixed_threshold", "threshold": 1.5}},
-    "low_pass": {"selector": _TOPK, "memory": {"id": "low_pass", "beta": 0.5}},
-    "no_memory": {"selector": _TOPK, "memory": "none"},
-    "one_buffer": {"selector": _TOPK, "rollback": False},
-    "warm_up": {
-        "selector": _TOPK,
-        "schedule": {"id": "exponential_warmup", "value": 0.05, "stage_steps": 2},
-    },
+    "low_pass": _topk(memory={"id": "low_pass", "beta": 0.5}),
+    "no_memory": _topk(memory="none"),
+    "one_buffer": _topk(rollback=False),
+    "warm_up": _topk(schedule={"id": "exponential_warmup", "value": 0.05, "stage_steps": 2}),
     "density_by_tensor": {
         "selector": {"id": "topk", "density": {"*": 0.05, "*2*": 0.2}},
         "schedule": {"id": "exponential_warmup", "stage_steps": 2},
@@ -66,18 +69,12 @@ BUILT: dict[str, dict[str, Any]] = {
         "selector": {"id": "chunk_max", "density": 0.1},
         "exchange": "shared_index",
     },
-    "gtopk_as_published": {"selector": _TOPK, "exchange": {"id": "gtopk", "conserving": False}},
-    "oktopk_in_regions": {"selector": _TOPK, "exchange": {"id": "oktopk", "least_entries": 1}},
-    "hierarchical": {"selector": _TOPK, "exchange": {"id": "hierarchical", "ranks_per_node": 2}},
-    "every_rank_a_node": {
-        "selector": _TOPK,
-        "exchange": {"id": "hierarchical", "ranks_per_node": 1},
-    },
-    "auto": {"selector": _TOPK, "exchange": "auto"},
-    "piecewise": {
-        "selector": _TOPK,
-        "schedule": {"id": "piecewise", "boundaries": [3], "densities": [0.2, 0.1]},
-    },
+    "gtopk_as_published": _topk(exchange={"id": "gtopk", "conserving": False}),
+    "oktopk_in_regions": _topk(exchange={"id": "oktopk", "least_entries": 1}),
+    "hierarchical": _topk(exchange={"id": "hierarchical", "ranks_per_node": 2}),
+    "every_rank_a_node": _topk(exchange={"id": "hierarchical", "ranks_per_node": 1}),
+    "auto": _topk(exchange="auto"),
+    "piecewise": _topk(schedule={"id": "piecewise", "boundaries": [3], "densities": [0.2, 0.1]}),
     **{
         f"codec_{number}": {"selector": _TOPK, "codec": codec}
         for number, codec in enumerate(
@@ -101,25 +98,19 @@ STAYING: dict[str, dict[str, Any]] = {
     "dgc_sampled": {"selector": {"id": "dgc_sampled", "density": 0.1}},
     "random_of_each_rank": {"selector": {"id": "random_k", "density": 0.1}},
     "reused_threshold": {"selector": {"id": "reused_threshold", "density": 0.1}},
-    "chunk12": {"selector": _TOPK, "codec": "chunk12"},
-    "dense_at_first": {
-        "selector": _TOPK,
-        "schedule": {"id": "dense_warmup", "value": 0.1, "warmup_steps": 2},
-    },
-    "momentum": {"selector": _TOPK, "memory": "momentum_correction"},
-    "momentum_feedback": {"selector": _TOPK, "memory": "momentum_feedback"},
+    "chunk12": _topk(codec="chunk12"),
+    "dense_at_first": _topk(schedule={"id": "dense_warmup", "value": 0.1, "warmup_steps": 2}),
+    "momentum": _topk(memory="momentum_correction"),
+    "momentum_feedback": _topk(memory="momentum_feedback"),
     "momentum_and_decay": {
         "selector": {"id": "ldte_bs", "density": 0.1},
         "memory": {"id": "momentum_correction", "nesterov": True, "weight_decay": 0.1},
         "codec": {"id": "golomb", "values": "int8"},
     },
-    "adam": {"selector": _TOPK, "memory": "adam_correction"},
-    "adam_and_decay": {
-        "selector": _TOPK,
-        "memory": {"id": "adam_correction", "weight_decay": 0.1},
-    },
-    "muon": {"selector": _TOPK, "memory": "muon_correction"},
-    "constant": {"selector": _TOPK, "schedule": {"id": "constant", "value": 0.1}},
+    "adam": _topk(memory="adam_correction"),
+    "adam_and_decay": _topk(memory={"id": "adam_correction", "weight_decay": 0.1}),
+    "muon": _topk(memory="muon_correction"),
+    "constant": _topk(schedule={"id": "constant", "value": 0.1}),
 }
 """Options of ``Compression.build`` for parts that no method's case leaves on the device."""
 
@@ -142,7 +133,7 @@ _ALL_ABOVE = {"id": "fixed_threshold", "threshold": 0.5, "max_density": 1.0}
 
 EXCHANGES: dict[str, dict[str, Any]] = {
     "over_allgather": {"selector": _ALL_ABOVE, "exchange": "allgather"},
-    "over_shared_index": {"selector": _TOPK, "exchange": "shared_index"},
+    "over_shared_index": _topk(exchange="shared_index"),
     "over_shared_index_by_threshold": {"selector": _ALL_ABOVE, "exchange": "shared_index"},
     "over_shared_draws": {
         "selector": {"id": "random_k", "density": 0.1, "shared_seed": True},
@@ -152,23 +143,16 @@ EXCHANGES: dict[str, dict[str, Any]] = {
         "selector": {"id": "chunked", "density": 0.2, "chunk_length": 6},
         "exchange": "shared_index",
     },
-    "over_gtopk": {"selector": _TOPK, "exchange": "gtopk"},
-    "over_gtopk_as_published": {
-        "selector": _TOPK,
-        "exchange": {"id": "gtopk", "conserving": False},
-    },
-    "over_oktopk": {"selector": _TOPK, "exchange": {"id": "oktopk", "period": 2}},
-    "over_oktopk_in_regions": {"selector": _TOPK, "exchange": {"id": "oktopk", "least_entries": 1}},
+    "over_gtopk": _topk(exchange="gtopk"),
+    "over_gtopk_as_published": _topk(exchange={"id": "gtopk", "conserving": False}),
+    "over_oktopk": _topk(exchange={"id": "oktopk", "period": 2}),
+    "over_oktopk_in_regions": _topk(exchange={"id": "oktopk", "least_entries": 1}),
     "over_hierarchical": {
         "selector": _ALL_ABOVE,
         "exchange": {"id": "hierarchical", "ranks_per_node": 2},
     },
-    "over_auto": {"selector": _TOPK, "exchange": {"id": "auto", "ranks_per_node": 1}},
-    "over_selecting_over_the_group": {
-        "selector": _TOPK,
-        "exchange": "allgather",
-        "select_over": "group",
-    },
+    "over_auto": _topk(exchange={"id": "auto", "ranks_per_node": 1}),
+    "over_selecting_over_the_group": _topk(exchange="allgather", select_over="group"),
 }
 for _options in EXCHANGES.values():
     _options["on_nonfinite"] = "raise"
