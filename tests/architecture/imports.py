@@ -28,7 +28,6 @@ def unit_of(module: str) -> str:
 
 
 def imports_of(source: str, modules: Iterable[str] = SOURCES) -> set[str]:
-    """Return every module that a source imports, in functions and for types too."""
     known, found = set(modules), set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -44,7 +43,6 @@ def imports_of(source: str, modules: Iterable[str] = SOURCES) -> set[str]:
 
 
 def graph_of(sources: Mapping[str, str]) -> dict[str, set[str]]:
-    """Return which of the given modules each imports by name, but packages on the way."""
     return {
         module: (imports_of(source, sources) & set(sources)) - {module}
         for module, source in sources.items()

@@ -23,8 +23,6 @@ STEPS = 5
 
 @dataclass(frozen=True)
 class Everything(DensitySelector):
-    """All entries that are not zero, whatever the density asks for."""
-
     id: ClassVar[str] = "everything"
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
@@ -49,7 +47,6 @@ def whole_residuals(session: Session) -> dict[str, np.ndarray]:
 
 
 Gradients = Callable[[int, int], dict[str, np.ndarray]]
-"""By rank and step."""
 
 
 def run_steps(
@@ -169,7 +166,6 @@ def with_nan(rank: int, faulty: int) -> dict[str, np.ndarray]:
 
 
 def check_failures(exchange: Any, world_size: int, **options: Any) -> None:
-    """A rank that cannot compress takes part in every phase; all raise, without a trace."""
     configuration = configured(exchange, on_nonfinite="raise", **options)
 
     def script(collective: Any) -> tuple[Any, ...]:

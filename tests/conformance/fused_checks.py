@@ -46,7 +46,6 @@ def sums(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def check_accumulate(kernels: Any, x: np.ndarray) -> None:
-    """The sum, its moments, and what is not finite left as it was."""
     residual, total, kept = sums(x)
     out = np.full_like(x, 9)
     with untouched(x, residual):
@@ -100,8 +99,6 @@ def check_taking(taking: Any, total: np.ndarray, reach: list[int] | None) -> Non
 
 
 def check_trim(kernels: Any, x: np.ndarray) -> None:
-    """The largest of any list: zeros and NaN are never among them, and everything else goes
-    back."""
     numel = 3 * x.size + 1
     taken = Selection((3 * np.arange(x.size) + 1).astype(np.uint32), x.copy(), numel)
     takeable = [i for i, v in enumerate(x.tolist()) if v == v and v != 0]
@@ -135,7 +132,6 @@ def check_trim(kernels: Any, x: np.ndarray) -> None:
 
 
 def check_large(kernels: Any, dtype: str) -> None:
-    """Vectors that no cache keeps, at any address: as the reference has it."""
     rng, size = np.random.default_rng(5), (1 << 22) // np.dtype(dtype).itemsize + 37
     x, residual = (rng.laplace(size=size).astype(dtype) for _ in range(2))
     x[rng.integers(size, size=9)] = [np.nan, np.inf, -np.inf] * 3
@@ -158,7 +154,6 @@ def check_large(kernels: Any, dtype: str) -> None:
 
 
 DRAWS = 40
-"""Of everything that is asked beside the reference."""
 
 FUSED = (
     check_accumulate,

@@ -46,14 +46,12 @@ worlds_of = pytest.mark.parametrize("world_size", [1, 2, 3, 5, *LARGE_WORLDS])
 @exchanges
 @worlds_of
 def test_all_ranks_apply_the_same_bits_whatever_each_rank_sent(case, world_size):
-    """Invariant 24."""
     check_replicas(case.create(EXCHANGES), world_size)
 
 
 @exchanges
 @worlds_of
 def test_what_is_applied_and_what_is_kept_is_what_was_given(case, world_size):
-    """Invariants 3 and 25."""
     check_conservation(case.create(EXCHANGES), world_size)
 
 
@@ -68,7 +66,6 @@ LOSSY = [
 @pytest.mark.parametrize("codec", LOSSY, ids=lambda codec: f"{codec['id']}-{codec['values']}")
 @pytest.mark.parametrize("world_size", [1, 3, LARGE_WORLDS[0]])
 def test_what_a_codec_rounds_on_the_way_stays_with_a_rank_that_rounded_it(case, codec, world_size):
-    """Invariants 3 and 24."""
     exchange = case.create(EXCHANGES)
     if exchange.id == "shared_index":  # sums values as they are
         with pytest.raises(InvalidOption, match="leave out the codec"):
@@ -98,7 +95,6 @@ def test_an_exchange_that_says_it_loses_mass_does(case):
 @exchanges
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5])
 def test_a_rank_that_cannot_compress_takes_part_in_all_phases_and_all_raise(case, world_size):
-    """Invariant 30."""
     check_failures(case.create(EXCHANGES), world_size)
 
 
@@ -192,7 +188,6 @@ PHASES = [(case, "tensor") for case in cases.EXCHANGES] + [(cases.EXCHANGES[0], 
 @pytest.mark.parametrize(("case", "over"), PHASES, ids=str)
 @worlds_of
 def test_all_ranks_ask_for_exactly_the_declared_phases_also_where_one_fails(case, over, world_size):
-    """Invariant 30."""
     configuration = configured(case.create(EXCHANGES), select_over=over)
 
     def script(collective):
@@ -257,8 +252,6 @@ def test_what_goes_wrong_between_two_phases_ends_on_all_ranks(id, monkeypatch):
 
 
 def test_a_discarded_conversation_does_not_write_into_the_step_that_follows():
-    """What selects for an exchange refuses once the step was taken back."""
-
     def script(collective):
         (case,) = [case for case in cases.EXCHANGES if case.id == "hierarchical"][:1]
         session = Session(configured(case.create(EXCHANGES)), SPECS, collective)

@@ -32,7 +32,6 @@ WORDS = {
     "selector: a second pass for the moments": "more than one pass",
     "selector: a pass that takes entries and throws them away": "passes differ",
 }
-"""Where it matters why a mutant is caught."""
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)

@@ -84,8 +84,6 @@ def test_steps_that_come_in_time_go_on():
 
 
 def test_the_step_is_that_of_the_tensors_that_travel_and_not_of_the_bucket_or_the_rank():
-    """After a change of groups, and with tensors that rest at times, ranks go on agreeing."""
-
     def script(collective):
         session = Session(
             configured(EXCHANGES.create("allgather")), SPECS, collective, buckets=BUCKETS

@@ -102,7 +102,6 @@ def test_at_density_changes_the_density_and_nothing_else(case):
 
 @selectors
 def test_declared_passes_are_the_calls_that_count(case):
-    """Every pass is one of counting, or one that took entries and then threw them away."""
     check_passes_on_all(case.create(SELECTORS, density=0.05))
 
 

@@ -1,5 +1,4 @@
-"""``Compression.auto`` in both frameworks: nothing is lost however the ways change, and all ranks
-take the same one."""
+"""``Compression.auto`` in both frameworks: nothing is lost, and all ranks take the same way."""
 
 from __future__ import annotations
 
@@ -20,8 +19,6 @@ cases = Cases()
 
 
 class AutoBooks(fw.Books):  # type: ignore[misc]
-    """Books of an ``auto``; ``trial`` stands in for its own."""
-
     def __init__(self, name: str, trial: Any = None, *, of_auto: Any = None, **how: Any) -> None:
         chosen = {"density": 0.05, "codec": "index_value", "name": name, **SPARSE_ONLY}
         chosen |= {"process_set": how.get("process_set", hvd.global_process_set), **(of_auto or {})}
@@ -33,7 +30,6 @@ class AutoBooks(fw.Books):  # type: ignore[misc]
         return self.take_step(self.gradients(step))
 
     def spoil(self, step: int) -> None:
-        """A step with NaN on one rank; nothing of it is to be seen afterwards."""
         gradients = self.gradients(step)
         if fw.last_rank():
             gradients["tall"] = gradients["tall"] * np.nan
@@ -41,7 +37,6 @@ class AutoBooks(fw.Books):  # type: ignore[misc]
 
 
 def change(name: str, *, spoiled: bool = False, **options: Any) -> dict[str, Any]:
-    """Steps of all ways: what is lost after each, and whether replicas have the same."""
     books = AutoBooks(name, Scripted(SCRIPT), **options)
     lost, replicas, waiting = [], [], []
     for step in range(len(SCRIPT)):

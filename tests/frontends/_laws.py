@@ -18,7 +18,6 @@ def books_of(name: str, how: Any = None, **options: Any) -> Any:
 
 @cases
 def groups_make_no_difference(name: str) -> list[dict[str, Any]]:
-    """With Horovod's groups, and in PyTorch with ours, which are others and change in mid-run."""
     found = []
     ours = ([None], [3], [1], [2, [["wide", "one"]], 3]) if NAME == "torch" else ([None],)
     for theirs in (None, 1, 2, [["one", "wide"]]):

@@ -1,5 +1,4 @@
-"""Every method and exchange, with what it needs to run, gradients that tests know without being
-told, and what the numpy core makes of them.  Without any framework: pytest reads it too."""
+"""Cases of every method and exchange, their gradients, and the bits that the numpy core makes."""
 
 from __future__ import annotations
 
@@ -37,7 +36,6 @@ METHODS: dict[str, dict[str, Any]] = {
     "terngrad": {},
     "topk": {"density": 0.1},
 }
-"""Options by method."""
 OVER_GROUPS = ("mgs",)
 """Methods that select from all tensors of a group at once."""
 
@@ -123,7 +121,6 @@ OPTIONS_ON_DEVICES: dict[str, Any] = {
     "max_gathered_bytes": 400,
     "on_nonfinite": "raise",
 }
-"""Choices of common options beside topk."""
 
 NAN_STEP, BEYOND_STEP = FAILING_STEPS = 3, 5
 """Of exchanges: one rank has NaN; all have numbers, whose sum is none."""
@@ -162,7 +159,6 @@ GOING_ON = (
     "over_gtopk_and_nan",
     "over_oktopk_and_nan",
 )
-"""Those in which NaN is no error."""
 EXCHANGES |= {
     name: {**EXCHANGES[name.removesuffix("_and_nan")], "on_nonfinite": "propagate"}
     for name in GOING_ON
@@ -196,7 +192,6 @@ def uneven_gradients_of(rank: int, step: int) -> list[np.ndarray]:
 
 
 def broken_gradients_of(rank: int, size: int, step: int) -> list[np.ndarray]:
-    """In the second tensor NaN on the last rank, or numbers whose sum is beyond float32."""
     gradients = uneven_gradients_of(rank, step)
     if step == BEYOND_STEP:
         gradients[1][:] = 1.1 * float(np.finfo(np.float32).max) / size
@@ -206,14 +201,12 @@ def broken_gradients_of(rank: int, size: int, step: int) -> list[np.ndarray]:
 
 
 def spoilt(arrays: Sequence[np.ndarray]) -> str:
-    """Say which tensors are all NaN; any other NaN or Inf is said to be there."""
     is_nan = [position for position, array in enumerate(arrays) if np.isnan(array).all()]
     others = [position for position, array in enumerate(arrays) if not np.isfinite(array).all()]
     return f"NaN in {is_nan}" if is_nan == others else f"NaN in {is_nan}, and some in {others}"
 
 
 def digest_of(arrays: Iterable[np.ndarray]) -> str:
-    """The bits of arrays in few letters."""
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(np.ascontiguousarray(array).tobytes())

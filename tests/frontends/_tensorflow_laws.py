@@ -29,7 +29,6 @@ SHAPES = ((40, 30), (50,), (8, 8, 3))
 
 @LAWS
 def timeline(name: str) -> dict[str, int]:
-    """What the file tells that the compressor opens when it meets its variables."""
     os.environ[SETTING] = f"{tempfile.mkdtemp()}/ours.json"
     try:
         books = books_of(name)
@@ -43,7 +42,6 @@ def timeline(name: str) -> dict[str, int]:
 
 
 def teacher_data() -> tuple[Any, Any]:
-    """Inputs of this rank's own, and what a fixed teacher says of them."""
     draw = np.random.RandomState(50 + hvd.rank())
     inputs = draw.standard_normal((64, 32)).astype("f4")
     teacher = np.random.RandomState(1).standard_normal((32, 8)).astype("f4") / 6
@@ -51,7 +49,6 @@ def teacher_data() -> tuple[Any, Any]:
 
 
 def student() -> Any:
-    """A Keras model that starts the same on every rank."""
     start = tf.keras.initializers.RandomUniform(-0.2, 0.2, seed=4)
     layers = [
         tf.keras.layers.Dense(64, activation="tanh", kernel_initializer=start, input_shape=(32,)),
@@ -72,7 +69,6 @@ def train_by_keras(
 
 @LAWS
 def names_of_groups_are_those_of_other_ranks_and_traces(name: str) -> list[list[str]]:
-    """The collectives' names in every trace, where one tensor has no gradient."""
     variables = variables_of([*SHAPES, (7, 9), (9, 5)])
     compressor = Compression.topk(variables, density=0.1, name=name, **SPARSE_ONLY)
 

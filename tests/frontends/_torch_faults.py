@@ -1,5 +1,4 @@
-"""Faults of PyTorch's programs alone: gradients that are changed between ``backward`` and ``step``
-without Horovod's ``synchronize``, and compressors that are not the ranks' own."""
+"""PyTorch's faults: gradients changed before ``synchronize``, and compressors of one rank alone."""
 
 from __future__ import annotations
 
@@ -44,8 +43,6 @@ def optimize(model: nn.Module, compression: Any, name: str) -> Any:
 
 
 def step_of(model: nn.Module, optimizer: Any, change: Change | None = None) -> Callable[[], None]:
-    """A training step, with a change of the gradients or none, as a call."""
-
     def take() -> None:
         model.zero_grad()
         model(torch.randn(5, WIDTH)).pow(2).mean().backward()
@@ -66,7 +63,6 @@ def residuals_of(compressor: Any) -> dict[str, str]:
 
 
 def changed(name: str, *, change: Change, **options: Any) -> dict[str, Any]:
-    """Steps before and behind one with a change, which leaves what is kept back."""
     model = small_model()
     compressor = compress(model.named_parameters(), name=name, **options)
     optimizer = optimize(model, compressor, name)
@@ -97,7 +93,6 @@ def changed_where_auto_sends_float16(name: str) -> dict[str, Any]:
 
 
 def alone(name: str, **options: Any) -> dict[str, Any]:
-    """One rank changes gradients and raises; all raise in the next step."""
     model = small_model()
     compressor = compress(model.named_parameters(), name=name, **options)
     optimizer = optimize(model, compressor, name)
@@ -123,7 +118,6 @@ cases["not_made_but_the_class"] = partial(not_made, compression=Compression)
 
 @cases
 def difference_of_compressors(name: str) -> dict[str, Any]:
-    """One rank has made two, and trains with the one that the others have not."""
     model = small_model()
     theirs = compress(model.named_parameters(), name=name)
     besides = compress(model.named_parameters(), name=f"{name}.besides") if last_rank() else None
@@ -165,7 +159,6 @@ def _draw(variables: dict[str, nn.Parameter], step: int) -> dict[nn.Parameter, t
 
 @cases
 def pauses_in_a_collective_before_the_step(name: str) -> dict[str, Any]:
-    """One rank lacks a gradient until the step; all average a number before."""
     model, compressor, optimizer = _trained(name)
     for step in range(STEPS):
         optimizer.zero_grad()
@@ -205,7 +198,6 @@ def _told(models: list[dict[str, nn.Parameter]], compressors: list[Any]) -> dict
 
 @cases
 def frozen_parameters(name: str) -> dict[str, Any]:
-    """How often a rank rests at its last gradient, of parameters of which one gets none."""
     model, compressor, optimizer = _trained(name, freezes="early")
     rests, take, step = [], compressor._wait.take, 0
 

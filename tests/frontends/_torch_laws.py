@@ -27,14 +27,11 @@ cases = Cases()
 
 
 def integers(shape: torch.Size, *seed: int) -> torch.Tensor:
-    """Small whole numbers, many of them equal: sums of them are exact."""
     return torch.randint(-8, 9, shape, generator=torch.Generator().manual_seed(hash(seed))).float()
 
 
 @cases
 def parameters_added_later(name: str) -> dict[str, Any]:
-    """Ten steps, another layer, ten more, as docs/guide/production.md has it."""
-
     def compress(named: Any) -> Any:
         return Compression.topk(named, density=0.05, name=name, **SPARSE_ONLY)
 
@@ -91,7 +88,6 @@ def gradients_of_equal_shapes(name: str) -> dict[str, Any]:
 
 @cases
 def gradients_zeroed_in_place(name: str) -> dict[str, Any]:
-    """Living tensors and places that are remembered, after 8 and after 30 steps."""
     parameters = {f"p{i}": nn.Parameter(torch.zeros(8, 6)) for i in range(3)}
     compressor = Compression.auto(parameters.items(), density=0.1, name=name, **SPARSE_ONLY)
     compressor._policy.trial = Scripted(3 * ["sparse"] + 2 * ["dense"] + 25 * ["sparse"])
@@ -127,7 +123,6 @@ def takes_part(number: int, step: int, rank: int) -> bool:
 
 
 def mark_of(number: int, step: int, rank: int) -> float:
-    """No two parameters of a step have the same."""
     return float(1 + number + 64 * rank + 1024 * step)
 
 

@@ -1,5 +1,4 @@
-"""Training programs that are built differently, each with everything sent beside dense gradients:
-law 3."""
+"""Training programs that are built differently, with everything sent beside dense: law 3."""
 
 from __future__ import annotations
 
@@ -103,7 +102,6 @@ def beside_dense(program: Program) -> Program:
 
 
 def tower(*widths: int) -> nn.Sequential:
-    """Linear layers with tangents between."""
     layers: list[nn.Module] = []
     for wide, narrow in itertools.pairwise(widths):
         layers += [nn.Linear(wide, narrow), nn.Tanh()]
@@ -111,8 +109,6 @@ def tower(*widths: int) -> nn.Sequential:
 
 
 class Words(nn.Module):
-    """Two tables of one shape with sparse gradients, of which ranks look at one in turn."""
-
     def __init__(self) -> None:
         super().__init__()
         self.first = nn.Embedding(12, 4, sparse=True)
@@ -125,7 +121,6 @@ class Words(nn.Module):
 
 
 def train_words(wrap: Wrap, *, every: int = 1, **options: Any) -> nn.Module:
-    """The second table is looked at in every so many steps."""
     model = Words()
     optimizer = wrap(model, **options)
     for step in range(STEPS):
@@ -164,7 +159,6 @@ def train_tower(wrap: Wrap) -> nn.Module:
 
 @beside_dense
 def two_optimizers_with_one_compressor(wrap: Wrap) -> nn.Module:
-    """They step together at even steps, and only the first at odd ones."""
     model = tower(6, 8, 8, 3)
     first = wrap(model[:2], of=model)
     second = wrap(model[2:], "rest", first._compression)
@@ -179,8 +173,6 @@ def two_optimizers_with_one_compressor(wrap: Wrap) -> nn.Module:
 
 
 class Tied(nn.Module):
-    """A weight that is used twice, and one that is frozen at first."""
-
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second, self.head = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
@@ -212,7 +204,6 @@ def gradient_checkpointing(wrap: Wrap) -> nn.Module:
 
 @beside_dense
 def equal_models_with_names_by_default(wrap: Wrap) -> nn.Module:
-    """As in a search over settings; none is closed."""
     models = nn.ModuleList([tower(6, 8, 3) for _ in range(3)])
     optimizers = [wrap(model, None) for model in models]
     for step in range(STEPS):

@@ -1,5 +1,4 @@
-"""Worker: loss scaling, and training that is saved or goes on from what was saved.  Arguments: the
-framework, what, and a folder."""
+"""Worker: loss scaling and checkpoints. Arguments: the framework, what, and a folder."""
 
 from __future__ import annotations
 
@@ -32,12 +31,9 @@ METHODS: dict[str, dict[str, Any]] = {
         "schedule": {"id": "exponential_warmup", "value": 0.05, "stage_steps": 2, "stages": 3},
     },
 }
-"""Whose states are saved; in TensorFlow the first one's."""
 
 
 class Training:
-    """Variables, momentum, and gradients that depend on rank and step alone."""
-
     def __init__(
         self,
         name: str,
@@ -79,7 +75,6 @@ class Training:
             self.take_step = tf.function(self.step_in_tensorflow)
 
     def step_in_torch(self, *gradients: np.ndarray) -> list[torch.Tensor]:
-        """As Horovod's recipe has it."""
         self.optimizer.zero_grad()
         variables = list(self.variables.values())
         loss = sum((v * torch.as_tensor(g)).sum() for v, g in zip(variables, gradients))
@@ -112,7 +107,6 @@ class Training:
         return float(self.scaler.get_scale() if NAME == "torch" else self.scaler.loss_scale)
 
     def entries(self) -> dict[str, int]:
-        """What this rank sends of every tensor in a step."""
         specs = {spec.key: spec for spec in self.compressor.step.specs}
         densities = {
             key: self.compressor.configuration.density(HALF, spec) for key, spec in specs.items()
@@ -158,7 +152,6 @@ def gradients_of(step: int) -> list[np.ndarray]:
 
 
 def loss_scaling(name: str, *, tensor: str, **options: Any) -> dict[str, Any]:
-    """Inf in a tensor on one rank, in some steps."""
     training = Training(name, scaled=True, **options)
     seen, scales, kept = [], [], []
     for step in range(STEPS):
@@ -188,7 +181,6 @@ def save(name: str, folder: Path) -> dict[str, Any]:
 
 
 def resume(name: str, folder: Path) -> list[Any]:
-    """In a new process, from each rank's own checkpoint, and from the file of all ranks."""
     ends = []
     for source in ("own", "all"):
         training = Training(f"{name}.{source}", **METHODS[name])

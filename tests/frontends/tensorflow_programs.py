@@ -35,8 +35,6 @@ class Subclassed(keras.Model):  # type: ignore[misc]
 
 
 class Module(tf.Module):  # type: ignore[misc]
-    """Makes its variables when it is called, as layers of Keras do."""
-
     def __init__(self) -> None:
         super().__init__()
         self.weight: Any = None
@@ -73,7 +71,6 @@ def outcome_of(model: Any, compressor: Any) -> dict[str, Any]:
 
 
 def with_tape(make: Callable[[], Any], in_graph: bool, **options: Any) -> dict[str, Any]:
-    """As in Horovod's own example: the first batch builds the model, which is broadcast."""
     model, optimizer = make(), keras.optimizers.SGD(RATE)
     compressor = Compression.topk(model, density=0.5, **options)
     inputs, labels = map(tf.constant, data())
@@ -138,7 +135,6 @@ def callbacks_with_a_backend(name: str) -> dict[str, Any]:
 
 @cases
 def watched(name: str) -> dict[str, Any]:
-    """Keras's ``fit`` with writers, a callback for its metrics, and a summary."""
     heard: list[dict[str, Any]] = []
     model, compressor, _ = fitted(name, telemetry=heard.append, telemetry_every=3)
     text = compressor.summary(all_ranks=True)
@@ -147,7 +143,6 @@ def watched(name: str) -> dict[str, Any]:
 
 @cases
 def placement(name: str) -> dict[str, Any]:
-    """Devices of the operations traced for a GPU, and copies between them; none is run."""
     weight = tf.Variable(tf.ones((FEATURES, 50)), name="weight")
     compressor = Compression.topk([weight], density=0.1, name=name, **SPARSE_ONLY)
 
@@ -172,7 +167,6 @@ def placement(name: str) -> dict[str, Any]:
 
 
 def copies_of(nodes: Any) -> list[tuple[str, str]]:
-    """Return the operations on both sides of every copy to and from the CPU."""
     known = {node.name: node for node in nodes}
     return [
         (kind_of(known[source]), kind_of(node))
@@ -187,7 +181,6 @@ def is_pinned(node: Any) -> bool:
 
 
 def kind_of(node: Any) -> str:
-    """Return the name of an operation of ours, without its scopes; of any other its kind."""
     return node.name.rpartition("/")[2] if "/hvd_sparse" in node.name else node.op
 
 

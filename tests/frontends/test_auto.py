@@ -1,5 +1,4 @@
-"""``Compression.auto`` in both frameworks: nothing is lost, all ranks go one way, and the dense
-ways are Horovod's.  The cases are in the launches of the trainings."""
+"""``Compression.auto`` on real ranks; the cases are in the launches of the trainings."""
 
 from __future__ import annotations
 
@@ -23,7 +22,6 @@ def outcome_in(world):
 
 @in_worlds
 def test_nothing_is_lost_however_the_ways_change(world):
-    """The first good step of a dense way sends what was kept back."""
     usual = [way == "sparse" for way in SCRIPT]
     for name, results in measured_of(outcome_in(world), "auto_changes_ways").items():
         is_late = name.endswith("taken_back")

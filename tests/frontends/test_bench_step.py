@@ -18,7 +18,6 @@ def run(folder, *arguments):
 
 
 def check_figures(summary):
-    """The work is a positive multiple of a floor that was measured."""
     assert summary["floor_ms"]["low"] > 0
     assert 0 < summary["work"]["low"] <= summary["work"]["median"] <= summary["work"]["high"]
 

@@ -149,7 +149,6 @@ def test_a_step_that_is_given_up_leaves_no_loss_scale(world):
     ("framework", "controller"), [("torch", "mpi"), ("torch", "gloo"), ("tensorflow", "gloo")]
 )
 def test_a_rank_that_never_comes_ends_in_a_timeout(framework, controller):
-    """As an error of the waiting rank's step, or in its last words."""
     outcome = launch("frontends/hangs.py", 2, controller, framework, "never_comes")
     waiting, absent = outcome.results
     assert absent == "absent"

@@ -44,7 +44,6 @@ def test_scalers_act_alike_on_all_ranks_and_replicas_end_alike(outcome_of):
 
 
 def test_a_new_process_goes_on_bit_for_bit(outcome_of, framework):
-    """From each rank's own checkpoint, and from the file of all ranks."""
     for method in METHODS[framework]:
         saved, resumed = (measured(outcome_of(work), method) for work in ("save", "resume"))
         for whole, halves in zip(saved, resumed):

@@ -1,5 +1,4 @@
-"""Programs as Horovod's examples have them: models that their first batch builds, callbacks of
-Keras."""
+"""Programs as Horovod's examples have them, and callbacks of Keras."""
 
 from __future__ import annotations
 

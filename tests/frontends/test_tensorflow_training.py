@@ -1,5 +1,4 @@
-"""Law 3 through Horovod's tape and Keras ``fit``, whose gradient is it, and planned groups, on real
-ranks.  All cases of a world are one launch."""
+"""Law 3 in TensorFlow on real ranks, whose gradient is it, and plans; a launch a world."""
 
 from __future__ import annotations
 
@@ -57,7 +56,6 @@ def test_every_two_choices_meet_in_some_setting(settings, factors):
 
 
 def results_of(world, kind, settings):
-    """What every setting of a place measured; every entry was sent, and nothing dense."""
     for name, setting in settings_of(settings, *world[:2]).items():
         results = measured(outcome_in(world), f"{kind}-{name}")
         assert any(result["is_reduced"] for result in results) == (world[0] > 1)
@@ -109,7 +107,6 @@ def check_identity(result, case):
 
 
 def test_a_group_on_one_rank():
-    """Where Horovod calls a compressor there: directly, and in elastic runs."""
     case = "identity_direct_allreduce_of_a_group"
     (result,) = measured(outcome_in(LAUNCHES[0]), case)
     check_identity(result, case)

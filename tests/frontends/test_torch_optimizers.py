@@ -6,8 +6,6 @@ import pytest
 from _common import check_refused, launched, measured, measured_of
 
 TOLERANCE = 2e-5
-"""Of the way that the parameters went: roundings of float32 over eight steps, in another order than
-torch's."""
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,4 @@
-"""Training through Horovod's PyTorch optimizer, on real ranks: law 3 and plans, in worlds of both
-controllers, of even and odd numbers of ranks, and of one rank alone."""
+"""Training through Horovod's PyTorch optimizer on real ranks: law 3, groups and plans."""
 
 from __future__ import annotations
 
@@ -17,13 +16,11 @@ from hvd_sparse.plan.measurements import WARMUP
 
 WORLDS = [(1, "mpi"), (2, "gloo"), (3, "mpi"), (4, "mpi")]
 TOLERANCE_ULPS = 4
-"""Sums of up to four ranks, in another order, over a few steps."""
 MATRICES_AND_SCALARS = 7
 """Tensors of the network that have an entry."""
 PROGRAMS = [name for name in _torch_programs.cases if name != "half_density"]
 ADOPTED_AT = WARMUP + MEASURED
 REJOINED_AT = ADOPTED_AT + 3
-"""The step at which a plan is adopted, and that of a new world."""
 
 
 @pytest.fixture(scope="module", params=WORLDS, ids=lambda world: f"{world[0]}-{world[1]}")

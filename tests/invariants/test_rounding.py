@@ -83,7 +83,6 @@ def test_what_a_mean_of_magnitudes_rounds_stays_behind_every_selector(case):
 
 
 def check_rounding_stays(selector, memory, codec, rollback):
-    """Kept is accumulated minus decoded, which for exact codecs is what was not sent."""
     spec = TensorSpec("t", (40, 50), "float32")
     configuration = Configuration.create(
         selector=selector, memory=memory, codec=codec, rollback=rollback

@@ -29,7 +29,6 @@ class NumpyCompressor(Compressor):
 
 @contextmanager
 def making():
-    """Give a function that makes compressors in a world of one; close them at the end."""
     made = []
 
     def make_one(configuration=None, specs=SPECS):

@@ -39,8 +39,6 @@ def failing_at(collective, exchange, fails_at_it):
 
 
 class Worker:
-    """A model, of which the steps matter, and a compressor's state, committed together."""
-
     def __init__(self, number):
         self.commits = Commits()
         self.model, self.draw = 0, np.random.default_rng(number)
@@ -105,7 +103,6 @@ def old_world():
 
 
 def fail_together(workers, exchange, failing, victim, saving=frozenset()):
-    """Rejoining fails, and one worker dies of it; return the survivors, at their commits."""
     found = rejoin(workers, exchange, failing)
     for rank, (worker, outcome) in enumerate(zip(workers, found)):
         assert isinstance(outcome, Failure) or (

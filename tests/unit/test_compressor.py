@@ -322,7 +322,6 @@ def test_an_engine_that_is_not_here_does_not_keep_a_state_from_being_loaded(make
 
 
 def test_not_strictly_what_both_know_is_taken_and_the_rest_is_told(make):
-    """As torch does; another shape is an error either way."""
     old = make()
     old.train(range(2))
     state, expected = old.state_dict(), worlds.snapshot(old.session)

@@ -250,8 +250,6 @@ def test_every_method_of_the_class_is_listed_with_its_paper():
 
 @pytest.mark.parametrize("method", [*METHODS, "build", "from_config"])
 def test_a_method_that_horovod_is_given_without_a_call_answers_with_the_call(method):
-    """The class itself too; the words are those of both frontends."""
-
     class Compression(Methods):
         pass
 

@@ -235,7 +235,6 @@ MAKERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 
 
 def trained(name: str, *, registered: bool, scaled: bool = False) -> tuple[list[Any], list[float]]:
-    """Parameters, and the largest entry of the first weight's gradient in every step."""
     torch.manual_seed(0)
     layers = nn.Linear(8, 40), nn.Tanh(), nn.Linear(40, 40), nn.Tanh(), nn.Linear(40, 2)
     model = DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=0.002)

@@ -258,7 +258,6 @@ def gather_and_sum(content):
 
 
 def padded_steps(collective, lengths):
-    """Exchange contents of these lengths; return them, the blocks' lengths, and the padding."""
     counted, blocks, brought = Counter(), [], []
 
     def note(kind, arguments, call):

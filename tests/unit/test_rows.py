@@ -309,7 +309,6 @@ def compiled_before(name: str, folder: Path) -> Iterator[None]:
 )
 @pytest.mark.full
 def test_other_processors_get_the_same_bits(name, features, tmp_path):
-    """Compiled for a processor without AVX-512, every contract holds."""
     script = (
         "from conformance.fused_checks import check_kernels\n"
         "from hvd_sparse.kernels.engines import resolve_engine\n"

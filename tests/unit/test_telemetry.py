@@ -365,7 +365,6 @@ print("found", json.dumps({
 
 
 PATHS = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-"""The packages may lie in a folder of their own."""
 
 
 def test_weights_and_biases_holds_every_record_offline(tmp_path):

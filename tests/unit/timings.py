@@ -21,7 +21,6 @@ def told(
     late_s: float = 0.0,
     entry_bytes: float = 2.0,
 ) -> dict[str, Any]:
-    """What a rank tells whose gradients came one by one, the last registered first."""
     numel = {spec.key: spec.numel for spec in reversed(specs) if spec.key in seen}
     return {
         "ready": {key: gap_s * number + late_s for number, key in enumerate(numel)},
@@ -36,7 +35,6 @@ def told(
 
 
 def samples(start_s: float, byte_s: float, kinds: Sequence[str] = ("allgather",)) -> dict[str, Any]:
-    """By kind; every rank receives ``size`` bytes, as of one other rank."""
     sizes = [100, 1_000, 10_000, 100_000, 1_000_000]
     each = {size: start_s + byte_s * size for size in sizes}
     return {kind: [(size, [s] * REPETITIONS) for size, s in each.items()] for kind in kinds}
