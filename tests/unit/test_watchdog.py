@@ -118,7 +118,7 @@ def test_what_is_said_names_tensors_and_ranks(here, start_peer):
     here.ledger.begin("a")
     here.ledger.begin("b")
     waits, late, silent = here.give_up().split("; ")
-    assert re.fullmatch(r"rank 0 waits for a, b since \d s", waits)
+    assert re.fullmatch(r"rank 0 waits for a, b since \d+ s", waits)
     assert late == "rank 1 has not submitted a: it is at train.py:3 (step)"
     assert silent.startswith("rank 2 does not answer: it has ended, its process or host is paused")
     assert here.ledger.pending() == {}
