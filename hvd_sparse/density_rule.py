@@ -36,7 +36,7 @@ class DensityRule:
     table : densities by name; empty until the tensors are known
     mean : mean density over all entries; None until the tensors are known
     c_max : for "hiding", the largest compression ratio; every tensor has the density 1 / c_max
-        until the run has measured. None for other rules
+        until the run has measured its densities. For other rules c_max is None
     is_measured : whether ``table`` has measured densities
     """
 

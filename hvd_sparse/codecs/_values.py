@@ -237,7 +237,8 @@ def from_levels(
 
 
 def _is_level(level: np.float32, largest: float) -> bool:
-    """Return whether a level lies on the grid of the largest level and has at most 16 bits."""
+    """Return whether a level is a multiple of the grid that belongs to ``largest``, the larger of
+    the two levels, and has at most 16 significant bits."""
     if not 0 < float(level) <= largest <= _LARGEST:
         return False
     multiple = math.ldexp(float(level), GRID_BITS - _exponent_of(largest))

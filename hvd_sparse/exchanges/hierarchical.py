@@ -115,7 +115,8 @@ class Hierarchical(Exchange):
 
 
 def _part(context: ExchangeContext, placement: Placement, rank: int) -> dict[int, np.ndarray]:
-    """Return this rank's gradients, as frames, in the part that another rank of the node sums."""
+    """Return, by position, a frame of this rank's values in the part of a tensor that ``rank``, on
+    the same node, adds up."""
     frames = {}
     for position, member in context.members.items():
         gradient = member.outgoing.accumulated

@@ -176,6 +176,6 @@ def refuse_unfrozen(what: str) -> None:
     """Raise InvalidOption for a trained tensor that was frozen at first and so has no anchor."""
     raise InvalidOption(
         f"{what} was frozen when LocalSteps was made, and is trained now: it has no anchor, and "
-        "ranks would stay apart; make LocalSteps while it is unfrozen, and freeze it then, or make "
-        "another LocalSteps now"
+        "ranks would stay apart; make LocalSteps while it is unfrozen, and freeze it afterwards, "
+        "or make another LocalSteps now"
     )

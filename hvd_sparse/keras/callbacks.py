@@ -27,7 +27,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         self._root_rank, self._process_set, self._is_done = root_rank, process_set, False
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """Broadcast, once. Collective."""
+        """Broadcast the variables after the first batch only. Collective."""
         if self._is_done or not self._process_set.included():
             return
         for variables in (self.model.weights, self.model.optimizer.variables):

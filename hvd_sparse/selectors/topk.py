@@ -24,11 +24,12 @@ class TopK(ExactSelector):
     If there are fewer than k non-zero entries, all of them are selected.  If magnitudes are equal,
     the entry with the lower index is selected first.
 
-    Cost: in nearly every step no pass besides the one that adds the gradient. This pass also
-    collects entries slightly smaller than the last k-th magnitude, and the k largest are kept.
-    Otherwise the vector is counted until at most 3 k entries reach the threshold, and one more pass
-    takes these; counting starts from the Laplace estimate (see ``ldte_bs``) on the first step, and
-    from slightly below the last threshold in groups.
+    Cost: in nearly every step, the pass that adds the gradient is the only one. It also collects
+    the entries that reach a threshold slightly below the last k-th magnitude, and the k largest of
+    these are selected. If it collects none (on the first step, and sometimes in groups), too few or
+    too many, further passes search for a threshold that k to 3 k entries reach, and the k largest
+    of these are selected. The search starts near the last threshold, or from the Laplace estimate
+    (see ``ldte_bs``) if there is no last threshold.
 
     Paper: aji2017sparse.  Departs: k entries of each tensor are selected, instead of all entries
     above one threshold for all tensors.

@@ -107,7 +107,8 @@ def _check_one_world(states: Sequence[State]) -> None:
 
 
 def _shared(state: State, field: str) -> object:
-    """Return a field of a state, "config" without the options that may differ between ranks."""
+    """Return a field of a state; of the field "config", only the options that must be equal on all
+    ranks."""
     if field != "config":
         return state.get(field)
     return {option: value for option, value in state[field].items() if option not in LOCAL}

@@ -295,9 +295,9 @@ def write_sum(given: Sum, kernels: Kernels) -> float:
 
 
 def _write_sums(sums: Sequence[Sum], surplus: Surplus, kernels: Kernels) -> list[float | None]:
-    """Write the sums of a bucket's tensors, and add surplus entries of device passes back. Return
-    an upper bound of the magnitudes of each sum, or None if the sum was not written, because a
-    payload is corrupt or the sum may overflow."""
+    """Write the sums of a bucket's tensors, and put the entries back that a pass on a device took
+    but did not select. Return for each sum an upper bound of its magnitudes, or None if the sum was
+    not written, because a payload is corrupt or the sum may overflow."""
     bounds, given = _write_rows(sums, kernels), []
     for place, (spec, codec, parts, out, factor) in enumerate(sums):
         if bounds[place] is not None:

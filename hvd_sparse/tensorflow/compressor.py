@@ -93,7 +93,9 @@ class TensorflowCompressor(Compressor):
         self._has_shaken_hands = False
 
     def __hash__(self) -> int:
-        """Refuse Horovod's wrapper of a Keras 3 optimizer, which only hashes the compressor."""
+        """Return the identity hash. Raise UnsupportedInput if Horovod's own wrapper of a Keras 3
+        optimizer asks for the hash, to look the compressor up in a cache when it wraps the
+        optimizer."""
         caller = calling_optimizer()
         if is_optimizer_of_keras_3(caller) and type(caller).__module__ == "horovod._keras":
             raise UnsupportedInput(f"{type(caller).__name__} is an optimizer of Keras 3. {WAY_OUT}")

@@ -149,7 +149,8 @@ def refuse_tensorflow_1() -> None:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuse equal names: Horovod, which groups by name, would drop a gradient."""
+    """Refuse equal names, because Horovod finds the gradients of a group by name and would drop
+    one."""
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InvalidOption(

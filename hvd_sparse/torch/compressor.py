@@ -204,8 +204,8 @@ class TorchCompressor(ParameterCompressor):
         return self._scale()
 
     def _submitted(self, run: StepRun) -> None:
-        """After a step's last gradient, sleep until the exchanges have arrived, because Horovod
-        polls."""
+        """After a step's last gradient, sleep until the exchanges have arrived, because Horovod's
+        own wait polls and takes processor time."""
         if run is not self._run:
             self._expected, self._run = len(self._run.entered), run
         if len(run.entered) != self._expected:

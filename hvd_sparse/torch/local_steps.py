@@ -42,9 +42,11 @@ class LocalSteps(LocalStepsBase):
 
     Notes
     -----
-    Collective: all ranks start from one anchor, so the constructor broadcasts rank 0's parameters.
-    Buffers, for example BatchNorm's running means, stay each rank's own. Parameters that are frozen
-    now are not exchanged: to unfreeze them later, make this object first and freeze them then.
+    Collective: all ranks start from one anchor, so the constructor broadcasts the parameters of the
+    lowest rank. Buffers, for example BatchNorm's running means, stay each rank's own. Parameters
+    that are frozen when this object is made are not exchanged, and an error is raised if they are
+    trained later. To freeze a parameter only for a time, make this object first, and then freeze
+    the parameter.
     Besides the compressor's state, each rank keeps an anchor, a pseudo-gradient and, with outer
     momentum, a velocity.
 

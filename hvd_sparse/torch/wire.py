@@ -1,4 +1,4 @@
-"""The memory of messages, dense tensors, and the wait at the last gradient of a step."""
+"""The device of messages, tickets of dense tensors, and the wait at a step's last gradient."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class DenseTicket:
 
 
 def device_of_wire(choice: str, named: Sequence[tuple[str, torch.Tensor]]) -> torch.device | None:
-    """Return the device of messages, None for the host; InvalidOption if it cannot be used."""
+    """Return the device of messages, None for the host. Raises InvalidOption if ``choice`` asks for
+    a device that cannot be used."""
     if choice == HOST_WIRE or not named:
         return None
     reason = _why_not(named)

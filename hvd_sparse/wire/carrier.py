@@ -7,8 +7,8 @@ entries, and the carriers' sum checks that all ranks agree:
     1                  1         the factor that Horovod applied: Sum, Average or predivide
     three of the rank  1         proof of a sum over exactly the ranks of the compressor's process
                                  set: the rank, its square, and a pseudo-random number in [0, 1)
-                                 (the means of the first two sums alone are not unique: 1, 2, 6
-                                 have those of 0 to 6)
+                                 (without this number some ranks could pass for all: 1 and 5 have
+                                 the mean and the mean square of 0 to 6)
     words, words**2    2**-20    checksum of configuration, tensor and step, in small words:
                                  N * sum(w**2) equals sum(w)**2 only if all ranks have the same
                                  word; with ``check_replicas_every`` another checksum, of an

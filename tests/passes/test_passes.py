@@ -1,4 +1,4 @@
-"""A step goes over gradient and residual once, and makes no other array of their size.
+"""Bounds on how often a step goes over gradient and residual, and on the arrays that it makes.
 
 Counted by page faults (``page_trap.c``), so the code cannot be wrong about itself: whatever touches
 the arrays traps. Whoever adds a pass to the hot path fails here; whoever saves one lowers the

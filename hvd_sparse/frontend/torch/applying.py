@@ -167,8 +167,9 @@ class Applying:
         return saved
 
     def load_state_dict(self, state_dict: Settings) -> None:
-        """Load the state of this optimizer, or of one that was not handed over. The compressor
-        continues from the state's moments, unless it has the same moments already."""
+        """Load the state of a handed-over optimizer or of a plain one. The compressor continues
+        from the state's moments, unless the state counts as many steps as the compressor has taken:
+        then the compressor keeps its own moments."""
         for group in state_dict["param_groups"]:
             refuse_options(type(self).__name__, group)
         super().load_state_dict(state_dict)  # type: ignore[misc]
@@ -234,8 +235,8 @@ def _groups_by_parameter(groups: list[Settings]) -> dict[torch.Tensor, Settings]
 
 
 class Follower:
-    """Passes settings to the memory, tensor by tensor. They are those of the optimizer that Horovod
-    derives from the handed-over one."""
+    """Gives the memory the optimizer's settings for each tensor. They are read from the optimizer
+    that Horovod derives from the one passed as ``optimizer=``."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, compressor: Any) -> None:
         base = getattr(optimizer, "hvd_sparse_base", type(optimizer))
@@ -332,7 +333,8 @@ class Follower:
 
 
 def is_counted_alone(state: Settings) -> bool:
-    """Return whether a state has a count and only zero moments, as before Horovod's broadcast."""
+    """Return whether a state holds only what ``Applying`` writes for its count: a count without
+    moments, or a count of 0 with zero moments, which Horovod's broadcast needs."""
     moments = [state[name] for name in MOMENTS if state.get(name) is not None]
     if "step" not in state or (moments and state["step"]):
         return False
