@@ -30,9 +30,9 @@ SPARSE, EVERYTHING, DENSE, FP16 = range(4)
 HOST = "/CPU:0"
 """Device of numpy's functions and of the collectives, whatever device the gradients are on."""
 LEAST_WAIT_S, PATIENCE = 5.0, 10.0
-"""In a step that failed: the seconds, and the multiple of the step's duration so far, in which
-gradients that are missing on this rank may still arrive. Some arrive in no step, for example those
-of a loss that was left out."""
+"""In a step that failed, the other tensors are waited for: this many seconds at least, and this
+multiple of the step's duration so far. Not longer, because some tensors come in no step, and
+because two threads that wait may hold all of TensorFlow's."""
 NO_SPLITS = np.empty(0, np.int32)
 """Splits of an array that all ranks receive alike."""
 WATCHED_STEPS = 100
@@ -93,7 +93,6 @@ class GraphFunctions:
         self._ledger = owner.watchdog.ledger
         self._padding = Padding(owner.step.stats.count_padding)
         self._tokens, self._policy = tokens, policy
-        self._limit_s = owner.limit_s
         self._place: tuple[int, int] | None = None
         self._numbers = itertools.count()
         self._tickets: dict[int, Ticket] = {}
@@ -248,13 +247,9 @@ class GraphFunctions:
             logger.error("%s: %s", type(error).__name__, error)
         self._policy.fail()
         run.is_raising, run.failure = True, run.failure or error
-        began_s = time.monotonic()
-        patience_s = max(LEAST_WAIT_S, PATIENCE * (began_s - run.began_s))
-        while len(run.received) < len(self.traced):
-            is_exchanging = any(ticket.run is run for ticket in list(self._tickets.values()))
-            longest_s = self._limit_s if is_exchanging else patience_s
-            if longest_s is not None and time.monotonic() - began_s > longest_s:
-                break
+        now_s = time.monotonic()
+        deadline_s = now_s + max(LEAST_WAIT_S, PATIENCE * (now_s - run.began_s))
+        while len(run.received) < len(self.traced) and time.monotonic() < deadline_s:
             time.sleep(0.001)
         self._step.transactions.fail(run, error)
         run.is_raising = False

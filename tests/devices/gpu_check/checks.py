@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[3]
 ENGINES = ("torch", "triton")
 SIZES = ("1000000", "25000000", "100000000")
 RANKS = 2
+ON_A_GPU = {"HVD_SPARSE_TEST_DEVICE": "cuda"}
 STALL = "the stall in Horovod's AllocateOutput"
 PLACEMENT = "TensorFlow's placement on a GPU"
 WIRES = {"found": "messages through the host", "carried": "messages over NCCL"}
@@ -78,7 +79,7 @@ def on_ranks(worker: str, limit_s: float, **environment: str) -> tuple[list[Any]
 def check_laws(name: str, engine: str, early: str) -> list[Result]:
     """Put PyTorch's laws to gradients on the GPU, on two ranks, by both wires."""
     environment = {
-        "HVD_SPARSE_TEST_DEVICE": "cuda",
+        **ON_A_GPU,
         "HVD_SPARSE_TEST_ENGINE": engine,
         "HOROVOD_ENABLE_ASYNC_COMPLETION": early,
     }
@@ -122,7 +123,7 @@ def judge(case: str, outcome: dict[str, Any], wire: str) -> str | None:
 
 
 def check_stall(name: str) -> list[Result]:
-    reports, error = on_ranks("frontends/torch_stall.py", 300, HVD_SPARSE_TEST_DEVICE="cuda")
+    reports, error = on_ranks("frontends/torch_stall.py", 300, **ON_A_GPU)
     return [Result(name, "FAILED", error) if error else judge_stall(name, reports)]
 
 
@@ -140,7 +141,7 @@ def judge_stall(name: str, reports: list[dict[str, Any]]) -> Result:
 
 
 def check_placement(name: str) -> list[Result]:
-    reports, error = on_ranks("frontends/tensorflow_on_gpu.py", 300)
+    reports, error = on_ranks("frontends/tensorflow_on_gpu.py", 300, **ON_A_GPU)
     return [Result(name, "FAILED", error) if error else judge_placement(name, reports)]
 
 
