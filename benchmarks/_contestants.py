@@ -14,7 +14,7 @@ from benchmarks._peers import PEERS, Peer
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.kernels.engines import resolve_engine
 from hvd_sparse.step.pipeline import Pipeline
-from hvd_sparse.step.receiver import Sum, write_sum
+from hvd_sparse.step.receiver import write_sum
 from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.types import TensorSpec
 
@@ -103,5 +103,5 @@ def _receiver(pipeline: Pipeline, spec: TensorSpec, frames: Sequence[Any]) -> An
     out = np.ones(spec.numel, np.float32)
     parts = [(slice(0, spec.numel), frame) for frame in frames]
     codec = pipeline.configuration.at_step(0, spec).codec
-    given = Sum(spec, codec, parts, out, 1.0 / len(parts))
+    given = (spec, codec, parts, out, 1.0 / len(parts))
     return lambda _: write_sum(given, pipeline.kernels)

@@ -11,7 +11,8 @@ from hvd_sparse.errors import InvalidOption
 
 
 def check_density(density: float, where: str = "density") -> float:
-    """Return a density as a float; InvalidOption, with the option's name, unless in (0, 1]."""
+    """Return a density as a float. Raises InvalidOption, with the option's name ``where``, unless
+    it is in (0, 1]."""
     if not is_number(density) or not 0.0 < float(density) <= 1.0:
         raise InvalidOption(
             f"{where} is {density!r}: it is the fraction of entries to send, a number in (0, 1]; "
@@ -30,6 +31,7 @@ def check_number(
 ) -> None:
     """Raise InvalidOption unless a value is a number between two bounds, both exclusive.
 
+    what : the option's name, for the error
     remedy : description of valid values, for the error; by default derived from the bounds
     """
     if not is_number(value) or not low < float(value) < high:  # type: ignore[arg-type]

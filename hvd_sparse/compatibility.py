@@ -17,7 +17,7 @@ from hvd_sparse.selectors.contract import Selector
 def check_composition(
     selector: Selector, memory: Memory, codec: Codec, schedule: Schedule | None
 ) -> None:
-    """Raise InvalidOption for parts that together would deviate from their papers."""
+    """Raise InvalidOption for parts that together would not compute their papers' methods."""
     is_rounded = not codec.is_exact and not (codec.is_exact_for_signs and selector.changes_values)
     is_biased = selector.changes_values and not (selector.is_unbiased or memory.counts_votes)
     if memory.counts_votes and not selector.sends_votes:
@@ -66,7 +66,7 @@ def check_exchange(
             f"exchange {exchange.id} sums exact values, so codec {codec.id} would have no effect: "
             "leave out the codec"
         )
-    # Returned entries would be added to a residual that is already rounded.
+    # Entries that the exchange returns would be added to a residual that is already rounded.
     stored = getattr(memory, "residual", "float32")
     if exchange.sums_again and stored != "float32":
         raise InvalidOption(
@@ -81,14 +81,14 @@ def check_exchange(
 
 
 Groups = Union[int, str, tuple[tuple[str, ...], ...], None]
-"""The option ``groups``: a number of groups, "planned", lists of names, or None."""
+"""The option ``groups`` after its check: a number of groups, "planned", lists of names, or None."""
 
 PLANNED = "planned"
-"""The choice of ``groups`` that plans them from measurements."""
+"""The value of ``groups`` with which the groups are planned from measurements."""
 
 
 def check_select_over(select_over: object, exchange: Exchange, selector: Selector) -> None:
-    """Raise InvalidOption for ``select_over="group"`` with parts that need separate tensors."""
+    """Raise InvalidOption if ``select_over`` is "group" and a part selects tensor by tensor."""
     check_choice(select_over, "select_over", ("tensor", "group"))
     if select_over == "tensor":
         return
@@ -124,7 +124,8 @@ def check_hiding(exchange: Exchange, groups: object, select_over: object) -> Non
 
 
 def refuse_hiding(rule: DensityRule | None, why: str) -> None:
-    """Raise InvalidOption with a reason if the density is "hiding", which needs measurements."""
+    """Raise InvalidOption with a reason if the density is "hiding", which only some frontends can
+    measure."""
     if rule is not None and rule.c_max is not None:
         raise InvalidOption(
             f"density is 'hiding', and {why}: give a number, or the densities by name that a "
@@ -133,8 +134,8 @@ def refuse_hiding(rule: DensityRule | None, why: str) -> None:
 
 
 def check_groups(groups: object) -> Groups:
-    """Return the option ``groups``, a number, lists of unique names or "planned"; InvalidOption for
-    anything else."""
+    """Return the option ``groups``: a number, lists of unique names, "planned" or None. Raises
+    InvalidOption for any other value."""
     if groups is None or (isinstance(groups, str) and groups == PLANNED):
         return groups
     if isinstance(groups, int) and not isinstance(groups, bool) and groups >= 1:

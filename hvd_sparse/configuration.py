@@ -45,7 +45,7 @@ from hvd_sparse.selectors.contract import Selector
 from hvd_sparse.step_parts import Parts
 from hvd_sparse.telemetry.contract import Writer, Writers, resolve_writers
 from hvd_sparse.types import Option, Pace, Report, TensorSpec
-from hvd_sparse.wire.checksum import crc32
+from hvd_sparse.wire.frame import crc32
 from hvd_sparse.wire.message import capacity
 
 PARTS = {
@@ -70,8 +70,8 @@ LOCAL = {"name", "engine", "timeout_s", "telemetry", "telemetry_every", "wire"}
 class Configuration(Parts):
     """Five parts and the common options; immutable, comparable, JSON-able by ``describe``.
 
-    The options are those of ``methods.builder.Builder``, which explains them.  ``clip_grad_norm``
-    bounds the root mean square of the ranks' norms, which is never below the norm of their average.
+    ``methods.builder.Builder`` explains the options. ``clip_grad_norm`` bounds the root mean square
+    of the ranks' norms, which is never below the norm of the ranks' average gradient.
     """
 
     min_numel: int = 1024
@@ -95,16 +95,10 @@ class Configuration(Parts):
     def create(
         cls, *, selector: object, schedule: object = None, **options: Option
     ) -> Configuration:
-        """Create a configuration from parts, each an id, a mapping ``{"id": ..., option: value}``
-        or an object, and the common options.
+        """Create a configuration from the common options and parts, each an id, a mapping ``{"id":
+        ..., option: value}`` or an object; UnknownName for an unknown id, InvalidOption for an
+        invalid option and for parts that do not fit together.
 
-        Raises
-        ------
-        UnknownName : an id is unknown
-        InvalidOption : an option is unknown or invalid, or the parts are incompatible
-
-        Examples
-        --------
         >>> made = Configuration.create(selector={"id": "ldte_bs", "density": 0.001})
         >>> made.memory.id, made.exchange.id, made.density(step=0)
         ('error_feedback', 'allgather', 0.001)
@@ -162,10 +156,8 @@ class Configuration(Parts):
             check_truth(getattr(self, option), option)
 
     def describe(self) -> Report:
-        """Return a JSON-serializable mapping, from which ``create`` makes an equal configuration.
-
-        Functions among the telemetry writers are left out.
-        """
+        """Return a JSON-able mapping, from which ``create`` makes an equal configuration, without
+        functions among the telemetry writers."""
         told = {field.name: getattr(self, field.name) for field in fields(self)}
         for name in PARTS:
             told[name] = None if told[name] is None else configuration(told[name])
@@ -190,8 +182,8 @@ class Configuration(Parts):
         return numel > 0 and numel >= self.min_numel and (self.compress_1d or len(shape) > 1)
 
     def for_tensors(self, specs: Sequence[TensorSpec]) -> Configuration:
-        """Return this configuration with the density rule resolved for all tensors of a compressor;
-        InvalidOption without a density for a compressed tensor, or for a name without a tensor."""
+        """Return this configuration with the density rule applied to all tensors of a compressor;
+        InvalidOption for a compressed tensor without a density, and for a name without a tensor."""
         if self.rule is None:
             return self
         names = [spec.key for spec in specs]
@@ -200,8 +192,8 @@ class Configuration(Parts):
     def with_measured(
         self, specs: Sequence[TensorSpec], densities: Mapping[str, float]
     ) -> Configuration:
-        """Return this configuration, of density "hiding", with densities measured in the run; it is
-        equal and has the same digest. Without densities it starts over with the least."""
+        """Return this configuration, of density "hiding", with measured densities; it stays equal
+        and keeps its digest. Tensors without a measured density have the least density."""
         assert self.rule is not None
         return self._with_rule(self.rule.measured(self._compressed(specs), densities))
 
@@ -221,17 +213,17 @@ class Configuration(Parts):
         placement: Placement | None = None,
         pace: Pace | None = None,
     ) -> bool:
-        """Return whether a compressed tensor's step runs dense; the same on all ranks.
+        """Return whether a compressed tensor's step runs dense, which is the same on all ranks.
 
-        step : its completed steps
-        exchange : the exchange in use, if this configuration's exchange is "auto"
-        placement : the node of every rank; None for one rank per node
+        step : the tensor's completed steps
+        exchange, placement : the exchange in use, if this configuration's is "auto", and the node
+            of every rank, None for one rank per node
         """
         density = self.density(step, spec, pace)
         if density is None or not self.allow_dense:
             return False
         most = self.most_entries(spec, world_size, self.at_step(step, spec, pace).codec)
-        # The bound on messages holds even where sparse is cheaper.
+        # The bound on messages holds even if sparse is cheaper.
         if most is not None and count_from_density(spec.numel, density) > most:
             return True
         where = in_nodes_of(1, 0, world_size) if placement is None else placement
@@ -246,11 +238,9 @@ class Configuration(Parts):
         return capacity(codec, spec.numel, width, world_size, self.max_gathered_bytes)
 
     def exchanges(self, placement: Placement) -> list[Exchange]:
-        """Return the exchanges, with default options, that fit these parts and ranks.
-
-        Left out are those that lose mass or only choose another, and ``shared_index``, whose
-        result depends on how alike gradients are, unless all ranks select the same indices.
-        """
+        """Return the exchanges, with default options, that fit these parts and ranks, without those
+        that lose mass or choose another exchange. ``shared_index``, whose result depends on how
+        alike gradients are, fits only if all ranks select the same indices."""
         selector = self.selector
         is_common = selector.has_shared_indices or selector.sums_statistics
         # Summing first only helps if ranks share nodes, and ties residuals to ranks.
@@ -292,10 +282,8 @@ class Configuration(Parts):
 
 
 def _schedule_for(density: Density | None, given: object) -> Schedule | None:
-    """Return the schedule for the options ``density`` and ``schedule``; None if both are None.
-
-    It is constant without ``schedule``; a mapping without ``value`` ends at the density.
-    """
+    """Return the schedule for the options ``density`` and ``schedule``: None without both, constant
+    without ``schedule``; a mapping without a "value" ends at the density."""
     if given is None:
         return None if density is None else SCHEDULES.create("constant", value=density)
     if isinstance(given, dict) and density is not None:

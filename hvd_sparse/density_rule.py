@@ -1,4 +1,4 @@
-"""Densities by tensor: a rule of names and globs, or a function, instead of one number."""
+"""Densities by tensor: a rule of names and globs, or a function, in place of one number."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.types import TensorSpec
 
 HIDING = "hiding"
-"""The density that is measured in the run, at which messages hide behind the backward pass."""
+"""The value of the option ``density`` with which a run measures its densities, so that messages
+take no longer than the rest of the backward pass."""
 C_MAX = 1000.0
-"""Default of the largest compression ratio of "hiding"."""
+"""Default of the largest compression ratio (1 / density) of "hiding"."""
 
 Chooser = Callable[[str, tuple[int, ...]], float]
-"""A function from a tensor's name and shape to its density."""
+"""A function of a tensor's name and shape that returns its density."""
 
 
 @dataclass(frozen=True)
@@ -26,14 +27,16 @@ class DensityRule:
     """A density for each tensor, by its name.
 
     The density of a tensor is that of its exact name, or else that of the matching glob with the
-    most characters that are not wildcards, in any order: for example, in ``{"*": 0.001, "fc.*":
-    0.01, "fc.bias": 1.0}`` the tensor ``fc.weight`` has 0.01.
+    most characters that are not wildcards; the order does not matter. For example, in ``{"*":
+    0.001, "fc.*": 0.01, "fc.bias": 1.0}`` the tensor ``fc.weight`` has 0.01.
 
     patterns : pairs of a name or glob and its density, sorted
-    chooser : a function of name and shape instead of patterns; ``bound`` computes patterns from it
-    table, mean : densities by name, and over all entries, once the tensors are known
+    chooser : a function of name and shape in place of patterns, from which ``bound`` computes
+        patterns
+    table : densities by name; empty until the tensors are known
+    mean : mean density over all entries; None until the tensors are known
     c_max : for "hiding", the largest compression ratio; every tensor has the density 1 / c_max
-        until the run has measured. None for other rules
+        until the run has measured its densities. For other rules c_max is None
     is_measured : whether ``table`` has measured densities
     """
 
@@ -45,8 +48,11 @@ class DensityRule:
     is_measured: bool = field(default=False, compare=False, repr=False)
 
     def bound(self, compressed: Sequence[TensorSpec], names: Sequence[str]) -> DensityRule:
-        """Return the rule resolved for the ``compressed`` of all tensors, by ``names``.
+        """Return the rule with the densities of all compressed tensors; ``names`` are those of all
+        tensors.
 
+        Raises
+        ------
         InvalidOption : a tensor has no density, or more than one; or a pattern matches no tensor
         """
         for pattern, _ in self.patterns:
@@ -63,7 +69,7 @@ class DensityRule:
     def measured(
         self, compressed: Sequence[TensorSpec], densities: Mapping[str, float]
     ) -> DensityRule:
-        """Return the rule with measured densities; other tensors keep the least."""
+        """Return the rule with measured densities; other tensors keep the smallest density."""
         least = dict(self.patterns)["*"]
         table = {spec.key: densities.get(spec.key, least) for spec in compressed}
         return replace(self._with_table(compressed, table), is_measured=bool(densities))
@@ -76,7 +82,7 @@ class DensityRule:
         return replace(self, table=table, mean=asked / numel if numel else 1.0)
 
     def density_of(self, spec: TensorSpec) -> float:
-        """Return a tensor's density; InvalidOption unless the rule has exactly one."""
+        """Return a tensor's density. Raises InvalidOption unless the rule has exactly one."""
         if spec.key in self.table:
             return self.table[spec.key]
         if self.chooser is not None:
@@ -105,7 +111,7 @@ class DensityRule:
         return most[2]
 
     def plain(self) -> dict[str, float] | str:
-        """Return the rule for JSON: a mapping, or "hiding"."""
+        """Return the rule in a form for JSON: a mapping, or "hiding"."""
         if self.c_max is not None:
             return HIDING if self.c_max == C_MAX else f"{HIDING}:{self.c_max:g}"
         if self.chooser is not None:
@@ -123,7 +129,8 @@ and shape, or "hiding"."""
 
 
 def read_hiding(text: str, where: str = "density") -> float:
-    """Return the largest compression ratio of "hiding", or for example of "hiding:300"."""
+    """Return the largest compression ratio from a text, "hiding" or for example "hiding:300".
+    Raises InvalidOption, with the option's name ``where``, for another text."""
     name, colon, ratio = text.partition(":")
     try:
         c_max = float(ratio) if colon else C_MAX
@@ -139,7 +146,8 @@ def read_hiding(text: str, where: str = "density") -> float:
 
 
 def check_rule(density: Density, where: str) -> float | DensityRule:
-    """Return the option ``density`` as a float or a rule; ``where`` names it in the error."""
+    """Return the option ``density`` as a float or a rule. Raises InvalidOption, with the option's
+    name ``where``, for an invalid density."""
     if isinstance(density, DensityRule):
         return density
     if isinstance(density, str):
@@ -158,7 +166,7 @@ def check_rule(density: Density, where: str) -> float | DensityRule:
 
 
 def number_of(density: Density, owner: str) -> float:
-    """Return a density that must be a number; InvalidOption for a rule by tensor."""
+    """Return a density that must be a number. Raises InvalidOption for a rule."""
     if isinstance(density, DensityRule):
         raise InvalidOption(
             f"density of {owner} is a rule by tensor: at_density(...) with one tensor's density "

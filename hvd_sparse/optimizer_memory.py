@@ -1,5 +1,4 @@
-"""Handed-over optimizers: the memory that does their work, and the learning rates that densities
-follow."""
+"""Handed-over optimizers: the memories that do their work, and the rates that densities follow."""
 
 from __future__ import annotations
 
@@ -23,30 +22,30 @@ logger = logging.getLogger("hvd_sparse")
 COSTS_ACCURACY_AT = 0.01
 """Highest density at which momentum with plain error feedback was measured to cost accuracy."""
 KEPT = ("masking", "clip_norm")
-"""Options of a memory that are no optimizer's."""
+"""Options of a memory that no optimizer has."""
 OF_SGD: tuple[type, ...] = (MomentumFeedback, MomentumCorrection)
 OF_ADAM: tuple[type, ...] = (AdamCorrection,)
 OF_MUON: tuple[type, ...] = (MuonCorrection,)
-"""Kinds of memories that do these optimizers' work."""
+"""Classes of the memories that do each optimizer's work."""
 ADAPTIVE = {"alpha", "rho", "lr_decay", "initial_accumulator_value"}
 """Options of RMSprop, Adadelta and Adagrad."""
 
 SLACK = 0.05
-"""Tolerance for differences from the predicted rate, as a fraction of the mean rate."""
+"""Tolerated difference from the predicted rate, as a fraction of the mean rate."""
 
 
 @dataclass(frozen=True)
 class Handover:
-    """An optimizer's class, and the kinds of memories that do its work, the default first."""
+    """An optimizer's class, and the memories that can do its work, the default first."""
 
     name: str
     memories: tuple[type, ...]
 
     def join(self, given: object) -> object:
-        """Return the memory for the option ``memory``; InvalidOption if it does not fit.
+        """Return the memory for the option ``memory``; InvalidOption if the option does not fit.
 
-        The optimizer's own options stay at their defaults: it supplies them at every step, and a
-        checkpoint is not tied to the momentum that a schedule had reached.
+        The optimizer's own options stay at their defaults: the optimizer supplies them at every
+        step, and a checkpoint is not tied to the momentum that a schedule had reached.
         """
         if not self.memories:
             logger.warning(
@@ -74,7 +73,7 @@ class Handover:
 def judge(
     configuration: Configuration, settings: Iterable[Mapping[str, Option]], *, is_forewarned: bool
 ) -> None:
-    """Refuse or warn of an optimizer that was not handed over, by its groups' settings."""
+    """Refuse, or warn of, an optimizer that was not handed over, by its groups' settings."""
     memory = configuration.memory
     if memory.counts_votes:
         return  # votes know no size, so that momentum behind them is the optimizer's own affair
@@ -116,15 +115,16 @@ def warn_of_rare_entries(configuration: Configuration, what: str) -> None:
 
 @dataclass(eq=False)
 class Rates:
-    """Reference rates by parameter group.  ``path`` holds the predicted rates by step and group if
-    ``is_foreseen``, else only the first rates."""
+    """Reference learning rates by parameter group. ``path`` holds the predicted rates by step and
+    group if ``is_foreseen``, else only the first rates."""
 
     path: Sequence[Sequence[float]]
     is_foreseen: bool
+    is_checked: bool = True
+    """Whether a rate that differs from the predicted one causes a warning, once."""
 
     def __post_init__(self) -> None:
         self._references = [sum(rates) / len(rates) for rates in zip(*self.path)]
-        self._has_warned = False
         for group, reference in enumerate(self._references):
             if self.is_foreseen and not reference > 0:
                 raise InvalidOption(
@@ -136,8 +136,8 @@ class Rates:
         """Return the rate at a tensor's completed steps, with its reference."""
         if group >= len(self._references):  # added to the optimizer later
             return Pace(rate, rate, is_mean=False)
-        if self.is_foreseen and not self._has_warned and self._is_off(rate, group, step):
-            self._has_warned = True
+        if self.is_foreseen and self.is_checked and self._is_off(rate, group, step):
+            self.is_checked = False
             logger.warning(
                 "the learning rate is %g at step %d, and %g was predicted for a scheduler that is "
                 "stepped once per step, so the mean density will differ from the requested one: if "
@@ -158,15 +158,9 @@ class Rates:
         margin = SLACK * self._references[group]
         return not min(foreseen) - margin <= rate <= max(foreseen) + margin
 
-    def without_check(self) -> Rates:
-        """Return these rates without the warning, for a scheduler not stepped once per step."""
-        self._has_warned = True
-        return self
-
 
 def first_rates(rates: Sequence[float], why: str | None) -> Rates:
-    """Return reference rates for a run whose rates are unknown; warn of the reason ``why``, None if
-    they are probably constant."""
+    """Return the first rates as references; warn if ``why`` says that later rates are unknown."""
     if why is not None:
         logger.warning(
             "the density follows the learning rate, whose mean over the run is not known in "
@@ -178,7 +172,6 @@ def first_rates(rates: Sequence[float], why: str | None) -> Rates:
 
 
 def foreseen(path: Callable[[int], Iterable[Sequence[float]]], steps: int) -> Rates:
-    """Return the rates that a copy of a scheduler gives; InvalidOption if it fails."""
     try:
         rates = list(path(steps))
     except Exception as error:

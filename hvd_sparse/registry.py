@@ -21,15 +21,14 @@ Part = TypeVar("Part")
 
 
 class Registry(Generic[Part]):
-    """The classes of one kind of part, by id; a part is a frozen dataclass whose fields are its
-    options."""
+    """The classes of one kind of part, by id; parts are frozen dataclasses of their options."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._classes: dict[str, type] = {}
 
     def register(self, id: str) -> Callable[[PartType], PartType]:
-        """Return a class decorator that registers a part; InvalidOption if its id is taken."""
+        """Return a class decorator that registers a part. Raises InvalidOption for a taken id."""
 
         def decorate(cls: PartType) -> PartType:
             if id in self._classes:
@@ -44,14 +43,13 @@ class Registry(Generic[Part]):
         return decorate
 
     def ids(self) -> list[str]:
-        """Return all ids, sorted."""
         return sorted(self._classes)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.ids())
 
     def get(self, id: str) -> type[Part]:
-        """Return the class with an id; UnknownName, with the nearest and all ids, without one."""
+        """Return the class with an id. Raises UnknownName with the most similar id and all ids."""
         try:
             return self._classes[id]
         except (KeyError, TypeError):
@@ -122,14 +120,13 @@ def configuration(part: Any) -> dict[str, Any]:  # any kind of part, as JSON
 
 
 def import_siblings(package: str, path: list[str]) -> None:
-    """Import all modules of a package, given its name and path, without a leading underscore, so
-    that their parts register."""
+    """Import a package's modules without a leading underscore, so that their parts register."""
     for module in pkgutil.iter_modules(path):
         if not module.name.startswith("_"):
             importlib.import_module(f"{package}.{module.name}")
 
 
-# The contracts are in higher layers, so the types of parts are given where parts are resolved.
+# The contracts are in higher layers, so a part gets its type where it is resolved.
 SELECTORS: Registry = Registry("selector")
 MEMORIES: Registry = Registry("memory")
 CODECS: Registry = Registry("codec")

@@ -20,28 +20,18 @@ MOST_DENSITIES = 1024
 """Number of densities whose parts are cached."""
 
 
-@dataclass(frozen=True)
 class StepParts:
     """The parts of a tensor's step, at its density (None if the method has none).
 
-    is_exact : the codec is lossless
-    sends_accumulated : the sent values are accumulated ones, bit for bit
+    sends_accumulated : the sent values equal the accumulated values bit for bit
     row_body : kind of the frames' bodies that compiled rows write; 0 for none
     """
 
-    density: float | None
-    selector: Selector
-    codec: Codec
-    is_exact: bool
-    sends_accumulated: bool
-    row_body: int
-
-    @classmethod
-    def of(cls, density: float | None, selector: Selector, codec: Codec) -> StepParts:
-        is_exact = codec.is_exact
-        sends_accumulated = is_exact and not selector.changes_values
-        row_body = 0 if selector.changes_values else codec.row_body
-        return cls(density, selector, codec, is_exact, sends_accumulated, row_body)
+    def __init__(self, density: float | None, selector: Selector, codec: Codec) -> None:
+        self.density, self.selector, self.codec = density, selector, codec
+        self.is_exact = codec.is_exact
+        self.sends_accumulated = codec.is_exact and not selector.changes_values
+        self.row_body = 0 if selector.changes_values else codec.row_body
 
 
 @dataclass(frozen=True)
@@ -56,7 +46,6 @@ class Parts:
 
     @cached_property
     def rule(self) -> DensityRule | None:
-        """The rule for densities by tensor, if any."""
         told = (getattr(self.schedule, "value", None), getattr(self.selector, "density", None))
         return next((each for each in told if isinstance(each, DensityRule)), None)
 
@@ -80,11 +69,8 @@ class Parts:
     def at_step(
         self, step: int, spec: TensorSpec | None = None, pace: Pace | None = None
     ) -> StepParts:
-        """Return the parts of a tensor's step; the same object for equal densities.
-
-        step : completed steps of the tensor
-        spec, pace : of the tensor; None for the mean density, and for the mean learning rate
-        """
+        """Return the parts of a tensor after ``step`` completed steps; the same object for equal
+        densities. ``spec`` and ``pace`` default to the mean density and the mean learning rate."""
         if self.fixed_parts is not None:
             return self.fixed_parts
         schedule = self._schedule_of(spec)
@@ -117,7 +103,7 @@ class Parts:
                 selector, codec = selector.at_density(density), codec.at_density(density)
             if len(self._at_density) >= MOST_DENSITIES:  # for example, a new density at every step
                 self._at_density.clear()
-            made = self._at_density[density] = StepParts.of(density, selector, codec)
+            made = self._at_density[density] = StepParts(density, selector, codec)
         return made
 
     # No fields, so that they are neither compared nor described.

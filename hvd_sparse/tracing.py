@@ -1,6 +1,7 @@
-"""Spans of the parts of a step, and timelines of them: ``HVD_SPARSE_TIMELINE``, one file a rank.
+"""Spans of the parts of a step, and timelines of them: ``HVD_SPARSE_TIMELINE``, one file per rank.
 
-Spans are passed to listeners: the planner, and timelines in Chrome's trace format:
+A span is the start and the end of one part of a step. Spans are passed to listeners: the planner,
+and timelines in Chrome's trace format:
 
     [
     {"name": "clock", "ph": "M", "pid": 0, "args": {"writer": "hvd_sparse",
@@ -9,8 +10,8 @@ Spans are passed to listeners: the planner, and timelines in Chrome's trace form
 
 The process in the trace is the rank.  Threads from 1 on select, encode and decode; the exchanges of
 a bucket, which overlap with them, have a thread of their own. Times are microseconds since the
-start. The first event gives the start, under the same name as in Horovod's timeline.  A killed
-process leaves a file without the last bracket, which viewers accept.
+start. The first event gives the start, under the same name as in Horovod's timeline.  If a process
+is killed, its file lacks the last bracket, which viewers accept.
 """
 
 from __future__ import annotations
@@ -33,24 +34,24 @@ SETTING = "HVD_SPARSE_TIMELINE"
 START = "start_time_since_epoch_in_micros"
 WRITER = "hvd_sparse"
 FLUSH_S = 1.0
-"""Seconds between two writes to the file."""
+"""Seconds after which events are written to the file."""
 MOST_UNWRITTEN = 4096
-"""Events that may be in memory before they are written."""
+"""Largest number of events in memory before they are written."""
 
 logger = logging.getLogger("hvd_sparse")
 
 
 Listener = Callable[[str, str, float, float], None]
 """A function of a span: its kind ("select", "encode", "exchange" or "decode"), the name of the
-tensor or bucket, its start and its end in seconds of ``Spans.clock``.  In TensorFlow it is
-called from several threads."""
+tensor or bucket, its start and its end in seconds of ``Spans.clock``.  TensorFlow calls it from
+several threads."""
 
 
 class Spans:
-    """The listeners to one compressor's spans; without listeners the clock is not read.
+    """The listeners to one compressor's spans. Without listeners the clock is not read.
 
-    ``clock`` returns the seconds; ``time.thread_time`` gives a thread's CPU time instead of elapsed
-    time, for a single listener that compares no threads.
+    ``clock`` returns seconds. With ``time.thread_time``, spans measure a thread's CPU time instead
+    of elapsed time; then there may be only one listener, and it must not compare threads.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -67,11 +68,11 @@ class Spans:
         self.is_heard = bool(self._listeners)
 
     def now(self) -> float:
-        """Return the start time of a span for ``tell``; 0 while there is no listener."""
+        """Return the start time of a span for ``tell``; 0 if there is no listener."""
         return self.clock() if self._listeners else 0.0
 
     def tell(self, what: str, whose: str, start_s: float) -> None:
-        """Pass a finished span to the listeners, if there were any when it began at ``start_s``."""
+        """Pass a finished span to the listeners that were there when it began at ``start_s``."""
         if self._listeners and start_s:
             end_s = self.clock()
             for listener in self._listeners:
@@ -83,9 +84,9 @@ _LOCK = threading.Lock()
 
 
 class TraceFile:
-    """The timeline of one process.  Safe to call from many threads.
+    """The timeline of one process, which many threads may use.
 
-    If the file cannot be written any more, this is logged, the file ends and training continues.
+    If the file can no longer be written, a warning is logged, the file ends and training continues.
     """
 
     def __init__(self, path: Path, rank: int) -> None:
@@ -94,12 +95,12 @@ class TraceFile:
         self._unwritten: list[str] = []
         self._lock = threading.Lock()
         self._threads: dict[int | str, int] = {}
-        # The bracket and the commas come before an event, never behind: what a killed process
-        # leaves is a valid list but for its end.
+        # The bracket and the commas come before an event, so that a killed process leaves a list
+        # that is valid but for its end.
         self._separator = "[\n"
         start_us = time.time_ns() // 1000
-        # Two clocks, read at one moment: the epoch's to lay ranks' files over each other, and one
-        # that never jumps for the times in this file.
+        # Two clocks are read at one moment: the time since 1970, by which files of ranks are
+        # aligned, and a clock that never jumps, for the times in this file.
         self._start_s = self._flushed_s = time.perf_counter()
         self._write("clock", "M", args={"writer": WRITER, START: start_us})
         self._write("process_name", "M", args={"name": f"hvd_sparse, rank {rank}"})
@@ -111,11 +112,11 @@ class TraceFile:
         atexit.register(self.close)
 
     def listen(self, what: str, whose: str, start_s: float, end_s: float) -> None:
-        """Write a span; a ``Listener``."""
+        """Write a span. This method is a ``Listener``."""
         with self._lock:
             if self._file is None:
                 return
-            # The number of a bucket's round follows a colon; all rounds have one row.
+            # The number of a bucket's round follows a colon; all rounds of a bucket have one row.
             bucket = whose.partition(":")[0]
             thread = self._thread(bucket if what == "exchange" else threading.get_ident())
             start_us = round(1e6 * (start_s - self._start_s), 1)
@@ -143,7 +144,7 @@ class TraceFile:
         left = "".join(self._unwritten).encode()
         self._unwritten.clear()
         while left:
-            # a write to a file may take a part of the bytes only
+            # A write to a file may write only a part of the bytes.
             left = left[os.write(self._file, left) :]
 
     def _put_out(self) -> None:
@@ -163,7 +164,7 @@ class TraceFile:
     def _end(self) -> None:
         file, self._file = self._file, None
         if file is not None:
-            with contextlib.suppress(OSError):  # some file systems report a full disk at close
+            with contextlib.suppress(OSError):  # some file systems report a full disk only here
                 os.close(file)
 
     def flush(self) -> None:
@@ -180,7 +181,7 @@ class TraceFile:
 
 
 def _open(path: Path) -> int:
-    """Open and empty a regular file, without following links or waiting for a pipe's reader."""
+    """Open a regular file and empty it, without following links or waiting for a pipe's reader."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         file = os.open(path, flags, 0o666)
@@ -208,10 +209,9 @@ def _refusal(path: Path, why: str | None) -> InvalidOption:
 
 
 def path_of(setting: str, rank: int) -> Path:
-    """Return the path of a rank's file: its number replaces ``{rank}``, or comes before the suffix.
-    In elastic runs, where ranks change, the number of the process follows.
-    """
-    # a new process may get the rank of one that ended, whose file must not be emptied
+    """Return the path of a rank's file. The rank replaces ``{rank}``, or comes before the suffix.
+    In elastic runs, where ranks change, the process's number follows the rank."""
+    # A new process may get the rank of a process that has ended, whose file must not be emptied.
     number = f"{rank}.{os.getpid()}" if is_elastic() else str(rank)
     if "{rank}" in setting:
         return Path(setting.replace("{rank}", number))
@@ -222,16 +222,17 @@ def path_of(setting: str, rank: int) -> Path:
 
 
 def follow(spans: Spans, rank: Callable[[], int]) -> TraceFile | None:
-    """Write a compressor's spans if ``HVD_SPARSE_TIMELINE`` is set, and return the process's file.
+    """Write a compressor's spans if ``HVD_SPARSE_TIMELINE`` is set, and return the process's
+    timeline.
 
-    ``rank`` is only called if a file is opened. Raises InvalidOption if it cannot be written.
+    ``rank`` is called only if a file is opened. Raises InvalidOption if the file cannot be written.
     """
     setting = os.environ.get(SETTING)
     if not setting:
         return None
     with _LOCK:
         if setting not in _OPEN:
-            # not before, because only a timeline needs Horovod to be started here
+            # Not earlier, because only a timeline needs Horovod to be started at this point.
             number = rank()
             _OPEN[setting] = TraceFile(path_of(setting, number), number)
         spans.add(_OPEN[setting].listen)

@@ -21,19 +21,19 @@ FLOATS = {"float16", "bfloat16", "float32", "float64"}
 
 # Names for values without a type: users' objects, and those of untyped frameworks. They are checked
 # where they are used, and errors name their type.
-ProcessSet = Any  # one of Horovod's process sets
-GradScaler = Any  # the loss scaler: the framework's, or a callable that returns the scale
+ProcessSet = Any  # a process set of Horovod
+GradScaler = Any  # the loss scaler of the framework, or a callable that returns the scale
 Params = Any  # the tensors to compress, in the form that the frontend accepts
-Optimizer = Any  # an optimizer of the framework's, or Horovod's around it
+Optimizer = Any  # an optimizer of the framework, or Horovod's wrapper of it
 Option = Any  # a user's choice, before it is checked
-Context = Any  # that ``compress`` gives Horovod for ``decompress``
-Value = Any  # of a framework without types: a token, a variable, a frame's local
+Context = Any  # returned by ``compress``, and passed by Horovod to ``decompress``
+Value = Any  # a value of a framework without types: a token, a variable, a local of a frame
 Settings = dict[str, Any]  # names and values that an optimizer holds
-Report = dict[str, Any]  # a JSON-able mapping, for users to read
+Report = dict[str, Any]  # a mapping for users that can be converted to JSON
 State = Mapping[str, Any]  # a saved state or one of its tensors, before ``state_check`` checks it
 
 Memo = Union[None, float, list[float], Mapping[str, object]]
-"""State of a part from one step of a tensor to the next, JSON-serializable for checkpoints."""
+"""State of a part between the steps of a tensor; JSON-serializable, for checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Selection:
         return Selection(self.indices[is_kept], self.values[is_kept], self.numel)
 
     def without(self, others: Selection) -> Selection:
-        """Return the entries without ``others``, whose indices are a subset."""
+        """Return the entries that are not in ``others``, a part of this selection."""
         is_left = np.ones(self.count, bool)
         is_left[np.searchsorted(self.indices, others.indices)] = False
         return Selection(self.indices[is_left], self.values[is_left], self.numel)
@@ -77,6 +77,8 @@ class Selection:
 class TensorSpec:
     """The properties of a registered tensor, which must be equal on all ranks.
 
+    Raises
+    ------
     UnsupportedInput : the dtype is not supported, or the tensor has 2**32 or more entries
 
     Attributes
@@ -109,12 +111,12 @@ class TensorSpec:
 
     @cached_property
     def accumulator(self) -> np.dtype:
-        """The dtype of the residual: float64 for float64 gradients, else float32."""
+        """The dtype of the residual: float64 for float64 gradients, otherwise float32."""
         return np.dtype(np.float64 if self.dtype == "float64" else np.float32)
 
 
 class Pace(NamedTuple):
-    """The learning rate of a tensor's step, and a reference rate.
+    """The learning rate of a tensor's step, and the rate with which it is compared.
 
     reference : mean rate of the run, or the first rate if the mean is not known
     is_mean : whether ``reference`` is the mean
@@ -126,7 +128,7 @@ class Pace(NamedTuple):
 
     @property
     def share(self) -> float:
-        """The rate divided by the reference; at most 1 if the reference is not the mean."""
+        """The rate divided by the reference, at most 1 unless the reference is the mean."""
         if self.reference == 0:
             return 1.0 if self.rate else 0.0
         share = self.rate / self.reference

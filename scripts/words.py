@@ -50,7 +50,7 @@ def docstrings(path: Path) -> Iterator[tuple[str, str]]:
             text = ast.get_docstring(node)
             if text:
                 name = f"{path}:{getattr(node, 'lineno', 1)} {getattr(node, 'name', 'module')}"
-                yield name, re.sub(r"^\s*(>>>|\.\.\.|---).*$", "", text, flags=re.M)
+                yield name, re.sub(r"^\s*(>>>|\.\.\.( |$)|---).*$", "", text, flags=re.M)
 
 
 def files(paths: Sequence[Path]) -> Iterator[Path]:

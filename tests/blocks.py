@@ -31,9 +31,7 @@ PLACES = {
     "sh": ("sh", "ranks", "hosts", "slurm", "gpu", "install", "checkout", "ci", "docker"),
     "markdown": ("adding",),
 }
-"""Where blocks of a language can run."""
 TRAINING = ROOT / "tests" / "train_as_documented.py"
-"""What ``train.py`` is where commands of the documentation run."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import tiers
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from installed import horovod_parts, is_installed, left_out, missing
 from tiers import RANKS, TESTS, folder_of
 
@@ -21,7 +21,12 @@ pytest.register_assert_rewrite(
     "conformance.stack_checks",
 )
 
-common = settings(derandomize=True, deadline=None, database=None)
+common = settings(
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],  # a busy machine is
+)
 settings.register_profile("full", common, max_examples=50)
 settings.register_profile("short", common, max_examples=5)
 

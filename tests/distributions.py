@@ -60,7 +60,6 @@ ALL = {**SMOOTH, **NASTY}
 
 
 def draw(name: str, numel: int, dtype: str = "float32", seed: int = 0) -> np.ndarray:
-    """One vector of a named distribution; the same one for the same arguments."""
     rng = np.random.default_rng([seed, numel, *name.encode()])
     return np.ascontiguousarray(ALL[name](rng, numel, np.dtype(dtype)), dtype)
 

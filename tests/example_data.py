@@ -11,7 +11,6 @@ CLASSES = 10
 
 
 def make_cifar10(folder: Path, images: int = 16) -> None:
-    """Write batches of so many images, whose brightness tells their class."""
     inside = folder / "cifar-10-batches-py"
     inside.mkdir(parents=True)
     rng = np.random.default_rng(0)

@@ -24,7 +24,6 @@ ON_THE_CPU = {"HVD_SPARSE_TEST_DEVICE": "cpu"}
 def run_worker(
     module: str, *arguments: str, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a module's ``main`` with arguments; return what it printed and how it ended."""
     process = _started(tuple(sorted(environment.items())))
     assert process.stdin is not None and process.stdout is not None
     try:
@@ -46,7 +45,6 @@ def interpreted() -> dict[str, str]:
 
 @cache
 def _started(environment: tuple[tuple[str, str], ...]) -> subprocess.Popen[str]:
-    """Return the process that is forked; tests of one process share it."""
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", __file__],
         stdin=subprocess.PIPE,
@@ -64,7 +62,6 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _run(module: str, arguments: list[str]) -> tuple[int, str, str]:
-    """Run a child; return its exit code, or less than 0 the signal, and what it wrote."""
     with tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as said:
         child = os.fork()
         if not child:

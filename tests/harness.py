@@ -31,7 +31,7 @@ WRITING_S = 10.0
 SLOWNESS = "HVD_SPARSE_TEST_SLOWNESS"
 DEVICE = "HVD_SPARSE_TEST_DEVICE"
 PATHS = (str(ROOT), str(ROOT / "tests"))
-LIMIT_S = 3600.0
+LIMIT_S = 2400.0
 """Seconds that a launch may take: so long that only a hang meets it, on a machine that compiles
 everything anew and has ten other things to do."""
 WORK, USUAL_S = "import numpy", 0.15

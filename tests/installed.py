@@ -37,7 +37,6 @@ TensorFlow triton's library ends in a segmentation fault: so only processes of i
 
 @cache
 def is_installed(package: str) -> bool:
-    """Return whether a package can be imported here; it is not loaded to find out."""
     return find_spec(package) is not None
 
 
@@ -62,13 +61,10 @@ def has_triton() -> bool:
 
 
 def with_triton() -> dict[str, str]:
-    """Return what is to be added to the environment of a process that may load triton."""
     return python_path(APART)
 
 
 def python_path(*more: Path) -> dict[str, str]:
-    """Return what lets a process find the tests' modules, the package, and what is in more
-    folders."""
     tests = Path(__file__).parent
     return {"PYTHONPATH": os.pathsep.join(map(str, (tests, tests.parent, *more)))}
 

@@ -16,7 +16,6 @@ ROOT = Path(__file__).resolve().parent.parent
 def run_plain(
     folder: Path, *arguments: str, module: str = "hvd_sparse"
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``hvd-sparse`` or ``benchmarks`` in it, in a folder that holds its packages."""
     site = folder / "site"
     site.mkdir(exist_ok=True)
     (found,) = map(Path, np.__path__)

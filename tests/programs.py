@@ -16,7 +16,6 @@ TESTS = Path(__file__).parent
 
 
 def run_python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run Python with the package and the tests' modules."""
     return subprocess.run(
         [sys.executable, *arguments],
         capture_output=True,
@@ -51,8 +50,6 @@ def run_documented(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def run_quick_bench(bench: str, folder: Path, *packages: str) -> tuple[str, Path]:
-    """Run a bench with ``--quick`` in this process, which has torch and the kernels already; return
-    what it printed, and the folder that it wrote to."""
     for package in packages:
         pytest.importorskip(package, reason="the bench needs it", exc_type=ImportError)
     from benchmarks.__main__ import main

@@ -55,8 +55,6 @@ def _recorded(entry: dict, values: np.ndarray) -> Recorded:
 
 
 def recorded(**wanted: object) -> Iterator[Recorded]:
-    """The recorded vectors, or those with the attributes given, such as ``model="lstm"`` or
-    ``step=300``."""
     for vector in _load():
         if all(getattr(vector, name) == value for name, value in wanted.items()):
             yield vector

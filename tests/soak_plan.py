@@ -17,8 +17,6 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class Plan:
-    """What happens at which step; the same on all ranks."""
-
     def __init__(self, seed: int) -> None:
         self._seed = seed
 
@@ -35,7 +33,6 @@ class Plan:
         }
 
     def scale(self, step: int) -> float:
-        """Of the loss: a power of two that changes every few steps."""
         return float(2.0 ** self._draw(1, step // 7).integers(0, 17))
 
     def spoiled(self, step: int, world_size: int) -> dict[int, str]:
@@ -47,7 +44,6 @@ class Plan:
         return {int(rank): str(draw.choice(list(SHAPES))) for rank in ranks}
 
     def gradients(self, step: int, rank: int, world_size: int) -> dict[str, np.ndarray]:
-        """Scaled, with a few large entries, and spoiled if that is the plan."""
         draw = self._draw(4, step, rank)
         scale = np.float32(self.scale(step))
         given = {
@@ -60,7 +56,6 @@ class Plan:
         return given
 
     def sizes(self, segments: int) -> list[int]:
-        """Of the worlds that follow each other: a restart, with other ranks as a rule."""
         return [int(size) for size in self._draw(5).integers(2, 5, segments)]
 
 

@@ -49,7 +49,6 @@ def is_short(item: pytest.Item) -> bool:
 
 
 def folder_of(path: Path) -> str:
-    """Return the folder of ``tests`` that a file stands in; an empty text for others."""
     inside = path.relative_to(TESTS).parts if path.is_relative_to(TESTS) else ()
     return inside[0] if len(inside) > 1 or (path.is_dir() and inside) else ""
 

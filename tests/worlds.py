@@ -29,7 +29,6 @@ def tensors(*shapes: tuple[int, ...], dtype: str = "float32") -> list[TensorSpec
 
 
 def integers(specs: Sequence[TensorSpec], *seed: int) -> Gradients:
-    """Gradients of small whole numbers: sums of them are exact in any order."""
     rng = np.random.default_rng(seed)
     return {spec.key: rng.integers(-9, 10, spec.shape).astype(spec.dtype) for spec in specs}
 
@@ -40,8 +39,22 @@ def normals(specs: Sequence[TensorSpec], *seed: int) -> Gradients:
 
 
 def run(world_size: int, function: Callable[[LocalCollective], Any]) -> list[Any]:
-    """``function(collective)`` on every rank of a new world; results in rank order."""
     return LocalWorld(world_size, TIMEOUT_S).run(function)
+
+
+class Around:
+    """A collective whose calls go through ``submit(kind, arguments, call)``."""
+
+    def __init__(
+        self, collective: Any, submit: Callable[[str, tuple[Any, ...], Callable[[], Any]], Any]
+    ) -> None:
+        self._collective, self._submit = collective, submit
+
+    def __getattr__(self, kind: str) -> Any:
+        own = getattr(self._collective, kind)
+        if kind not in ("allgather", "allreduce", "alltoall"):
+            return own
+        return lambda *arguments: self._submit(kind, arguments, lambda: own(*arguments))
 
 
 def residuals(session: Session) -> dict[str, np.ndarray]:
@@ -53,7 +66,6 @@ def residuals(session: Session) -> dict[str, np.ndarray]:
 
 
 def snapshot(session: Session) -> dict[str, tuple[int, float | None, bytes]]:
-    """All that a rank keeps between steps, comparable bit for bit."""
     states = session.step.transactions.settle_all()
     return {
         session.step.specs[i].key: (s.steps, s.threshold, s.memory.arrays()["residual"].tobytes())

@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,6 @@ from hvd_sparse.errors import SparseError, UnknownName
 from hvd_sparse.methods import METHODS
 from hvd_sparse.registry import ALL
 from hvd_sparse.version import __version__
-
-
-def set_up_list(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(run=list_parts)
 
 
 def list_parts(options: argparse.Namespace) -> int:
@@ -47,11 +43,6 @@ def _print_section(title: str, rows: list[tuple[str, str | None, str]]) -> None:
     print()
 
 
-def set_up_cite(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(run=cite)
-    parser.add_argument("names", nargs="+", metavar="NAME", help="for instance ldte_bs")
-
-
 def cite(options: argparse.Namespace) -> int:
     keys = dict.fromkeys(key for name in options.names for key in _keys_of(name))
     print("\n\n".join(papers()[key] for key in keys))
@@ -60,15 +51,13 @@ def cite(options: argparse.Namespace) -> int:
 
 @cache
 def papers() -> dict[str, str]:
-    """Return the entries of ``hvd_sparse/papers.bib`` by citation key."""
     text = (Path(__file__).parents[1] / "papers.bib").read_text(encoding="utf-8")
     entries = [each.strip() for each in re.split(r"^(?=@)", text, flags=re.MULTILINE)]
     return {entry[entry.index("{") + 1 : entry.index(",")]: entry for entry in entries if entry}
 
 
 def _keys_of(name: str) -> list[str]:
-    """Return the citation keys of a name: of a method, of every part of that id, or the key
-    itself."""
+    """Return the citation keys of a method, of every part of an id, or a citation key itself."""
     if name in papers():
         return [name]
     parts = [registry.get(name) for registry in ALL if name in registry.ids()]
@@ -80,36 +69,33 @@ def _keys_of(name: str) -> list[str]:
     return keys
 
 
-COMMANDS = {
-    "list": (set_up_list, "list every method and part with its options and paper"),
-    "cite": (set_up_cite, "print the BibTeX of methods, parts or citation keys"),
-    "doctor": (
-        doctor.set_up,
-        "print versions, what is used, what is missing and what does not fit together",
-    ),
-    "advise": (advise.set_up, "say whether compression will help, and at which density"),
-    "report": (
-        report.set_up,
-        "show runs beside each other: one HTML file, from the lines of telemetry=",
-    ),
-    "timeline": (
-        timeline.set_up,
-        "put HVD_SPARSE_TIMELINE and HOROVOD_TIMELINE files on one clock",
-    ),
-}
-"""Of every sub-command: the function that adds its arguments and sets ``run``, and its help."""
-
-
 def add_commands(parser: argparse.ArgumentParser) -> argparse._SubParsersAction[Any]:
     """Add the sub-commands to a parser; each sets ``run``, a function of the parsed options."""
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (set_up, words) in COMMANDS.items():
-        set_up(commands.add_parser(name, help=words))
+
+    def add(
+        name: str, run: Callable[[argparse.Namespace], int], words: str
+    ) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=words)
+        command.set_defaults(run=run)
+        return command
+
+    add("list", list_parts, "list every method and part with its options and paper")
+    names = add("cite", cite, "print the BibTeX of methods, parts or citation keys")
+    names.add_argument("names", nargs="+", metavar="NAME", help="for instance ldte_bs")
+    words = "print versions, what is used, what is missing and what does not fit together"
+    add("doctor", doctor.run, words)
+    words = "say whether compression will help, and at which density"
+    advise.set_up(add("advise", advise.run, words))
+    words = "show runs beside each other: one HTML file, from the lines of telemetry="
+    report.set_up(add("report", report.run, words))
+    words = "put HVD_SPARSE_TIMELINE and HOROVOD_TIMELINE files on one clock"
+    timeline.set_up(add("timeline", timeline.run, words))
     return commands
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a sub-command; return 1 after an error of this package, whose message is printed."""
+    """Run a sub-command; print the message of an error of this package, and return 1."""
     parser = argparse.ArgumentParser(
         prog="hvd-sparse", description="Gradient sparsification for unmodified Horovod."
     )

@@ -1,13 +1,7 @@
 """The command ``hvd-sparse advise``: predicts whether compressing a model will help on a network.
 
-The prediction is arithmetic.  Messages overlap with the backward pass, which selecting delays:
-
-    step   = forward + max(backward + selecting + start, start + bytes * 8 / bandwidth) + settling
-    start  = a cycle of Horovod's + hops of a ring * latency
-    dense  = 2 (N - 1) / N * 4 bytes a parameter, fp16 half of it, over 2 (N - 1) hops; under Gloo,
-             which sums float16 in software, settling fp16 takes (N - 1) / N * 18 ns a parameter
-    sparse = (N - 1) * density * 8 bytes a parameter, over N - 1 hops; with --steps about 1.3 bytes
-             in place of 8, the gap and the sign that "sign_mean" sends of an entry
+The prediction is arithmetic (``Setting.step``). A collective starts after a cycle of Horovod's and
+the latencies of a ring's hops, and overlaps with the backward pass, which selecting delays.
 """
 
 from __future__ import annotations
@@ -28,8 +22,7 @@ from hvd_sparse.methods.builder import density_for, too_few
 
 
 class Model(NamedTuple):
-    """The entries of all gradients, the number of compressed tensors, and the seconds of a
-    backward pass."""
+    """Entries of all gradients, number of compressed tensors, seconds of a backward pass."""
 
     numel: int
     tensors: int
@@ -44,29 +37,29 @@ MODELS = {
     "transformer": Model(9_884_944, 27, 0.0061),
 }
 TENSORS = 50
-"""Tensors of a model of which the parameters alone are known."""
+"""Compressed tensors of a model of which only the number of parameters is known."""
 DENSITIES = (0.001, 0.01)
-"""Those that are worked out where nothing says which training stands."""
+"""Densities to predict if no option gives one."""
 BANDWIDTH_BIT_S = 1e9
 LATENCY_S = 50e-6
 CALL_S = 1e-3
 """Seconds until the ranks have agreed on a collective: a cycle of Horovod's."""
 TENSOR_S, ENTRY_S, SENT_S = 7e-5, 0.66e-9, 20e-9
 DENSE_S, RECEIVED_S = 0.37e-9, 7e-9
-"""Seconds of selecting and encoding a tensor, each of its entries, and each that is sent; and of
-making it dense again, each of its entries and each that arrives: ``ldte_bs`` with ``index_value``
-by the compiled engine, one thread of an Intel Xeon with AVX-512 (docs/results/selecting.md)."""
+"""Seconds to select and encode, for each tensor, entry and sent entry, and to make the result
+dense, for each entry and received entry: ``ldte_bs`` with ``index_value`` by the compiled engine,
+one thread of an Intel Xeon with AVX-512 (docs/results/selecting.md)."""
 ENTRY_BYTES = 8
-"""Bytes that "index_value" sends of an entry."""
+"""Bytes of an entry that "index_value" sends."""
 HALF_SUM_S = {"gloo": 18e-9, "mpi": 0.0, "nccl": 0.0}
-"""Seconds that casting and summing one entry as float16 takes more than as float32, by the library
-that sums (docs/results/trainings.md)."""
+"""Additional seconds to cast and sum one entry as float16 instead of float32, by the library that
+sums (docs/results/trainings.md)."""
 MARGIN = 1.05
-"""Factor by which compression must be quicker to be advised, as dense gradients need no trust."""
+"""Factor by which compression must be faster to be advised; dense gradients keep the accuracy."""
 AS_GOOD = 1.02
-"""Factor up to which steps count as equally quick: then the one that sends most is taken."""
+"""Factor up to which steps count as equally fast; the advice is then the one that sends most."""
 BANDWIDTHS = (1e6, 1e12)
-"""Range in which the crossover is searched for, bit/s."""
+"""Range of the search for the crossover, in bit/s."""
 
 BITS = {"bit": 1.0, "bps": 1.0, "bit/s": 1.0}
 BITS |= {
@@ -94,7 +87,7 @@ def count(text: str) -> int:
 
 
 def _measure(text: str, units: Mapping[str, float], remedy: str) -> float:
-    """Return a number with its unit; one without is refused where people mean different units."""
+    """Return a number with its unit. A unit is required where its omission would be ambiguous."""
     found = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?) ?([a-z/]*)", text.strip().lower())
     try:
         value = float(found[1]) * units[found[2]] if found else math.nan
@@ -107,9 +100,8 @@ def _measure(text: str, units: Mapping[str, float], remedy: str) -> float:
 
 @dataclass(frozen=True)
 class Step:
-    """The expected seconds of a step, and those of waiting for the network, by one way: "dense",
-    "fp16" or "sparse" at a density; and the bytes that a rank receives.
-    """
+    """The expected seconds of a step by one way ("dense", "fp16" or "sparse"), the seconds of
+    waiting for the network, and the bytes that a rank receives."""
 
     way: str
     density: float | None
@@ -120,12 +112,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Setting:
-    """A model on a number of ranks, and the network between them.
-
-    signs : sparse steps send signs with one mean magnitude, the default with ``steps=``, instead of
-        indices and values
-    operations : the library with which Horovod sums: "gloo", "mpi" or "nccl"
-    """
+    """A model on a number of ranks, and the network between them. With ``signs``, the default with
+    ``steps=``, sparse steps send signs and one mean magnitude in place of indices and values.
+    ``operations`` is the library with which Horovod sums: "gloo", "mpi" or "nccl"."""
 
     model: Model
     backward_s: float
@@ -180,10 +169,8 @@ class Setting:
 
 
 def choose(steps: Sequence[Step]) -> Step:
-    """Return the recommended step: sparse if it is faster by ``MARGIN``, at the highest of the
-    densities that are about as fast; otherwise dense, unless fp16 is faster by more than
-    ``AS_GOOD``.
-    """
+    """Return the recommended step: sparse if it is faster by ``MARGIN``, at the highest density
+    that is about as fast; otherwise dense, unless fp16 is faster by more than ``AS_GOOD``."""
     dense, fp16, *sparse = steps
     better_s = min(dense.step_s, fp16.step_s)
     quickest_s = min((each.step_s for each in sparse), default=math.inf)
@@ -194,7 +181,6 @@ def choose(steps: Sequence[Step]) -> Step:
 
 
 def set_up(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(run=run)
     parser.description = "Arithmetic on what it is told: nothing is measured and nothing sent."
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--model", choices=MODELS, help="one whose sizes are known")
@@ -204,18 +190,12 @@ def set_up(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--latency", type=duration, help="between ranks (50us)")
     parser.add_argument("--backward", type=duration, help="of the whole backward pass, as 80ms")
     parser.add_argument("--forward", type=duration, help="of the rest of a step (half as long)")
-    parser.add_argument(
-        "--density",
-        type=float,
-        nargs="+",
-        help="that training stands (0.001 0.01, or what --steps asks for)",
-    )
-    parser.add_argument(
-        "--steps", type=count, metavar="N", help="of the training: says which density it wants"
-    )
-    parser.add_argument(
-        "--operations", choices=HALF_SUM_S, help="the library with which Horovod sums (gloo)"
-    )
+    stands = "that training stands (0.001 0.01, or what --steps asks for)"
+    parser.add_argument("--density", type=float, nargs="+", help=stands)
+    wants = "of the training: says which density it wants"
+    parser.add_argument("--steps", type=count, metavar="N", help=wants)
+    sums = "the library with which Horovod sums (gloo)"
+    parser.add_argument("--operations", choices=HALF_SUM_S, help=sums)
     parser.add_argument("--json", action="store_true", help="everything, as JSON")
 
 

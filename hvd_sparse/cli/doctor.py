@@ -1,5 +1,4 @@
-"""The command ``hvd-sparse doctor``: prints installed versions and parts in use, and any
-mismatch."""
+"""The command ``hvd-sparse doctor``: prints installed versions, parts in use, and mismatches."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ import platform
 
 from hvd_sparse.kernels.engines import FAST, is_fast_installed
 from hvd_sparse.version import __version__
-from hvd_sparse.wire import checksum
+from hvd_sparse.wire.frame import crc32
 
 EXTRAS = {
     "horovod": (
@@ -34,20 +33,13 @@ EXTRAS = {
     "greenlet": ("fast", "a wait for a GPU a tensor, where one would do for a bucket's"),
     "isal": ("fast", "checksums by zlib, which takes about ten times as long"),
     "matplotlib": ("plot", "no hvd-sparse report, no pictures of the benches"),
-    "rich": (
-        "plot",
-        "no benches and no examples/demo.py; every other command prints plain tables",
-    ),
+    "rich": ("plot", "no benches and no examples/demo.py; every other command prints plain tables"),
     "scikit-learn": ("plot", "no data for the examples, nor for the bench digits"),
 }
-"""Packages that may be missing: the extra that brings each, and what is lost without it."""
+"""Optional packages: the extra that installs each, and what is missing without the package."""
 PACKAGES = ("numpy", *EXTRAS, "keras")
 TESTED = {"tensorflow": ("2.18", "2.21"), "torch": ("2.13",), "horovod": ("0.28",)}
-"""Versions that the tests run with, of which the patch releases count as one."""
-
-
-def set_up(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(run=run)
+"""Versions that the tests run with; patch releases count as one."""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -55,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
     print(f"hvd_sparse   {__version__}\npython       {platform.python_version()}")
     for package in PACKAGES:
         print(f"{package:<12} {_version_of(package) or '-'}")
-    print(f"\nengine       {_engine()}\nchecksums    {checksum.crc32.__module__.partition('.')[0]}")
+    print(f"\nengine       {_engine()}\nchecksums    {crc32.__module__.partition('.')[0]}")
     heading = "\nof other versions than the tested ones:\n"
     for package, tested in TESTED.items():
         version = _version_of(package)

@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 STAMPS = ("event", "step", "seconds", "time")
 NEEDED = ("step", "seconds", "step_s")
 SENT = "bytes_sent"
-"""The metric by which a run without a compressor tells what it sends."""
+"""The metric by which a run without a compressor reports its sent bytes."""
 
 Curve = tuple[list[float], list[float]]
 """Places and values."""
@@ -46,16 +47,10 @@ figure svg { display: block; width: 100%; height: auto; }
 
 
 def set_up(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(run=run)
-    parser.add_argument(
-        "runs",
-        nargs="+",
-        metavar="RUN",
-        help="a file of JSON lines, NAME=FILE, or a folder of such files",
-    )
-    parser.add_argument(
-        "-o", "--output", type=Path, default=Path("report.html"), help="(%(default)s)"
-    )
+    files = "a file of JSON lines, NAME=FILE, or a folder of such files"
+    parser.add_argument("runs", nargs="+", metavar="RUN", help=files)
+    output = Path("report.html")
+    parser.add_argument("-o", "--output", type=Path, default=output, help="(%(default)s)")
     parser.add_argument("--title", default="hvd_sparse report", help="(%(default)s)")
 
 
@@ -82,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
 
 @dataclass
 class Run:
-    """One run: its "run" record (empty without a compressor), and the records of steps and of the
+    """One run: its "run" record (empty without a compressor), the records of steps and those of the
     program's metrics, in order, each step once."""
 
     name: str
@@ -102,22 +97,13 @@ class Run:
 
     def bytes_sent(self, over: str) -> Curve:
         """Return the curve of all bytes sent so far."""
-        places, values, so_far, last = [], [], 0.0, 0
         told = self.records or [each for each in self.metrics if each.get(SENT) is not None]
-        for each in told:
-            so_far += each.get("total", each)[SENT] * (each["step"] - last)
-            last = each["step"]
-            places.append(each[over])
-            values.append(so_far)
-        return places, values
-
-    @property
-    def bytes_a_step(self) -> float | None:
-        places, values = self.bytes_sent("step")
-        return values[-1] / places[-1] if places and places[-1] else None
+        reached = [0, *(each["step"] for each in told)]
+        counts = [after - before for before, after in pairwise(reached)]
+        sent = (each.get("total", each)[SENT] * steps for each, steps in zip(told, counts))
+        return [each[over] for each in told], list(accumulate(sent))
 
     def tensors(self) -> dict[str, Report]:
-        """Return the last record's fields by tensor."""
         return self.records[-1]["tensors"] if self.records else {}
 
     @property
@@ -162,10 +148,8 @@ def read_runs(given: Sequence[str]) -> list[Run]:
 
 
 def read_run(name: str, path: Path) -> Run:
-    """Return the run of one file; raise InvalidOption if it cannot be read or holds no records.
-
-    If a restart repeated steps, the later record counts, and the records in between are dropped.
-    """
+    """Return the run of one file, with each step's last record, as a restart may repeat steps;
+    InvalidOption if the file cannot be read or holds no records."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -237,7 +221,7 @@ def in_time(value: float, _: float = 0.0) -> str:
 
 
 def _charts_of(runs: Sequence[Run]) -> Iterator[tuple[str, int, Callable[[Axes], None]]]:
-    """Yield the title, the number of rows (0 if it has none) and the function of every chart."""
+    """Yield the title, the number of rows (0 for none) and the function of every chart."""
     curves: dict[str, Callable[..., Curve]] = {
         name.replace("_", " "): partial(Run.metric, name=name) for name in _metrics_of(runs)
     }
@@ -259,7 +243,7 @@ def _picture(number: int, title: str, rows: int, draw: Callable[[Axes], None]) -
     import matplotlib
     from matplotlib.figure import Figure
 
-    # The salt makes the identifiers inside a picture differ from those of other pictures.
+    # With the salt, identifiers inside of two pictures differ.
     settings = {"svg.fonttype": "none", "svg.hashsalt": f"{number}", "text.parse_math": False}
     with matplotlib.rc_context(settings):
         figure = Figure(figsize=(4.9, max(2.9, 0.9 + 0.19 * rows)), layout="constrained")
@@ -326,7 +310,6 @@ def _parts_of(run: Run) -> dict[str, float]:
 
 
 def _layers(runs: Sequence[Run]) -> list[str]:
-    """Return the tensors that send most, in the order in which the network has them."""
     weights: dict[str, float] = {}
     for run in runs:
         for key, told in run.tensors().items():
@@ -355,8 +338,8 @@ def table_of(runs: Sequence[Run]) -> list[list[str]]:
     names = _metrics_of(runs)
     rows = [["run", "method", "ranks", "steps", *(name.replace("_", " ") for name in names)]]
     rows[0] += ["density", "bytes a step", "times smaller", "a step"]
-    sent = [run.bytes_a_step for run in runs]
-    most = max((each for each in sent if each), default=0.0)
+    totals = [run.bytes_sent("step") for run in runs]
+    sent = [values[-1] / steps[-1] if steps and steps[-1] else 0.0 for steps, values in totals]
     for run, nbytes in zip(runs, sent):
         ends = [run.metric(name, "step")[1][-1:] for name in names]
         densities = run.total("density_achieved", "step")[1]
@@ -369,7 +352,7 @@ def table_of(runs: Sequence[Run]) -> list[list[str]]:
                 *(f"{end[0]:.4g}" if end else "-" for end in ends),
                 f"{densities[-1]:.3g}" if densities else "-",
                 in_bytes(nbytes) if nbytes else "-",
-                f"{most / nbytes:.3g}" if nbytes else "-",
+                f"{max(sent) / nbytes:.3g}" if nbytes else "-",
                 "-" if run.step_s is None else in_time(run.step_s),
             ]
         )

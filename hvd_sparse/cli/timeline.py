@@ -1,7 +1,4 @@
-"""The command ``hvd-sparse timeline``: merges this package's timelines and Horovod's into one file.
-
-chrome://tracing and ui.perfetto.dev show it.
-"""
+"""The command ``hvd-sparse timeline``: merges Horovod's and this package's timelines."""
 
 from __future__ import annotations
 
@@ -16,15 +13,10 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.tracing import START, WRITER
 from hvd_sparse.types import Report
 
-Event = Report
-"""One event of Chrome's trace format."""
-
 
 def set_up(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(run=run)
-    parser.add_argument(
-        "files", nargs="+", metavar="FILE", help="of any ranks, ours and Horovod's, in any order"
-    )
+    files = "of any ranks, ours and Horovod's, in any order"
+    parser.add_argument("files", nargs="+", metavar="FILE", help=files)
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="FILE", help="of all events"
     )
@@ -32,10 +24,9 @@ def set_up(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     events = merge_traces({name: read_trace(name) for name in options.files})
+    text = "[\n" + ",\n".join(map(json.dumps, events)) + "\n]\n"
     try:
-        options.output.write_text(
-            "[\n" + ",\n".join(map(json.dumps, events)) + "\n]\n", encoding="utf-8"
-        )
+        options.output.write_text(text, encoding="utf-8")
     except OSError as error:
         raise InvalidOption(
             f"output {str(options.output)!r} cannot be written: {error.strerror}"
@@ -47,8 +38,8 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def read_trace(path: str | os.PathLike[str]) -> list[Event]:
-    """Return the events of a timeline, without the last if it is incomplete."""
+def read_trace(path: str | os.PathLike[str]) -> list[Report]:
+    """Return the events of a timeline, without the last one if it is incomplete."""
     name = os.fspath(path)
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
@@ -78,7 +69,7 @@ def read_trace(path: str | os.PathLike[str]) -> list[Event]:
     return events
 
 
-def _fault_of(event: Event) -> str | None:
+def _fault_of(event: Report) -> str | None:
     """Return a description of the first invalid field of an event, or None."""
     args = event.get("args", {})
     if not isinstance(args, dict):
@@ -92,15 +83,13 @@ def _fault_of(event: Event) -> str | None:
     return None
 
 
-def merge_traces(traces: Mapping[str, Sequence[Event]]) -> list[Event]:
-    """Return one list of events, in which times count from the earliest start.
-
-    No two files share a process in it, and ours come first. Clocks of hosts are not corrected.
-    """
+def merge_traces(traces: Mapping[str, Sequence[Report]]) -> list[Report]:
+    """Return one list of events, this package's first; times count from the earliest start.
+    Processes get new numbers. The clocks of hosts are not corrected."""
     starts = {name: _start_of(name, events) for name, events in traces.items()}
     earliest = min(starts.values())
     numbers: dict[tuple[str, int | None], int] = {}
-    merged: list[Event] = []
+    merged: list[Report] = []
     for name in sorted(traces, key=lambda name: not _is_ours(traces[name])):
         for event in traces[name]:
             args = event.get("args", {})
@@ -118,7 +107,7 @@ def merge_traces(traces: Mapping[str, Sequence[Event]]) -> list[Event]:
     return merged
 
 
-def _start_of(name: str, events: Sequence[Event]) -> int:
+def _start_of(name: str, events: Sequence[Report]) -> int:
     for event in events:
         if START in event.get("args", {}):
             return int(event["args"][START])
@@ -129,5 +118,5 @@ def _start_of(name: str, events: Sequence[Event]) -> int:
     )
 
 
-def _is_ours(events: Sequence[Event]) -> bool:
+def _is_ours(events: Sequence[Report]) -> bool:
     return any(event.get("args", {}).get("writer") == WRITER for event in events)

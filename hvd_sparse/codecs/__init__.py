@@ -1,4 +1,4 @@
-"""Codecs: encodings of a selection as bytes, one a file."""
+"""Codecs, which encode a selection of entries as bytes. Every file has one codec."""
 
 from hvd_sparse.registry import import_siblings
 

@@ -1,4 +1,4 @@
-"""Numbers of few bits, bitmaps and gaps in the bodies of codecs."""
+"""Functions by which codecs write and read small integers, bitmaps and gaps between indices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from hvd_sparse.wire.frame import need
 
 
 def unpack(packed: np.ndarray, width: int, count: int, kernels: Packers = reference) -> np.ndarray:
-    """Unpack numbers of 1, 2 or 4 bits into uint8; CorruptPayload if padding is not zero."""
+    """Unpack numbers of 1, 2 or 4 bits into uint8 [count]. Raises CorruptPayload if the padding is
+    not zero."""
     numbers = kernels.unpack_few(packed, width, count)
     if numbers is None:
         raise CorruptPayload("the padding bits of a payload's last byte are not zero")
@@ -19,12 +20,13 @@ def unpack(packed: np.ndarray, width: int, count: int, kernels: Packers = refere
 
 
 def encode_bits(is_set: np.ndarray) -> np.ndarray:
-    """Pack bits into uint8, the first in the lowest bit, padded with zeros."""
+    """Pack booleans into bytes, the first in a byte's lowest bit, and pad the last with zeros."""
     return np.packbits(is_set, bitorder="little")
 
 
 def decode_bits(packed: np.ndarray, count: int) -> np.ndarray:
-    """Unpack bits into bool [count]; CorruptPayload unless they fill the bytes exactly."""
+    """Unpack bits into bool [count]. Raises CorruptPayload if there are too many or too few bytes,
+    or the padding is not zero."""
     need(packed.size == -(-count // 8), f"{count} bits cannot fill {packed.size} bytes")
     return unpack(packed, 1, count).view(np.bool_)
 
@@ -34,21 +36,22 @@ def presence_bytes(numel: int) -> int:
 
 
 def encode_presence(indices: np.ndarray, numel: int) -> np.ndarray:
-    """Return the bitmap of the indices, uint8 [ceil(numel / 8)], first entry in the lowest bit."""
+    """Return the bitmap of the indices, uint8 [ceil(numel / 8)]; entry 0 is in the lowest bit."""
     is_sent = np.zeros(numel, np.uint8)
     is_sent[indices] = 1
     return encode_bits(is_sent)
 
 
 def decode_presence(packed: np.ndarray, count: int, numel: int) -> np.ndarray:
-    """Return the indices of the set bits, uint32; CorruptPayload unless they are ``count``."""
+    """Return the indices of the set bits, uint32. Raises CorruptPayload unless there are
+    ``count``."""
     indices = np.flatnonzero(unpack(packed, 1, numel).view(np.bool_))
     need(indices.size == count, f"the bitmap has {indices.size} entries, and the header {count}")
     return indices.astype(np.uint32)
 
 
 def gaps_bytes(count: int, numel: int) -> float:
-    """Return the expected bytes of ``encode_gaps`` for random indices."""
+    """Return the expected number of bytes of ``encode_gaps`` for random indices."""
     if count == 0:
         return 0.0
     shift, parts = modulus_of(count, numel)
@@ -68,12 +71,13 @@ def encode_gaps(indices: np.ndarray, numel: int, kernels: Packers = reference) -
 def decode_gaps(
     body: np.ndarray, count: int, numel: int, kernels: Packers = reference
 ) -> np.ndarray:
-    """Decode ascending indices, uint32 [count]; CorruptPayload if they do not fill the body exactly
-    or exceed the tensor."""
+    """Decode ascending indices, uint32 [count]. Raises CorruptPayload if they do not fill the body
+    exactly or are not below ``numel``."""
     if count == 0:
         need(body.size == 0, f"a payload without entries has {body.size} bytes of indices")
         return np.empty(0, np.uint32)
-    # Every entry takes at least one bit: check first, to bound the memory by the body's length.
+    # Every entry takes at least one bit. Check this first, so that the body's length bounds the
+    # memory.
     indices = kernels.unpack_gaps(body, count, numel) if count <= 8 * body.size else None
     if indices is None:
         raise CorruptPayload(

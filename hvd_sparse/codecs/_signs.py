@@ -10,18 +10,12 @@ from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.types import Selection
-from hvd_sparse.wire.frame import (
-    Frame,
-    need,
-    open_frame,
-    selection_from,
-    write_frame,
-)
+from hvd_sparse.wire.frame import Frame, need, open_frame, selection_from, write_frame
 
 MIXED, PLUS, MINUS = 0, 1, 2
 
 Signs = tuple[np.ndarray, np.ndarray]
-"""Indices, uint32 ascending, and whether the entries are negative, bool [count]."""
+"""Indices, uint32 ascending, and whether their entries are negative, bool [count]."""
 
 INFINITY = {4: 0x7F800000, 8: 0x7FF0000000000000}
 """Bit pattern of infinity, by the itemsize of the float."""
@@ -31,17 +25,17 @@ INFINITY = {4: 0x7F800000, 8: 0x7FF0000000000000}
 class SignCodec(Codec):
     """Base class of codecs that send every value as plus or minus one magnitude.
 
-    The body starts with the magnitude. Exact zeros have no sign and are not sent. Selectors of
-    signs (AdaComp, STC, EF-sign, TernGrad, Strom) already give all values one magnitude, for which
-    these codecs are exact.
+    The body starts with the magnitude. Exact zeros have no sign and are not sent. If all values of
+    a selection have one magnitude, as with selectors ``adacomp``, ``stc``, ``ef_sign``,
+    ``terngrad`` and ``fixed_threshold(signs_only=True)``, these codecs are exact.
     """
 
     is_exact = sends_zeros = False
 
     def magnitude(self, magnitudes: np.ndarray) -> float:
-        """Return the magnitude to send for all values: by default the mean, which is exact for
-        equal magnitudes."""
-        # Add sequentially, because compiled rows do so, too.
+        """Return the magnitude to send for all values: by default the mean, which is exact if all
+        magnitudes are equal."""
+        # Add one by one, as compiled rows do, so that the bits are equal.
         mean = float(magnitudes.cumsum(dtype=np.float64)[-1]) / magnitudes.size
         smallest, largest = float(magnitudes.min()), float(magnitudes.max())
         return min(max(mean, smallest), largest)  # the float64 sum may round or overflow
@@ -61,7 +55,7 @@ class SignCodec(Codec):
         width = frame.value_type.itemsize
         need(frame.body.size >= width, f"a body of {frame.body.size} bytes has no magnitude")
         scale = frame.body[:width].view(frame.value_type)[0]
-        # As an integer, because float comparisons may flush subnormal numbers to 0.
+        # Compare as an integer, because float comparisons may flush subnormal numbers to 0.
         bits = int.from_bytes(frame.body[:width].tobytes(), "little")
         is_ours = 0 < bits < INFINITY[width] if frame.count else bits == 0
         need(is_ours, f"a payload of {frame.count} signs has the magnitude {scale}")
@@ -73,11 +67,12 @@ class SignCodec(Codec):
         return value_bytes + self.signs_bytes(count, numel)
 
     def encode_signs(self, kept: Selection, kernels: Packers) -> list[np.ndarray]:
-        """Return the indices and signs of non-zero entries as arrays, to be concatenated."""
+        """Return arrays that, one after another, encode indices and signs of non-zero entries."""
         raise NotImplementedError
 
     def decode_signs(self, frame: Frame, kernels: Packers) -> Signs:
-        """Decode the rest of a frame's body; CorruptPayload unless it is filled exactly."""
+        """Decode indices and signs from the rest of a frame's body. Raises CorruptPayload unless
+        they fill it exactly."""
         raise NotImplementedError
 
     def signs_bytes(self, count: int, numel: int) -> float:

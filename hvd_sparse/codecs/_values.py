@@ -3,28 +3,30 @@
     float32    the values themselves, float64 for float64 gradients: exact
     float16    5 bits of exponent, 10 of mantissa; clipped to +-65504; below 2^-25 zero
     bfloat16   8 bits of exponent, 7 of mantissa: the range of float32; below 2^-126 zero
-    int8       multiples, -127 to 127, of a step that is sent with them: the largest magnitude / 127
-    int4       multiples, -7 to 7, of the largest magnitude / 7; two codes a byte
-    int2       a sign, and one of two magnitudes (levels) that are sent with them; four codes a
-               byte; exact zeros are not sent
+    int8       multiples, -127 to 127, of a step, which is the largest magnitude / 127 and is sent
+               before the multiples
+    int4       as int8, with multiples from -7 to 7 of the largest magnitude / 7; two codes a byte
+    int2       a sign, and one of two magnitudes (levels), which are sent before the codes; four
+               codes a byte; exact zeros are not sent
 
 Memories subtract the decoded values, so the residual keeps the rounding errors.
 
-The step is a float32 of at most 16 significant bits, rounded down, so that all multiples are exact.
-It is 0 if the largest magnitude is below 2^-100. In formats of whole bytes one code is unused, a
-NaN with all bits set, or -128: it marks missing entries (``missing_code``).
+The step is a float32, rounded down to at most 16 significant bits, so that all multiples are exact.
+It is 0 if the largest magnitude is below 2^-100. In formats of whole bytes no value has the code
+with all bits set, a NaN, or -128 in int8; ``dense`` gives this ``missing_code`` to entries that are
+not sent.
 
 The levels, with the mean magnitude m:
 
     low    the mean of the magnitudes up to m
-    high   the mean of those above m; 0 if there are none
+    high   the mean of the magnitudes above m; 0 if there are none
 
-Magnitudes are rounded to multiples of a grid: 2^-26 of a power of two above the largest magnitude,
-and at least 2^-125.  Each is at least one multiple, and the means are truncated to 16 significant
-bits.  The levels therefore do not depend on the order of addition, and decoded values encode back
-to the same bytes.  The norm of the error is at most that of the values, because each group is sent
-as its mean (except for magnitudes below the grid).  Departs: SparseLoCo also has 2 bits a value,
-but does not publish how it chooses the levels.
+Magnitudes are rounded down to multiples of a grid, 2^-26 of a power of two above the largest
+magnitude, and at least 2^-125.  Every magnitude counts as at least one multiple, and the means are
+truncated to 16 significant bits.  The levels therefore do not depend on the order of addition, and
+decoded values encode back to the same bytes.  The norm of the rounding error is at most that of the
+values, because each group is sent as its mean (except for magnitudes below the grid).  Departs:
+SparseLoCo also has 2 bits a value, but does not publish how it chooses the levels.
 """
 
 from __future__ import annotations
@@ -61,7 +63,8 @@ ALL_FORMATS = tuple(VALUE_FORMATS)
 SMALLEST = 2.0**-100
 LEVEL_BITS = 16
 LEAST_EXPONENT = -99
-"""Least exponent of the largest magnitude; the grid is then 2^-125, and no level is subnormal."""
+"""Least binary exponent of the largest magnitude. With this exponent the grid is 2^-125, and no
+level is subnormal."""
 _LARGEST = float(np.finfo(np.float32).max)
 NOTHING = np.empty(0, np.uint8)
 
@@ -89,8 +92,8 @@ def missing_code(width: int) -> int:
 
 
 def encode_values(values: np.ndarray, name: str, kernels: Packers) -> tuple[np.ndarray, np.ndarray]:
-    """Return the prefix and the codes of values: in formats of whole bytes unsigned [count], else
-    packed uint8."""
+    """Return the prefix and the codes of values. In formats of whole bytes the codes are unsigned
+    integers [count]; in the others they are packed in uint8."""
     if name == "float32":
         codes = values.view(f"u{values.itemsize}").astype(f"<u{values.itemsize}", copy=False)
         return NOTHING, codes
@@ -109,10 +112,8 @@ def encode_values(values: np.ndarray, name: str, kernels: Packers) -> tuple[np.n
 
 
 def _step_of(largest: float, most: int) -> float:
-    """Return the step for a largest magnitude.
-
-    The decoded largest magnitude has the same step, so decoded values encode to the same bytes.
-    """
+    """Return the step for a largest magnitude. The largest magnitude after decoding gives the same
+    step, so that decoded values encode to the same bytes."""
     if not largest >= SMALLEST:
         return 0.0
     # A step of 16 bits times 127 has at most 23 bits, so all multiples are exact in float32.
@@ -124,8 +125,8 @@ def _step_of(largest: float, most: int) -> float:
 def decode_values(
     prefix: np.ndarray, codes: np.ndarray, name: str, frame: Frame, kernels: Packers
 ) -> np.ndarray:
-    """Return the values [count] of the codes, in the frame's value type; CorruptPayload for codes
-    that no encoder writes."""
+    """Return the values [count] of the codes, in the frame's value type. Raises CorruptPayload for
+    codes that no encoder writes."""
     if name == "int2":
         return from_levels(prefix.view("<f4"), codes, frame.value_type, kernels)
     if name in LARGEST_MULTIPLE:
@@ -165,7 +166,8 @@ def _from_multiples(prefix: np.ndarray, codes: np.ndarray, frame: Frame, most: i
 def value_codes(
     frame: Frame, offset: int, count: int, name: str, kernels: Packers
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the prefix and the codes from ``offset`` in a body whose length is checked."""
+    """Return the prefix and the codes of ``count`` values that begin at byte ``offset`` of a
+    frame's body; the caller has checked the body's length."""
     start = offset + prefix_bytes(name)
     width = code_bits(name, frame.value_type.itemsize)
     codes = frame.body[start : start + packed_bytes(count, width)]
@@ -187,7 +189,7 @@ def format_number(name: str) -> int:
 
 
 def to_levels(values: np.ndarray, kernels: Packers) -> tuple[np.ndarray, np.ndarray]:
-    """Return the levels, float32 [2], and the codes, uint8 [count], of values without zeros."""
+    """Return the levels, float32 [2], and the codes of int2, uint8 [count], of non-zero values."""
     if not values.size:
         return np.zeros(2, "<f4"), np.empty(0, np.uint8)
     exponent = _exponent_of(kernels.largest_magnitude(values))
@@ -214,8 +216,8 @@ def _cut(level: int) -> int:
 def from_levels(
     levels: np.ndarray, codes: np.ndarray, dtype: np.dtype, kernels: Packers
 ) -> np.ndarray:
-    """Return the values, [count] of ``dtype``, of levels and codes; CorruptPayload for those that
-    ``to_levels`` cannot have produced."""
+    """Return the values, [count] of ``dtype``, of levels and codes in int2. Raises CorruptPayload
+    if ``to_levels`` cannot have produced them."""
     low, high = (float(level) for level in levels)
     upper = int(np.count_nonzero(codes & UPPER))
     if not codes.size:
@@ -235,7 +237,8 @@ def from_levels(
 
 
 def _is_level(level: np.float32, largest: float) -> bool:
-    """Return whether a level lies on the grid of the largest level and has at most 16 bits."""
+    """Return whether a level is a multiple of the grid that belongs to ``largest``, the larger of
+    the two levels, and has at most 16 significant bits."""
     if not 0 < float(level) <= largest <= _LARGEST:
         return False
     multiple = math.ldexp(float(level), GRID_BITS - _exponent_of(largest))
@@ -249,7 +252,7 @@ class ValuedCodec(Codec):
     Parameters
     ----------
     values : "float32", exact, 4 bytes (8 for float64 gradients); "float16" or "bfloat16", 2 bytes;
-        "int8", 1 byte; "int4" and "int2", 4 and 2 bits, if ``formats``, the accepted ones, has them
+        "int8", 1 byte; in some codecs also "int4" and "int2", 4 and 2 bits
     """
 
     values: str = "float32"
@@ -295,8 +298,8 @@ class ValuedCodec(Codec):
         raise NotImplementedError
 
     def decode_indices(self, frame: Frame, kernels: Packers) -> np.ndarray:
-        """Decode the indices, uint32 [count], ascending, from the body before the values;
-        CorruptPayload unless they fill it exactly."""
+        """Decode the indices, uint32 [count], ascending, from the part of the body before the
+        values. Raises CorruptPayload unless the indices fill this part exactly."""
         raise NotImplementedError
 
     def index_bytes(self, count: int, numel: int) -> float:

@@ -1,5 +1,3 @@
-"""Automatic choice of the codec with the fewest bytes at a density."""
-
 from __future__ import annotations
 
 import dataclasses
@@ -22,32 +20,31 @@ from hvd_sparse.types import Selection
 from hvd_sparse.wire.frame import read_frame
 
 CANDIDATES: tuple[type[ValuedCodec], ...] = (Dense, Bitmap, Block16, Golomb)
-"""Candidate codecs, fastest first; all of them keep all indices."""
+"""Codecs from which ``Auto`` chooses, fastest first. All of them keep all indices."""
 
 NEAR = 1.01
-"""The first candidate within this factor of the fewest bytes is chosen."""
+"""``Auto`` chooses the first candidate of at most this factor times the fewest bytes."""
 
 
 @CODECS.register("auto")
 @dataclass(frozen=True)
 class Auto(Codec):
-    """Use the codec with the fewest expected bytes.
+    """Use the codec with the fewest expected bytes, within 1 %, of those that keep all indices.
 
-        golomb below a density of about a half, then bitmap, dense at 1
-
-    Only codecs that keep all indices are considered.
+    This is ``golomb`` below a density of about one third, ``bitmap`` above it, and ``dense`` near
+    1.
 
     Parameters
     ----------
     values : "bfloat16" or "float16", 2 bytes; "int8", 1 byte; "float32", exact, 4 bytes (8 for
-        float64)
-    density : fraction of the entries that is sent, in (0, 1]; None uses the schedule's density, or
+        float64 gradients)
+    density : fraction of the entries that is sent, in (0, 1]. None uses the schedule's density, or
         ``golomb`` if the method has no density
 
     Notes
     -----
-    The choice depends only on density, numel and dtype, so that all ranks choose alike. Frames of
-    any other codec are refused. Cost: that of the chosen codec.
+    The choice depends only on density, numel and dtype, so that all ranks choose the same codec.
+    Frames of another codec are refused. Cost: that of the chosen codec.
     """
 
     values: str = "bfloat16"
@@ -71,7 +68,7 @@ class Auto(Codec):
         return self if self.density is not None else dataclasses.replace(self, density=density)
 
     def chosen(self, numel: int, value_bytes: int = 4) -> ValuedCodec:
-        """Return the codec for a tensor; ``value_bytes`` is the itemsize of its accumulator."""
+        """Return the codec for a tensor. ``value_bytes`` is its accumulator's itemsize."""
         return _chosen(self.values, self.density, numel, value_bytes)
 
     def encode(self, selection: Selection, kernels: Packers = reference) -> np.ndarray:

@@ -1,5 +1,3 @@
-"""Bitmap codec: one bit for every entry of the tensor, and the values of the selected ones."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -21,8 +19,8 @@ class Bitmap(ValuedCodec):
 
         body: ceil(numel / 8) bytes, the first entry in the lowest bit, padded with zeros; values
 
-    The bitmap costs 1 / density bits per selected entry. Cost: one pass over one byte per entry of
-    the tensor, for encoding and for decoding.
+    The bitmap costs 1 / density bits per selected entry. Cost of encoding and of decoding: one pass
+    over an array of one byte per entry of the tensor.
 
     Paper: xu2021deepreduce.
     """

@@ -1,5 +1,3 @@
-"""Block codec: 16-bit positions inside blocks of 65,536 entries, and short values."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -19,14 +17,15 @@ POSITION, WIDE_COUNT = np.dtype("<u2"), np.dtype("<u4")
 @CODECS.register("block16")
 @dataclass(frozen=True)
 class Block16(ValuedCodec):
-    """Send 16-bit positions inside blocks of 65,536 entries, and the count of every block.
+    """Send 16-bit positions inside blocks of 65,536 entries, and the number of entries in every
+    block.
 
         body: counts of the blocks [ceil(numel / 65536)], uint16, or uint32 if some block is full;
               uint16 positions [count]; values
 
-    An entry costs 4 bytes with 16-bit values. The counts add 2 bytes per block: a third of a byte
-    per entry at density 1e-4, and negligible at higher densities. Cost: a copy of the positions and
-    a conversion of the values, for encoding and for decoding; CRC-32 over half of the bytes of
+    With 16-bit values an entry costs 4 bytes. The counts add 2 bytes per block: a third of a byte
+    per entry at density 1e-4, and little at higher densities. Cost of encoding and of decoding: one
+    copy of the positions, one conversion of the values, and a CRC-32 of half as many bytes as with
     ``index_value``.
     """
 
@@ -62,9 +61,9 @@ def joined_blocks(
     kernels: Packers,
     bits: int = BLOCK_BITS,
 ) -> np.ndarray:
-    """Return the ascending indices, uint32, that are encoded as a count for each block of 2^bits
-    entries and as positions in the blocks; CorruptPayload unless they ascend and are below
-    ``numel``."""
+    """Return the ascending indices, uint32, of entries that are given by a count for every block of
+    2^bits entries and by their positions in the blocks. Raises CorruptPayload unless the indices
+    ascend and are below ``numel``."""
     indices = kernels.join_blocks(counts, positions, bits)
     if indices is None:
         raise CorruptPayload("the positions in a block do not ascend")

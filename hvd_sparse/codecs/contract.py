@@ -25,18 +25,17 @@ class Codec:
     Attributes
     ----------
     paper : citation key, or None
-    number : permanent number in frames; None for a codec that writes the frames of others. 12 is
-        reserved for a removed codec
-    is_exact : ``decode(encode(s)) == s`` bit for bit; otherwise memories keep the rounding
+    number : identifies the codec in frames, and never changes; None for a codec that writes frames
+        of other codecs. 12 is reserved for a removed codec
+    is_exact : ``decode(encode(s)) == s`` bit for bit; if not, memories keep the rounding errors
     sends_zeros : entries that are exactly zero are sent
-    row_body : number of the body in ``kernels.rows``, for compiled rows; 0 if they do not support
-        it
-    is_exact_for_signs : exact if all values have one magnitude
-    has_fixed_size : the bytes depend only on count, numel and the itemsize of the values, so
-        ``body_bytes`` is exact
-    numel_limit : tensors must have fewer entries
+    row_body : number of the codec's body in ``kernels.rows``; 0 if compiled rows do not support it
+    is_exact_for_signs : decoding is exact if all values have one magnitude
+    has_fixed_size : the number of bytes depends only on count, numel and the itemsize of the
+        values, so that ``body_bytes`` is exact
+    numel_limit : tensors must have fewer entries than this
     needs_host : the reason why gradients on an accelerator are copied to the host; empty if the
-        codec works there
+        codec encodes what was selected on the device
     """
 
     id: ClassVar[str]
@@ -50,12 +49,10 @@ class Codec:
 
     @property
     def is_exact(self) -> bool:
-        """Whether decoding returns the encoded selection bit for bit."""
         return True
 
     @property
     def sends_zeros(self) -> bool:
-        """Whether entries that are exactly zero are sent."""
         return True
 
     def encode(self, selection: Selection, kernels: Packers = reference) -> np.ndarray:
@@ -94,19 +91,21 @@ class Codec:
         raise NotImplementedError
 
     def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:
-        """Return the bytes of a frame's body; unless ``has_fixed_size`` the expectation for random
-        indices.
+        """Return the number of bytes of a frame's body; unless ``has_fixed_size``, the expected
+        number for random indices.
 
-        count, numel : number of entries sent, and of the tensor
+        count : number of entries sent
+        numel : number of entries of the tensor
         value_bytes : itemsize of the accumulator's dtype
         """
         raise NotImplementedError
 
     def entry_bytes(self, numel: int, density: float) -> float:
-        """Return the approximate bytes per entry at a density, the same on all ranks."""
+        """Return the approximate bytes per sent entry at a density. All ranks get the same
+        number."""
         count = max(1, count_from_density(numel, density))
         return self.body_bytes(count, max(1, numel)) / count
 
     def at_density(self: Self, density: float) -> Self:
-        """Return this codec for another density; itself if it does not depend on density."""
+        """Return this codec for another density, or itself if it does not depend on the density."""
         return self

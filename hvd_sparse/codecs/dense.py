@@ -1,5 +1,3 @@
-"""Dense codec: one code for every entry of the tensor."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -31,8 +29,7 @@ class Dense(ValuedCodec):
               (0x80 for int8)
 
     The code with all bits set is a NaN, and values are finite, so selected zeros are distinguished
-    from entries outside the selection. Cost: one pass over the tensor, for encoding and for
-    decoding.
+    from entries outside the selection. Cost of encoding and of decoding: one pass over the tensor.
     """
 
     number = 6

@@ -1,5 +1,3 @@
-"""Golomb codec: Golomb-coded gaps between indices, and short values."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -21,10 +19,11 @@ class Golomb(ValuedCodec):
 
         body: the gaps (``kernels.packing``: planes of low bits, then unary quotients); values
 
-    The entropy is 11.41 bits at density 0.001. The modulus, 2^b or 3 * 2^b, is computed from count
-    and numel and not sent. Random indices cost at most 1.1 % more than their entropy at densities
-    below 0.1; with powers of two only, 2.1 %. Cost: one dependent addition per entry, because the
-    codes have variable length, and about ten vector operations, for encoding and for decoding.
+    At density 0.001 the entropy of random indices is 11.41 bits each. The code's modulus, 2^b or 3
+    * 2^b, is computed from count and numel and not sent. Random indices cost at most 1.1 % more
+    than their entropy at densities below 0.1; with powers of two only, they would cost up to 2.1 %
+    more. Cost of encoding and of decoding: one dependent addition per entry, because the codes have
+    variable length, and about ten vector operations.
 
     Paper: golomb1966run; for gradients, sattler2019stc.
     """

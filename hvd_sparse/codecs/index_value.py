@@ -1,5 +1,3 @@
-"""Index-value codec: index and value of every selected entry, unchanged."""
-
 from __future__ import annotations
 
 import math
@@ -15,13 +13,7 @@ from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.kernels.rows import PLAIN
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
-from hvd_sparse.wire.frame import (
-    need_ascending,
-    need_size,
-    open_frame,
-    selection_from,
-    write_frame,
-)
+from hvd_sparse.wire.frame import need_ascending, need_size, open_frame, selection_from, write_frame
 
 INDEX = np.dtype("<u4")
 _IS_LITTLE = sys.byteorder == "little"
@@ -34,8 +26,8 @@ class IndexValue(Codec):
 
         body: uint32 indices [count], float32 or float64 values [count], little-endian
 
-    Exact: ``decode(encode(selection))`` equals the selection bit for bit.
-    Cost: one copy and one CRC-32 of the entries, for encoding and for decoding.
+    Exact: ``decode(encode(selection))`` equals the selection bit for bit. Cost of encoding and of
+    decoding: one copy and one CRC-32 of the entries.
 
     Paper: aji2017sparse.
     """
@@ -58,7 +50,8 @@ class IndexValue(Codec):
         indices = body[:end].view(INDEX)
         need_ascending(indices, frame.numel)
         values = body[end:].view(frame.value_type)
-        # The sum of squares checks all values in one pass; if it overflows, check one by one.
+        # A finite sum of squares shows that all values are finite; if it overflows, check each
+        # value.
         if not (values.dot(values) < math.inf or np.isfinite(values).all()):
             raise CorruptPayload("a payload has NaN or Inf among its values")
         return selection_from(frame, indices, values)

@@ -1,5 +1,3 @@
-"""EF-sign's codec: one bit for every entry of the tensor."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -17,10 +15,7 @@ from hvd_sparse.codecs._signs import SignCodec, Signs
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
-from hvd_sparse.wire.frame import (
-    Frame,
-    need_size,
-)
+from hvd_sparse.wire.frame import Frame, need_size
 
 
 @CODECS.register("one_bit")
@@ -31,9 +26,9 @@ class OneBit(SignCodec):
         body: float32 or float64 magnitude; unless all entries are sent, a bitmap of the sent
               entries; for every sent entry a bit, 1 if negative
 
-    Exact zeros have no sign and are not sent. If there are any, the bitmap adds a second bit per
-    entry of the tensor. Cost: one pass over one byte per entry of the tensor, two if there is a
-    bitmap, for encoding and for decoding.
+    Exact zeros have no sign and are not sent. If the tensor has any, the bitmap adds a second bit
+    per entry of the tensor. Cost of encoding and of decoding: one pass over an array of one byte
+    per entry of the tensor, two if there is a bitmap.
 
     Paper: karimireddy2019error.
     """

@@ -1,39 +1,28 @@
-"""SBC's codec: Golomb-coded positions, and one mean with its sign."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_sparse.codecs._bits import (
-    decode_bits,
-    decode_gaps,
-    encode_bits,
-    encode_gaps,
-    gaps_bytes,
-)
+from hvd_sparse.codecs._bits import decode_bits, decode_gaps, encode_bits, encode_gaps, gaps_bytes
 from hvd_sparse.codecs._signs import MINUS, MIXED, PLUS, SignCodec, Signs
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
-from hvd_sparse.wire.frame import (
-    Frame,
-    need,
-)
+from hvd_sparse.wire.frame import Frame, need
 
 
 @CODECS.register("one_sign")
 @dataclass(frozen=True)
 class OneSign(SignCodec):
-    """Send the Golomb-coded gaps between indices, and the mean magnitude with one sign for all.
+    """Send the Golomb-coded gaps between indices, the mean magnitude, and one sign for all entries.
 
         body: float32 or float64 magnitude; a byte: 1 all plus or no entries, 2 all minus, 0 mixed;
               the gaps (as in ``golomb``); if the byte is 0, a bit for every entry, 1 if negative
 
-    An entry costs 11.4 bits at density 0.001, one fewer than with ``sign_mean``, if all entries
-    have the same sign, as those of selector ``sbc`` do. Cost: that of ``golomb``, and one pass over
-    the values for their mean.
+    If all entries have the same sign, as those of selector ``sbc`` have, an entry costs 11.4 bits
+    at density 0.001, one bit less than with ``sign_mean``. Cost: that of ``golomb``, and one pass
+    over the values for their mean.
 
     Paper: sattler2019sbc.
     """

@@ -1,5 +1,3 @@
-"""DGC's codec: 16-bit run lengths of zeros, and values."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -20,7 +18,8 @@ LONGEST = 65_535
 @CODECS.register("run16")
 @dataclass(frozen=True)
 class Run16(Codec):
-    """Send the number of zeros before every entry, in 16 bits, and its value: 6 bytes an entry.
+    """Send for every entry the number of zeros before it, in 16 bits, and its value: 6 bytes an
+    entry.
 
         body: uint16 runs [words], float32 or float64 values [words]
 
@@ -28,11 +27,11 @@ class Run16(Codec):
 
     Notes
     -----
-    The paper does not define runs of 65,536 zeros and more. Here a word (65535, +0.0) is a filler
-    that skips 65,536 entries. A selected +0.0 after 65,535 zeros would look the same; its value is
-    sent with all bits set, a NaN, which is unambiguous because values are finite. Decoding is
-    therefore exact. Cost: one cumulative sum and about six array operations, for encoding and for
-    decoding.
+    The paper does not define runs of 65,536 zeros and more. Here the run 65535 with the value +0.0
+    is a filler, which skips 65,536 entries. A selected +0.0 after 65,535 zeros would look like a
+    filler; its value is therefore sent with all bits set. This is a NaN, which no other entry has
+    because values are finite, so decoding is exact. Cost of encoding and of decoding: one
+    cumulative sum and about six array operations.
 
     Paper: lin2018dgc.
     """
@@ -48,7 +47,7 @@ class Run16(Codec):
         looks_filled = (runs == LONGEST) & (codes == 0)
         if looks_filled.any():
             codes = np.where(looks_filled, codes.dtype.type(missing_code(codes.itemsize)), codes)
-        if fillers.any():  # fillers precede the word of their entry
+        if fillers.any():  # an entry's fillers precede its own word
             places = np.cumsum(fillers + 1) - 1
             words = int(places[-1]) + 1
             all_runs, all_codes = np.full(words, LONGEST, "<u2"), np.zeros(words, codes.dtype)
@@ -76,7 +75,7 @@ class Run16(Codec):
         need(words == 0 or is_entry[-1], "the last run of zeros is not followed by an entry")
         ends = np.cumsum(runs, dtype=np.int64)
         ends += np.arange(words)
-        if words != frame.count:  # drop the fillers, already in the sum
+        if words != frame.count:  # drop the fillers, whose runs the sum has already
             ends, runs, codes = ends[is_entry], runs[is_entry], codes[is_entry]
         need(
             frame.count == 0 or int(ends[-1]) < frame.numel,
@@ -99,8 +98,8 @@ def _runs(indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def expected_fillers(count: int, numel: int) -> float:
-    """Return the expected fillers per entry at random positions: q + q^2 + ... for q = P(gap >=
-    65,536)."""
+    """Return the expected number of fillers per entry at random positions: q + q^2 + ..., where q
+    is the probability that 65,536 or more zeros precede an entry."""
     if count == 0 or numel <= LONGEST:
         return 0.0
     chance = (1 - count / numel) ** (LONGEST + 1)

@@ -1,5 +1,3 @@
-"""Strom's codec: a 31-bit index and a sign."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -11,12 +9,7 @@ from hvd_sparse.errors import UnsupportedInput
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
-from hvd_sparse.wire.frame import (
-    Frame,
-    need,
-    need_ascending,
-    need_size,
-)
+from hvd_sparse.wire.frame import Frame, need, need_ascending, need_size
 
 
 @CODECS.register("sign_index")
@@ -26,9 +19,9 @@ class SignIndex(SignCodec):
 
         body: float32 or float64 magnitude; uint32 words [count]
 
-    The smallest magnitude stands for the paper's threshold; the excess of larger values stays in
-    the residual. Tensors have at most 2^31 entries. Cost: a copy of the indices, for encoding and
-    for decoding.
+    The smallest magnitude takes the place of the paper's threshold. The excess of larger values
+    stays in the residual. Tensors have at most 2^31 entries; for longer ones, encoding raises
+    UnsupportedInput. Cost of encoding and of decoding: one copy of the indices.
 
     Paper: strom2015scalable.
     """

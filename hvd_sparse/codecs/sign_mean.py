@@ -1,27 +1,16 @@
-"""STC's codec: Golomb-coded positions, signs, and one mean."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_sparse.codecs._bits import (
-    decode_bits,
-    decode_gaps,
-    encode_bits,
-    encode_gaps,
-    gaps_bytes,
-)
+from hvd_sparse.codecs._bits import decode_bits, decode_gaps, encode_bits, encode_gaps, gaps_bytes
 from hvd_sparse.codecs._signs import SignCodec, Signs
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.kernels.rows import SIGNS
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
-from hvd_sparse.wire.frame import (
-    Frame,
-    need,
-)
+from hvd_sparse.wire.frame import Frame, need
 
 
 @CODECS.register("sign_mean")

@@ -1,5 +1,3 @@
-"""AdaComp's codec: words of 8 or 16 bits, each a position in a bin and a sign."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -10,28 +8,24 @@ from hvd_sparse.codecs._signs import MINUS, PLUS, SignCodec, Signs
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
-from hvd_sparse.wire.frame import (
-    Frame,
-    need,
-    need_ascending,
-)
+from hvd_sparse.wire.frame import Frame, need, need_ascending
 
 
 @CODECS.register("ternary")
 @dataclass(frozen=True)
 class Ternary(SignCodec):
-    """Send a word of 8 or 16 bits for every entry, and the count of every bin.
+    """Send a word of 8 or 16 bits for every entry, and the number of entries in every bin.
 
         body: float32 or float64 magnitude; uint8 or uint16 counts of the bins;
               uint8 or uint16 words [count]: 4 * (index within the bin) + 1 for plus, 2 for minus
 
-    Words have 8 bits with bins of 64 entries, or 16 bits with bins of 16,384. The layout with fewer
-    bytes is used; it is computed from count and numel. Cost: one count per entry and about six
-    array operations, for encoding and for decoding.
+    Words of 8 bits have bins of 64 entries, and words of 16 bits have bins of 16,384. The word that
+    gives fewer bytes is used; it is computed from count and numel. Cost of encoding and of
+    decoding: one addition per entry to its bin's count, and about six array operations.
 
     Paper: chen2018adacomp, which defines the words (6 or 14 bits of index, 2 of sign) but not how
     bins are delimited; here every bin has a count.  Departs: bins are as long as a word can
-    address, instead of the selector's 50 or 500 entries, to save counts.
+    address, instead of the selector's 50 or 500 entries, so that there are fewer counts.
     """
 
     paper = "chen2018adacomp"
@@ -72,6 +66,6 @@ class Ternary(SignCodec):
 
 
 def _layout(count: int, numel: int) -> tuple[int, int, int]:
-    """Return the bytes of a word, its bits of index and the number of bins."""
+    """Return the bytes of a word, its bits for the index, and the number of bins."""
     narrow, wide = -(-numel // 64), -(-numel // 16_384)
     return (1, 6, narrow) if count + narrow <= 2 * (count + wide) else (2, 14, wide)

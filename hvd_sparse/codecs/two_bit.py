@@ -1,24 +1,15 @@
-"""TernGrad's codec: two bits for every entry of the tensor."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_sparse.codecs._bits import (
-    unpack,
-)
+from hvd_sparse.codecs._bits import unpack
 from hvd_sparse.codecs._signs import SignCodec, Signs
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
-from hvd_sparse.wire.frame import (
-    Frame,
-    need,
-    need_ascending,
-    need_size,
-)
+from hvd_sparse.wire.frame import Frame, need, need_ascending, need_size
 
 
 @CODECS.register("two_bit")
@@ -29,7 +20,7 @@ class TwoBit(SignCodec):
         body: float32 or float64 magnitude; two bits per entry of the tensor, the first entry
               lowest: 0 not sent, 1 plus, 2 minus
 
-    Cost: one pass over two bytes per entry of the tensor, for encoding and for decoding.
+    Cost of encoding and of decoding: one pass over an array of two bytes per entry of the tensor.
 
     Paper: wen2017terngrad.
     """
@@ -51,7 +42,7 @@ class TwoBit(SignCodec):
             f"{places.size} entries have signs, and the header has a count of {frame.count}",
         )
         indices = (places >> 1).astype(np.uint32)
-        need_ascending(indices, frame.numel)  # else an entry is both plus and minus
+        need_ascending(indices, frame.numel)  # otherwise an entry is both plus and minus
         return indices, (places & 1).astype(np.bool_)
 
     def signs_bytes(self, count: int, numel: int) -> float:

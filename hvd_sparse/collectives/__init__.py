@@ -1,6 +1,7 @@
-"""Implementations of ``collectives.contract`` over communication libraries, one a file.
+"""Implementations of ``collectives.contract`` over communication libraries. Every file has one
+library.
 
-The package itself has what they share: polling, because most libraries have no time limit.
+This file has the polling that most of them need, because the libraries have no time limit.
 """
 
 from __future__ import annotations

@@ -14,15 +14,15 @@ class Pending(Protocol):
     """A collective that has been started."""
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
-        """Return the result; raise ExchangeTimeout if it takes longer than ``timeout_s`` seconds,
-        which None does not limit."""
+        """Return the result. Raises ExchangeTimeout if it takes longer than ``timeout_s`` seconds;
+        None sets no limit."""
 
     def is_done(self) -> bool:
         """Return whether ``wait`` would return at once."""
 
 
 class Collective(Protocol):
-    """Asynchronous collectives: all ranks must make the same calls with the same names.
+    """Asynchronous collectives. All ranks must make the same calls with the same names.
 
     Arrays must not be modified between the call and its result.
     """
@@ -37,16 +37,16 @@ class Collective(Protocol):
 
     @property
     def nodes(self) -> tuple[int, ...] | None:
-        """A number for the node of every rank, the same on all ranks; None if unknown."""
+        """The number of every rank's node, the same on all ranks; None if unknown."""
 
     def allgather(self, array: np.ndarray, name: str) -> Pending:
-        """Concatenate the 1-D arrays of all ranks in rank order; lengths may differ."""
+        """Start to concatenate the 1-D arrays of all ranks in rank order; lengths may differ."""
 
     def allreduce(self, array: np.ndarray, name: str) -> Pending:
-        """Sum arrays of equal shape over all ranks."""
+        """Start to sum arrays of equal shape over all ranks."""
 
     def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> Pending:
-        """Send ``splits[r]`` entries of a 1-D array to each rank r, in order; the result
+        """Start to send ``splits[r]`` entries of a 1-D array to each rank r, in order. The result
         concatenates the received parts in rank order."""
 
 
@@ -62,7 +62,7 @@ class AllGather:
 
 @dataclass(frozen=True)
 class AllReduce:
-    """A request for a sum over all ranks."""
+    """A request for the sum of an array over all ranks."""
 
     array: np.ndarray
 
@@ -72,7 +72,8 @@ class AllReduce:
 
 @dataclass(frozen=True)
 class AllToAll:
-    """A request for an alltoall of a 1-D array, with ``splits[r]`` entries for rank r, int32."""
+    """A request for an alltoall of a 1-D array, of which rank r gets ``splits[r]`` entries; splits
+    are int32."""
 
     array: np.ndarray
     splits: np.ndarray
@@ -91,7 +92,7 @@ def is_elastic() -> bool:
 
 @dataclass(frozen=True)
 class Placement:
-    """This process's rank, and a number for the node of every rank."""
+    """This process's rank, and the number of every rank's node."""
 
     rank: int
     nodes: tuple[int, ...]
@@ -109,15 +110,15 @@ class Placement:
         return [other for other, node in enumerate(self.nodes) if node == self.nodes[rank]]
 
     def part(self, rank: int, numel: int) -> slice:
-        """Return a rank's part of a vector, divided evenly (within one entry) among its node's
-        ranks."""
+        """Return a rank's part of a vector, which is divided evenly (within one entry) among the
+        ranks of the rank's node."""
         mates = self.mates(rank)
         number, size = mates.index(rank), len(mates)
         return slice(numel * number // size, numel * (number + 1) // size)
 
 
 def in_nodes_of(ranks_per_node: int, rank: int, world_size: int) -> Placement:
-    """Return a placement of consecutive ranks on nodes; the last node may have fewer."""
+    """Return a placement of consecutive ranks on nodes, of which the last may have fewer."""
     return Placement(rank, tuple(other // ranks_per_node for other in range(world_size)))
 
 
@@ -140,10 +141,10 @@ class ProcessSetRanks:
 
     @property
     def nodes(self) -> tuple[int, ...] | None:
-        """The node of every rank; None if nodes have unequal numbers of ranks.
+        """The number of every rank's node; None if nodes have unequal numbers of ranks.
 
         Horovod gives each process only its own local and cross rank, so the other ranks' nodes are
-        computed from its numbering. If processes disagree, the handshake raises an error.
+        computed from Horovod's numbering. If processes disagree, the handshake raises an error.
         """
         hvd = self.horovod
         if not hvd.is_homogeneous():

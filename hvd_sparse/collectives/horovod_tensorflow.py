@@ -1,4 +1,4 @@
-"""Collectives over Horovod's TensorFlow operations, eager for numpy arrays and in graphs."""
+"""Collectives over Horovod's TensorFlow operations: eager for numpy arrays, and in graphs."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ except ImportError as error:
 
 
 class _ThreadPending:
-    """An eager operation in a separate thread, because it blocks and has no time limit.
+    """An eager operation in a separate thread, because the operation blocks and has no time limit.
 
-    The thread also isolates it from a graph that is being traced in the calling thread.
+    The thread also isolates the operation from a graph that is being traced in the calling thread.
     """
 
     def __init__(self, call: Callable[[], tf.Tensor], name: str) -> None:
@@ -56,7 +56,7 @@ class _ThreadPending:
 
 
 NAME = re.compile(r"[A-Za-z0-9_./-]*")
-"""Characters that TensorFlow accepts in an operation's name, after the first."""
+"""Pattern of names. TensorFlow accepts these characters in an operation's name, after the first."""
 
 
 def check_name(name: str | None) -> None:
@@ -85,7 +85,7 @@ class HorovodTensorflowCollective(ProcessSetRanks):
         def call() -> Any:
             if "splits" in options:
                 options["splits"] = tf.constant(options["splits"], tf.int32)
-            # Ignore the name scope, because ranks may start the collective in different ones.
+            # Ignore the name scope, because ranks may start the collective in different scopes.
             result = operation(
                 tf.constant(array),
                 name=name,
@@ -124,9 +124,9 @@ GRAPH_PHASES: dict[str, Callable[[tf.Tensor, tf.Tensor, str, ProcessSet], tf.Ten
         array, op=hvd.Sum, name=name, process_set=process_set
     ),
 }
-"""Graph operations by the kind of an exchange's phase: functions of the 1-D tensor, the lengths of
-an alltoall's parts, the name and the process set.
+"""For each kind of phase of an exchange, a function that adds Horovod's operation to the graph. Its
+arguments are the 1-D tensor, the lengths of an alltoall's parts, the name and the process set.
 
-The graph's name scopes become part of the collective's name, as with Horovod's own operations,
-because code that is traced twice in one graph would otherwise submit the same name twice.
+The graph's name scopes become part of the collective's name, as with Horovod's own operations.
+Otherwise code that is traced twice in one graph would submit the same name twice.
 """

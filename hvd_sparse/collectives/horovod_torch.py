@@ -1,11 +1,11 @@
 """Collectives over Horovod's PyTorch operations, from the host or a device (for example, NCCL).
 
-On a device, arrays are copied from and to pinned memory on a separate stream, the wire's stream,
-so that copies do not wait for the program's work on other streams. Horovod waits for the
-submitting thread's current stream, and thereby for the upload. With
-``HOROVOD_ENABLE_ASYNC_COMPLETION`` a handle is done before its result is ready, and only the
-device's default stream waits for it; the wire's stream then waits for the default stream. Results
-are freed after the host has received their bytes, so they need no ``record_stream``.
+On a device, arrays are copied from and to pinned memory on a separate stream, the wire's stream, so
+that copies do not wait for the program's work on other streams. Horovod waits for the submitting
+thread's current stream, and thereby for the upload. With ``HOROVOD_ENABLE_ASYNC_COMPLETION`` a
+handle is done before its result is ready, and only the device's default stream waits for the
+result; therefore the wire's stream waits for the default stream. Results are freed after the host
+has received their bytes, so they need no ``record_stream``.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ except ImportError as error:
     ) from error
 
 Synchronized = Union[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]
-"""Horovod's results: a tensor, or for an alltoall a tensor and the received lengths."""
+"""A result of Horovod: a tensor, or for an alltoall a tensor and the received lengths."""
 
 
 @dataclass(eq=False)
 class _HorovodPending:
-    """A started Horovod collective; ``take`` converts its result to an array."""
+    """A started Horovod collective. ``take`` converts its result to an array."""
 
     handle: int
     name: str
@@ -58,7 +58,7 @@ class _HorovodPending:
 
 
 class HorovodTorchCollective(ProcessSetRanks):
-    """Collectives over a process set; HorovodInternalError propagates from ``wait``."""
+    """Collectives over a process set. ``wait`` lets HorovodInternalError pass."""
 
     horovod = mpi_ops
 
@@ -87,7 +87,8 @@ def _array_of(result: Synchronized) -> np.ndarray:
 
 
 class HorovodDeviceCollective(HorovodTorchCollective):
-    """Collectives of arrays on the host, sent as blocks through the memory of a device."""
+    """Collectives of arrays on the host that are sent as blocks (``wire.padding``) from the memory
+    of a device."""
 
     def __init__(self, process_set: ProcessSet, device: torch.device, count: Count) -> None:
         super().__init__(process_set)
@@ -106,7 +107,8 @@ class HorovodDeviceCollective(HorovodTorchCollective):
         parts = np.split(np.ascontiguousarray(array), np.cumsum(splits)[:-1])
         total = sum(map(needed, parts))
         room.note(total)
-        # Only the total length of this rank matters, so pad the part that it sends to itself.
+        # The total length of what this rank sends must stay the same, so pad the part that it sends
+        # to itself.
         blocks = [
             write_block(part, needed(part) + (room.nbytes - total) * (to == self.rank))
             for to, part in enumerate(parts)
@@ -131,8 +133,8 @@ class HorovodDeviceCollective(HorovodTorchCollective):
         return pending
 
     def _fetch(self, result: Synchronized, sent: torch.Tensor) -> np.ndarray:
-        """Copy Horovod's result to the host; ``sent`` is kept alive, because Horovod may still
-        read it."""
+        """Copy Horovod's result to the host. The argument keeps ``sent`` alive, because Horovod may
+        still read it."""
         with self._on_stream():
             catch_up(self.device)
             array = fetch(result if isinstance(result, torch.Tensor) else result[0])
@@ -151,7 +153,7 @@ class HorovodDeviceCollective(HorovodTorchCollective):
 
 
 def catch_up(device: torch.device) -> None:
-    """Let the current stream wait for Horovod's results; needed only with async completion."""
+    """Let the current stream wait for Horovod's results, as async completion requires."""
     if os.environ.get("HOROVOD_ENABLE_ASYNC_COMPLETION", "0") not in ("", "0"):
         default = torch.get_device_module(device).default_stream(device)
         torch.accelerator.current_stream(device).wait_stream(default)

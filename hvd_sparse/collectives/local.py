@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 @dataclass(eq=False)
 class _Meeting:
-    """One running collective, and the operands submitted so far, by rank."""
+    """One running collective, and the arrays submitted so far, by rank."""
 
     brought: dict[int, object] = field(default_factory=dict)
     is_complete: threading.Event = field(default_factory=threading.Event)
@@ -38,8 +38,9 @@ class LocalWorld:
 
     Attributes
     ----------
-    sent : bytes that each rank has submitted
-    wire_received : bytes by rank and collective that come in through a network, as in a ring
+    sent : number of bytes that each rank has submitted
+    wire_received : for each rank, the number of bytes that it receives over a network, by
+        collective; an allreduce counts as a ring
     """
 
     def __init__(self, world_size: int, timeout_s: float = 60.0, ranks_per_node: int = 1) -> None:
@@ -52,8 +53,8 @@ class LocalWorld:
         self._lock = threading.Lock()
 
     def run(self, function: Callable[..., Result], *arguments: object) -> list[Result]:
-        """Call ``function(collective, *arguments)`` on every rank; return the results by rank, or
-        raise the error of the lowest rank that failed."""
+        """Call ``function(collective, *arguments)`` on every rank, and return the results by rank.
+        If ranks fail, the error of the lowest of them is raised."""
         results = self.run_all(function, *arguments)
         for result in results:
             if isinstance(result, BaseException):
@@ -86,7 +87,7 @@ class LocalWorld:
         return results
 
     def meet(self, rank: int, name: str, brought: object) -> _Meeting:
-        """Submit a rank's operand to a collective, and return the collective."""
+        """Submit a rank's parts to a collective, and return the collective."""
         with self._lock:
             meeting = self._meetings.setdefault(name, _Meeting())
             if rank in meeting.brought:
@@ -143,11 +144,11 @@ class LocalCollective:
         parts: list[np.ndarray],
         finish: Callable[[list[Any]], tuple[np.ndarray, float]],
     ) -> _LocalPending:
-        """Start a collective of this rank's parts, which are copied, because it may overwrite them
-        before another rank fetches the result.
+        """Start a collective of this rank's parts. They are copied, because the rank may overwrite
+        them before another rank fetches the result.
 
-        ``finish`` returns, from all ranks' parts, the result and the bytes that come in through
-        this rank's network.
+        finish : function that returns, from all ranks' parts, the result and the number of bytes
+            that this rank receives over its network
         """
         world, rank = self._world, self.rank
         world.sent[rank] += sum(part.nbytes for part in parts)

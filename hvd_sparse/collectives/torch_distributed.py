@@ -1,7 +1,7 @@
 """Collectives over a process group of ``torch.distributed``: Gloo, MPI or NCCL, without Horovod.
 
-A process group matches collectives by the order of submission. Allgathers check it: a message
-starts with its length and a checksum of the collective's name.
+A process group matches collectives by the order in which ranks submit them. Allgathers check this
+order: each message starts with its length and a checksum of the collective's name.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ import torch.distributed as dist
 from hvd_sparse.collectives import sleep_until, unfinished
 from hvd_sparse.errors import ExchangeTimeout, RankMismatch
 from hvd_sparse.kernels.torch.vector import fetch, upload
-from hvd_sparse.wire.checksum import crc32
+from hvd_sparse.wire.frame import crc32
 
 HEADER_BYTES = 16
-"""Bytes before a gathered message: its length and its name's checksum, as int64."""
+"""Number of bytes before a gathered message: the message's length and its name's checksum, as
+int64."""
 REMEMBERED = 8
-"""Number of last allgathers of a name from which the room of the next one is computed."""
+"""Number of past allgathers of a name from which the room of the next one is computed."""
 SPARE = 16
-"""The room exceeds the longest of these messages by 1 / SPARE."""
+"""The room is longer than the longest of these past messages by 1 / SPARE."""
 STEADY = 2
-"""If their lengths differ by more than this factor, as for a checkpoint's arrays, there is no room,
-because most of it would be padding."""
+"""If the lengths of past messages differ by more than this factor, as for a checkpoint's arrays,
+there is no room, because most of it would be padding."""
 
 
 @dataclass(eq=False)
@@ -58,8 +59,9 @@ class _Started:
 class _Gathering:
     """An allgather of messages of unequal lengths.
 
-    The first collective gathers, in the background, every message up to a fixed length, the room.
-    If a message is longer, ``wait`` gathers the rest; all ranks know the lengths from the first.
+    A first collective, in the background, gathers every message up to a fixed length, the room. If
+    a message is longer, ``wait`` gathers the rest; the first collective gives all ranks the
+    lengths.
     """
 
     def __init__(
@@ -84,7 +86,8 @@ class _Gathering:
         self._result: np.ndarray | None = None
 
     def is_done(self) -> bool:
-        # Do not start the second collective here, because ranks call it at different times.
+        # Do not start the second collective here, because ranks call this function at different
+        # times.
         if self._result is not None:
             return True
         if self._rest is not None:
@@ -106,13 +109,13 @@ class _Gathering:
             beyond = np.maximum(sizes - self._room, 0)
             pairs = zip(parts, self._rest.wait(timeout_s), beyond)
             parts = [np.concatenate([part, rest[:size]]) for part, rest, size in pairs]
-        # After all waits, because a wait that timed out is repeated.
+        # Only after all waits, because a wait that timed out is repeated.
         self._lengths.append(longest)
         self._result = np.concatenate(parts).view(self._dtype)
         return self._result
 
     def _read(self, timeout_s: float | None) -> tuple[np.ndarray, np.ndarray]:
-        """Return the result of the first collective, a row per rank, and the messages' lengths."""
+        """Return the first collective's result, a row per rank, and the messages' lengths."""
         rows = self._first.wait(timeout_s)
         told = np.ascontiguousarray(rows[:, :HEADER_BYTES]).view(np.int64)
         if (told[:, 1] != told[0, 1]).any():
@@ -145,12 +148,12 @@ class _Alltoall:
 
 
 class TorchDistributedCollective:
-    """Asynchronous collectives over a process group; ``device`` is for backends without CPU
-    support."""
+    """Asynchronous collectives over a process group. Arrays are copied to ``device`` if the group's
+    backend does not support the CPU."""
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
         self.group = group
-        # For example "cpu:gloo,cuda:nccl" supports the CPU, and "cuda:nccl" does not.
+        # For example, "cpu:gloo,cuda:nccl" supports the CPU, and "cuda:nccl" does not.
         takes_host = "cpu:" in dist.get_backend_config(group)
         self._device = torch.device("cpu") if takes_host else device
         self._lengths: dict[str, deque[int]] = {}
@@ -165,7 +168,7 @@ class TorchDistributedCollective:
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """The node of every rank, from an allgather of host names. Collective."""
+        """The number of every rank's node, by an allgather of host names on all ranks."""
         own = np.array([crc32(socket.gethostname().encode())], np.int64)
         hosts = self.allgather(own, "hvd_sparse.nodes").wait(None).tolist()
         return tuple(hosts.index(host) for host in hosts)

@@ -33,7 +33,7 @@ REFUSED = {
 
 
 class Compression(ReadsTorch, Methods):
-    """The named methods, made for DistributedDataParallel models."""
+    """The named methods, for DistributedDataParallel models."""
 
     @classmethod
     def _create(
@@ -59,22 +59,22 @@ class Compression(ReadsTorch, Methods):
 def sparse_hook(
     compressor: DdpCompressor, bucket: dist.GradBucket
 ) -> torch.futures.Future[torch.Tensor]:
-    """Reduce a bucket of gradients by the compressor."""
     return compressor.reduce(bucket)
 
 
 def register(model: Params, method: str = "ldte_bs", **options: Option) -> DdpCompressor:
     """Let a DistributedDataParallel model exchange sparse gradients.
 
-    Collective: every rank calls it, after creating DistributedDataParallel and before the first
-    backward pass.  Each bucket of DDP is one message.  The hook stays with the model.
+    Collective: every rank calls this function, after creating DistributedDataParallel and before
+    the first backward pass. Each bucket of DDP is one message. The hook stays with the model.
 
     Parameters
     ----------
     model : torch.nn.parallel.DistributedDataParallel
     method : a named method; "build" to combine parts (selector=...); "from_config" with
         config=handle.config()
-    options : of the method, for example ``density``, and the common options of ``methods.builder``
+    options : options of the method, for example ``density``, and the common options of
+        ``methods.builder``
 
     Returns
     -------

@@ -1,9 +1,9 @@
 """The compressor behind a DDP model's communication hook.
 
-DDP calls the hook bucket by bucket, in one order on all ranks, while the backward pass goes on.
-Each call selects and starts the bucket's collectives, which travel meanwhile; the last call of a
-pass waits for all of them and writes the results.  All of it runs in the thread of the backward
-pass: collectives of torch.distributed meet by their order, so no other thread may submit any.
+DDP calls the hook bucket by bucket, in one order on all ranks, during the backward pass. Each call
+selects, and starts the bucket's collectives, which run meanwhile; the last call of a pass waits for
+all collectives and writes the results. All calls are made in the thread of the backward pass:
+torch.distributed matches collectives by their order, so no other thread may submit any.
 """
 
 from __future__ import annotations
@@ -11,34 +11,37 @@ from __future__ import annotations
 import atexit
 import time
 import weakref
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.autograd import Variable
+from torch.autograd.graph import get_gradient_edge
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from hvd_sparse.collectives.contract import Pending
 from hvd_sparse.collectives.torch_distributed import TorchDistributedCollective
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.ddp.bucket import Accumulation, SentBucket, put, raise_behind_backward
 from hvd_sparse.errors import ExchangeTimeout, InvalidOption, SparseError, UnsupportedInput
-from hvd_sparse.frontend.torch.arrays import dtype_of, flatten, own_memory
+from hvd_sparse.frontend.torch.arrays import dtype_of, flatten, is_on_device, own_memory, write_back
 from hvd_sparse.frontend.torch.compressor import ParameterCompressor
-from hvd_sparse.frontend.torch.results import weakly
+from hvd_sparse.frontend.torch.results import remove, weakly
 from hvd_sparse.state.state_check import bare
 from hvd_sparse.step.driver import NOTHING, Driver
 from hvd_sparse.step.records import TensorStep, Ticket
 from hvd_sparse.types import FLOATS, GradScaler, Optimizer
 
 PAUSE_S = 0.25
-"""Seconds that a program waits at its end.  A thread needs the lock for microseconds, and gets it
-at once from one that sleeps."""
+"""Seconds for which a program waits at its end. Another thread needs the interpreter's lock for
+microseconds, and gets the lock at once from a thread that sleeps."""
 
 
 class DdpCompressor(ParameterCompressor):
-    """A compressor of one DDP model's gradients.  Made by ``hvd_sparse.ddp.register``."""
+    """A compressor of one DDP model's gradients, made by ``hvd_sparse.ddp.register``."""
 
     is_called_alone = True
     clips_all_gradients = True
@@ -129,7 +132,7 @@ class DdpCompressor(ParameterCompressor):
             else:
                 ticket = self.step.enter_dense(position, scale, flat.nbytes)
                 wire = flat
-            policy.sent(self, position, ticket)
+            policy.sent(position, ticket)
             sent.tickets.append(ticket)
             wires.append(wire)
         sent.lengths = [wire.size for wire in wires]
@@ -157,7 +160,7 @@ class DdpCompressor(ParameterCompressor):
         run = sent[0].tickets[0].run
         if self._recorder is not None:
             self._recorder.submitted(run)
-        self._policy.end(self)
+        self._policy.end()
         ledger = self.watchdog.ledger
         ledger.begin_wait()
         try:
@@ -181,12 +184,12 @@ class DdpCompressor(ParameterCompressor):
             ledger.clear()
             ledger.end_wait()
             self._scale.forget()
-        self._policy.arrived(self)
+        self._policy.arrived()
         for each in sent:
             each.future.set_result(each.buffer)
 
     def _refuse_results(self, sent: list[SentBucket]) -> None:
-        """Raise InvalidOption, on all ranks alike, for a gradient that holds an earlier result."""
+        """Raise InvalidOption, on all ranks, for a gradient that holds an earlier result."""
         spoiled = [key for each in sent for key in each.spoiled()]
         if spoiled:
             others = f" (and {len(spoiled) - 1} others)" if len(spoiled) > 1 else ""
@@ -227,7 +230,7 @@ class DdpCompressor(ParameterCompressor):
     # -- the optimizer ----------------------------------------------------------------------------
 
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:
-        """Do an optimizer's work; InvalidOption if it lacks a parameter of the model."""
+        """Do an optimizer's work; InvalidOption if the optimizer lacks a parameter of the model."""
         held = {parameter for group in optimizer.param_groups for parameter in group["params"]}
         for spec, parameter in zip(self.step.specs, self._parameters):
             if parameter not in held:
@@ -252,7 +255,7 @@ class DdpCompressor(ParameterCompressor):
             self._judge(optimizer)
 
     def close(self) -> None:
-        """Release the name and stop watching. DDP keeps the hook, so the model cannot train on."""
+        """Release the name and stop watching. DDP keeps the hook, so training cannot go on."""
         super().close()
         self._accumulation.close()
         if self._optimizer_hook is not None:
@@ -292,11 +295,116 @@ def parameters_of(model: DistributedDataParallel) -> list[tuple[str, torch.Tenso
 
 @cache  # however many models a program has, it waits once
 def let_threads_finish() -> None:
-    """Leave the interpreter's lock to Gloo's threads for ``PAUSE_S`` when the program is through.
-
-    A DDP model keeps its process group, so ``destroy_process_group`` does not end Gloo's threads
-    (torch 2.13).  One that asks for the lock, to let go of the last tensors, when the interpreter
-    has begun to end aborts the process, "terminate called without an active exception"
-    (pytorch/pytorch#179291), with and without a hook of ours.
-    """
+    """Leave the interpreter's lock to Gloo's threads for ``PAUSE_S`` when the program ends. A DDP
+    model keeps its process group, so ``destroy_process_group`` does not end these threads (torch
+    2.13). If a thread asks for the lock when the interpreter has begun to end, the process aborts
+    with "terminate called without an active exception" (pytorch/pytorch#179291), with and without
+    this hook."""
     atexit.register(time.sleep, PAUSE_S)
+
+
+class SentBucket:
+    """A bucket of DDP, from its call of the hook to the last call in the backward pass.
+
+    lengths : number of entries of each tensor's carrier, or of its gradient if that is summed
+    uses, holds : whether this rank used each parameter, and whether each gradient holds an earlier
+        result; empty if not needed
+    sum, reduced : the one collective over the ranks, and its result, averaged
+    """
+
+    def __init__(self, bucket: dist.GradBucket) -> None:
+        self.bucket, self.buffer, self.gradients = bucket, bucket.buffer(), bucket.gradients()
+        devices = [self.buffer.device] if is_on_device(self.buffer) else None
+        self.future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
+        self.tickets: list[Ticket] = []
+        self.lengths: list[int] = []
+        self.uses: list[bool] = []
+        self.holds: list[bool] = []
+        self.sum: Pending | None = None
+        self.reduced = np.empty(0)
+
+    def arrive(self, timeout_s: float | None, world_size: int) -> None:
+        assert self.sum is not None
+        self.reduced = self.sum.wait(timeout_s)
+        self.reduced *= 1.0 / world_size
+
+    def spoiled(self) -> list[str]:
+        """Return the names of tensors whose gradients hold an earlier result on some rank."""
+        held = self.reduced[self.reduced.size - len(self.holds) :]
+        return [ticket.key for ticket, share in zip(self.tickets, held.tolist()) if share]
+
+    def results(self) -> Iterator[tuple[Ticket, torch.Tensor, np.ndarray, bool]]:
+        """Yield every ticket, gradient and part of the sum, and whether no rank used the tensor."""
+        used = self.reduced[sum(self.lengths) :] if self.uses else np.ones(len(self.tickets))
+        place = 0
+        for ticket, gradient, length, uses in zip(
+            self.tickets, self.gradients, self.lengths, used.tolist()
+        ):
+            yield ticket, gradient, self.reduced[place : place + length], not uses
+            place += length
+
+
+def put(flat: np.ndarray, gradient: torch.Tensor) -> None:
+    if not write_back(flat, gradient):
+        gradient.copy_(torch.from_numpy(flat).view(gradient.shape))
+
+
+def raise_behind_backward(error: SparseError) -> None:
+    """Raise an error of all ranks after DDP's own end of the backward pass, because DDP refuses
+    every later pass if it is interrupted before. In ``model.join()`` there is no backward pass, and
+    the error is raised at once."""
+    if torch._C._current_graph_task_id() < 0:
+        raise error
+    engine = Variable._execution_engine
+
+    def throw() -> None:
+        raise error
+
+    # DDP's end is queued behind the hook's last call; what is queued from the first comes behind.
+    engine.queue_callback(lambda: engine.queue_callback(throw))
+
+
+class Accumulation:
+    """Records which parameters a step used, and whose gradients held a result when the step began.
+
+    A step's passes are those inside ``no_sync()`` and the one after them. Autograd calls the nodes
+    that accumulate gradients before DDP, so a bucket's record is complete when its hook is called.
+    Unless ``asks_for_results``, gradients are not read, because reading costs a pass.
+    """
+
+    def __init__(self, parameters: Sequence[torch.Tensor], *, asks_for_results: bool) -> None:
+        self._parameters = parameters
+        self._asks = asks_for_results
+        self._untouched: set[int] = set()
+        self.used: set[int] = set()
+        self._kept: set[int] = set()  # whose gradients held a result when this step began
+        self._hooks = [
+            get_gradient_edge(parameter).node.register_prehook(weakly(self._note, position))
+            for position, parameter in enumerate(parameters)
+        ]
+
+    def _note(self, position: int, gradients: Any) -> None:
+        """Called before a parameter's node accumulates, or when the node gets no gradient."""
+        gradient = self._parameters[position].grad
+        if position in self._untouched:
+            self._untouched.discard(position)
+            if gradient is not None and bool(gradient.any()):
+                self._kept.add(position)
+        # DDP counts a call without a gradient, too, where there is a gradient of an earlier pass.
+        if gradients[0] is not None or gradient is not None:
+            self.used.add(position)
+
+    def holds_result(self, position: int, gradient: torch.Tensor) -> bool:
+        # A parameter that no pass has used gives the bucket whatever its gradient holds.
+        is_left = position in self._untouched and bool(gradient.any())
+        return is_left or position in self._kept
+
+    def end(self) -> None:
+        """Begin the next step, before the results of this step are written to the gradients."""
+        self.used.clear()
+        self._kept.clear()
+        if self._asks:
+            self._untouched.update(range(len(self._parameters)))
+
+    def close(self) -> None:
+        remove(self._hooks)

@@ -1,4 +1,4 @@
-"""Exchanges: algorithms that combine the ranks' selections by collectives, one a file."""
+"""Exchanges, which combine the ranks' selections by collectives. Every file has one exchange."""
 
 from hvd_sparse.registry import import_siblings
 

@@ -1,4 +1,4 @@
-"""Arithmetic on sparse vectors, and frames that hold only indices or only values."""
+"""Arithmetic on selections, and frames that hold only indices or only values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hvd_sparse.types import Selection
 from hvd_sparse.wire.frame import AS_TYPE, Frame, need, need_size, read_frame, write_frame
 
 INDICES, VALUES = 240, 241
-"""Frame numbers that no codec uses."""
+"""Codec numbers in the headers of these frames; no codec has them."""
 
 
 def merge(first: Selection, second: Selection) -> Selection:
@@ -24,13 +24,13 @@ def merge(first: Selection, second: Selection) -> Selection:
 
 
 def restrict(selection: Selection, indices: np.ndarray) -> Selection:
-    """Return the entries at ``indices``."""
+    """Return the selection's entries whose indices are in ``indices``."""
     kept = np.isin(selection.indices, indices, assume_unique=True)
     return Selection(selection.indices[kept], selection.values[kept], selection.numel)
 
 
 def subtract(selection: Selection, other: Selection) -> Selection:
-    """Return ``selection - other``, where the indices of ``other`` are a subset."""
+    """Return ``selection - other``; the selection has all indices of ``other``."""
     values = selection.values.copy()
     values[np.searchsorted(selection.indices, other.indices)] -= other.values
     return Selection(selection.indices, values, selection.numel)
@@ -44,7 +44,7 @@ def region_of(selection: Selection, region: slice) -> Selection:
 
 
 def join(regions: list[tuple[slice, Selection]], numel: int, dtype: DTypeLike) -> Selection:
-    """Join selections of ascending regions; the inverse of ``region_of``."""
+    """Join selections of ascending regions to one of the tensor; the inverse of ``region_of``."""
     if not regions:
         return Selection.empty(numel, dtype)
     indices = np.concatenate([part.indices + np.uint32(region.start) for region, part in regions])
@@ -63,8 +63,8 @@ def write_indices(selection: Selection) -> np.ndarray:
 
 
 def read_indices(buffer: np.ndarray, numel: int) -> np.ndarray:
-    """Read the indices of a frame: uint32, ascending, unique and below ``numel``; else
-    CorruptPayload."""
+    """Read the indices of a frame, uint32. Raises CorruptPayload unless they ascend, are unique and
+    are below ``numel``."""
     frame = _read(buffer, INDICES, numel)
     need_size(frame, 4 * frame.count)
     indices = frame.body.view("<u4").astype(np.uint32)
@@ -81,8 +81,8 @@ def write_values(values: np.ndarray) -> np.ndarray:
 
 
 def read_values(buffer: np.ndarray, numel: int, dtype: DTypeLike) -> np.ndarray:
-    """Read a dense vector of ``numel`` values of ``dtype`` from a frame; CorruptPayload if it is
-    another."""
+    """Read a dense vector of ``numel`` values of ``dtype`` from a frame. Raises CorruptPayload if
+    the frame has another number of values or another dtype."""
     frame = _read(buffer, VALUES, numel)
     need(frame.count == numel, f"the payload has {frame.count} values for {numel} entries")
     need(

@@ -1,5 +1,3 @@
-"""Allgather: every rank receives the message of every rank."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -19,8 +17,8 @@ class AllGatherExchange(Exchange):
 
         received per rank: (N - 1) * k entries
 
-    The bytes grow with the number of ranks N. At 8 bytes an entry they are fewer than those of a
-    dense ring allreduce while density < 1 / N.
+    The number of received bytes grows with the number of ranks N. At 8 bytes per entry it is
+    smaller than that of a dense ring allreduce if density < 1 / N.
 
     Paper: aji2017sparse.
     """
@@ -49,8 +47,8 @@ class AllGatherExchange(Exchange):
                 frame = message.frames.get(position)
                 if frame is not None:
                     parts.append((whole, frame))
-            # A frame is missing where a rank's device found NaN or Inf only after the carrier had
-            # left.
+            # A frame is missing if a rank's device found NaN or Inf only after the allgather was
+            # submitted.
             is_whole = len(parts) == len(messages)
             arrivals[position] = Arrival(tuple(parts)) if is_whole else BEYOND_RANGE
         return arrivals

@@ -1,5 +1,3 @@
-"""Automatic choice of the exchange, by a model of the network."""
-
 from __future__ import annotations
 
 import math
@@ -19,25 +17,25 @@ from hvd_sparse.registry import EXCHANGES
 class Auto(Exchange):
     """Choose the exchange with the shortest predicted time, before the first step.
 
-        time of a step = phases * buckets * latency + bytes into a node / bandwidth
+        time of a step = phases * buckets * latency + bytes received by a node / bandwidth
 
-    The prediction uses only quantities that all ranks share, so that all choose alike: these
-    options, the density after warm-up, the codec's bytes per entry, the tensors, the number of
-    ranks and their nodes. ``stats()["exchange"]`` names the chosen exchange.
+    The prediction uses only numbers that are equal on all ranks, so that all ranks choose the same
+    exchange: the options below, the density after warm-up, the codec's bytes per entry, the
+    tensors, the number of ranks and their nodes. ``stats()["exchange"]`` names the chosen exchange.
 
     Parameters
     ----------
     latency_ms : time of a collective with an empty message, in milliseconds; Horovod's default
         cycle is 1 ms
     bandwidth_gbit : bandwidth of a node's network, in Gbit/s
-    ranks_per_node : as for ``hierarchical``; None asks Horovod, and counts every rank as a node if
-        Horovod does not know
+    ranks_per_node : as for ``hierarchical``; None gets the number from Horovod, and counts every
+        rank as a node if Horovod does not know it
 
     Notes
     -----
-    Exchanges that lose mass are not considered, and ``shared_index``, whose result depends on how
-    alike the ranks' gradients are, only with selectors that find the same indices on all ranks, for
-    example ``random_k`` with a shared seed.
+    Exchanges that lose mass are not considered. ``shared_index`` is considered only with selectors
+    that find the same indices on all ranks, for example ``random_k`` with a shared seed, because
+    with other selectors its result depends on how similar the ranks' gradients are.
     """
 
     latency_ms: float = 1.0
@@ -61,7 +59,7 @@ class Auto(Exchange):
         return in_nodes_of(self.ranks_per_node or 1, rank, world_size)
 
     def predicted_ms(self, phases: int, nbytes: float) -> float:
-        """Return the milliseconds of so many phases with ``nbytes`` into a node."""
+        """Return the time of ``phases`` phases in which a node receives ``nbytes`` bytes."""
         return phases * self.latency_ms + 8 * nbytes / (self.bandwidth_gbit * 1e6)
 
     def inbound(self, density: float, entry_bytes: float, placement: Placement) -> float:

@@ -1,8 +1,8 @@
 """The context of a running exchange: one bucket in one step, and its tensors.
 
 An exchange never raises between its phases, because the other ranks would wait for a collective
-that this rank never submits. ``guarded`` keeps an error, the remaining phases run with messages
-that report it, and ``read`` or ``finish`` raises it at the end.
+that this rank never submits. ``guarded`` keeps an error; the remaining phases run with messages
+that report the error, and ``read`` or ``finish`` raises it at the end.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from hvd_sparse.checks import count_from_density
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.collectives.contract import AllToAll, Placement
 from hvd_sparse.errors import PeerFailure, RankMismatch
-from hvd_sparse.kernels.contract import Aim, Kernels, Moments
-from hvd_sparse.memories.contract import Accumulated
+from hvd_sparse.kernels.contract import Kernels
 from hvd_sparse.selectors.contract import Found, Selector
 from hvd_sparse.types import Memo, Selection, TensorSpec
 from hvd_sparse.wire.frame import decode_for
@@ -37,53 +36,23 @@ MOST_BYTES = 2**31 - 1
 NO_BYTES = np.empty(0, np.uint8)
 
 Part = tuple[slice, Union[np.ndarray, Selection]]
-"""A range of a tensor, and the selection to add there, encoded or not."""
-
-
-class Observed(NamedTuple):
-    """Telemetry's squared L2 norms of a tensor's kept entries and of all, and the sum over the sent
-    ones of the steps since each was last sent, or since the first step."""
-
-    kept_squared: float
-    accumulated_squared: float
-    waited: int
-
-
-class Begun(NamedTuple):
-    """An unscaled gradient, and the result of a pass over it, which may still run on a device."""
-
-    gradient: np.ndarray
-    accumulated: Accumulated
-
-
-class Waiting(NamedTuple):
-    """One tensor's accumulated vector, until its group is selected from.
-
-    moments : of the vector; None if its pass had an aim
-    aim, taken : the group's aim, and the entries that the pass took out of ``accumulated``; None if
-        it had no aim, or there were too many entries
-    norm : L2 norm of the vector, 0 unless telemetry is on
-    """
-
-    accumulated: np.ndarray
-    moments: Moments | None
-    aim: Aim | None
-    taken: Selection | None
-    norm: float
+"""A range of a tensor, and the selection to add there, either encoded as a frame or decoded."""
 
 
 @dataclass(eq=False)
 class Outgoing:
     """One tensor's contribution to one step: an encoded selection, or the whole vector.
 
-    frame : uint8, the encoded selection; None on a dense step, and where the exchange encodes
+    frame : the encoded selection, uint8; None on a dense step, and if the exchange encodes
     dense : the whole accumulated vector, flat; None on a sparse step
-    norm : L2 norm of the residual, 0 unless telemetry is on; measured before the sent entries are
-        removed if they are known only after the exchange
-    found : the selection and its cost; None on a dense step, and where another rank selects
-    accumulated : the vector to select from, until the exchange is over; for exchanges that sum
+    entries : number of sent entries
+    norm : L2 norm of the residual, 0 unless telemetry is on; if the sent entries are known only
+        after the exchange, it is measured before they are removed
+    found : the selection and its cost; None on a dense step, and if another rank selects
+    accumulated : until the exchange is over, the vector to select from; for exchanges that sum
         first, the gradient
-    observed : None without telemetry, and until the sent entries are known
+    observed : telemetry's squared L2 norms of the kept and of all accumulated entries, and the sum
+        of the sent entries' staleness; None without telemetry, and until the sent entries are known
     surplus : on a device, the residual and the entries taken beyond the selection, if they are to
         be added back with the bucket's sums
     """
@@ -94,7 +63,7 @@ class Outgoing:
     norm: float = 0.0
     found: Found | None = None
     accumulated: np.ndarray | None = None
-    observed: Observed | None = None
+    observed: tuple[float, float, int] | None = None
     surplus: tuple[np.ndarray, Selection] | None = None
 
 
@@ -102,10 +71,11 @@ class Arrival(NamedTuple):
     """The result of an exchange for one tensor.
 
     parts : selections to add up in this order, which is the same on all ranks
-    left : entries to remove from this rank's residual; None if they were when they were sent
+    left : entries to remove from this rank's residual; None if they were removed when they were
+        sent
     returned : entries to add to this rank's residual, because they were not applied
     memo : state for this tensor's next exchange, the same on all ranks, JSON-serializable
-    is_finite : False, on all ranks alike, if a partial sum has overflowed
+    is_finite : False on all ranks if a partial sum has overflowed
     """
 
     parts: tuple[Part, ...]
@@ -116,8 +86,8 @@ class Arrival(NamedTuple):
 
 
 BEYOND_RANGE = Arrival((), is_finite=False)
-"""The arrival of a tensor whose sum is not finite on a rank, whose last message has no frame of
-it."""
+"""The arrival of a tensor whose sum is not finite on some rank, which therefore sends no frame of
+the tensor."""
 
 
 @dataclass(eq=False)
@@ -126,9 +96,9 @@ class Member:
 
     position : index among the registered tensors
     part : the range of entries whose residual this rank keeps
-    steps : completed steps
-    selector, codec, density : those of this step
-    memo : state left by the tensor's last exchange, the same on all ranks
+    steps : number of completed steps of the tensor
+    selector, codec, density : the selector, codec and density of this step
+    memo : state that the tensor's last exchange returned, the same on all ranks
     """
 
     position: int
@@ -148,13 +118,13 @@ class Member:
 
     @property
     def count(self) -> int:
-        """k of the whole tensor."""
+        """k, the number of entries to send of the whole tensor."""
         assert self.density is not None
         return count_from_density(self.spec.numel, self.density)
 
     def decode(self, frame: np.ndarray, numel: int, kernels: Kernels) -> Selection:
-        """Decode a frame that a rank sent for ``numel`` entries of this tensor; CorruptPayload if
-        it does not fit."""
+        """Decode a frame that a rank sent for ``numel`` entries of this tensor. Raises
+        CorruptPayload if the frame has another size, dtype or codec."""
         return decode_for(self.spec.key, numel, self.spec.accumulator, self.codec, frame, kernels)
 
 
@@ -162,16 +132,17 @@ class Member:
 class ExchangeContext:
     """State and helpers of an exchange on one rank, for one bucket in one step.
 
-    step : completed steps of the bucket's first tensor
+    step : number of completed steps of the bucket's first tensor
     configuration : checksum of the configuration
-    bucket, keys : number of the bucket and names of all tensors, for error messages
+    bucket : number of the bucket, for error messages
     members : the bucket's sparse tensors, by position
+    keys : names of all registered tensors, for error messages
     errors : failures of this rank, as text
-    select : function of a position and a tensor's summed gradient that selects from the sum and
-        returns the encoded frame; for exchanges that sum first
-    selector : the compressor's selector; members hold theirs at the density of the step
+    select : for exchanges that sum first: function of a position and a tensor's summed gradient,
+        which selects from the sum and returns the encoded frame
+    selector : the compressor's selector; the members' selectors have the density of the step
     placement : the node of every rank; None for exchanges that do not use it
-    failure : the first error that was kept
+    failure : the first error that ``guarded`` kept
     """
 
     rank: int
@@ -190,27 +161,28 @@ class ExchangeContext:
 
     @property
     def is_lost(self) -> bool:
-        """Whether a rank has failed; then the remaining phases carry no entries."""
+        """Whether a rank has failed. The remaining phases then send no entries."""
         return bool(self.errors) or self.failure is not None
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
-        """Keep an error between two phases until the last phase is over; one of this rank is also
-        sent to the others in place of its entries."""
+        """Keep an error of the block until the last phase is over. If it is this rank's own error,
+        this rank sends it to the other ranks in place of its entries."""
         try:
             yield
         except Exception as error:
             self.failure = self.failure or error
-            if not isinstance(error, PeerFailure):  # others report their own
+            if not isinstance(error, PeerFailure):  # a failed rank reports its error itself
                 self.errors.append(f"{type(error).__name__}: {error}")
 
     def write(self, frames: Mapping[int, np.ndarray] | None = None) -> np.ndarray:
         """Return this rank's message, uint8: the frames by position, or its errors."""
         if self.errors:
             return write_error(self.rank, self.step, self.configuration, "; ".join(self.errors))
-        # After a failure of another rank the message is empty, but all ranks still take part.
+        # If another rank has failed, the message is empty, but all ranks still take part in the
+        # collective.
         given = {} if frames is None or self.failure is not None else frames
-        # Count first, so that a message over the limit is never allocated.
+        # Add up the lengths first, so that a message over the limit is never allocated.
         total = OVERHEAD_BYTES + 4 * len(self.members)
         for frame in given.values():
             total += frame.size
@@ -220,12 +192,13 @@ class ExchangeContext:
         return write_message(self.rank, self.step, self.configuration, given, members=self.members)
 
     def to_each(self, frames: Sequence[Mapping[int, np.ndarray] | None]) -> AllToAll:
-        """Return the request for an alltoall with a separate message, or None, for each rank."""
+        """Return the request for an alltoall that sends to every rank a message with its
+        ``frames``, or no bytes if they are None."""
         messages = [NO_BYTES if each is None else self.write(each) for each in frames]
         total = sum(message.size for message in messages)
         if total > MOST_BYTES:
             self._note_length(total)
-        if self.errors:  # also those found while writing: every receiver gets the same errors
+        if self.errors:  # also of ``write`` above: every receiver gets the same errors
             messages = [NO_BYTES if each is None else self.write() for each in frames]
         splits = np.array([message.size for message in messages], np.int32)
         return AllToAll(np.concatenate(messages), splits)
@@ -241,8 +214,8 @@ class ExchangeContext:
         )
 
     def read(self, joined: np.ndarray, senders: Sequence[int] | None = None) -> list[Message]:
-        """Split the result of a collective into the senders' messages (None: of all ranks), and
-        check them.
+        """Split the result of a collective into the senders' messages, and check them. ``senders``
+        are ranks; None stands for all ranks.
 
         Raises
         ------
@@ -258,7 +231,8 @@ class ExchangeContext:
                 failed.append(f"rank {message.rank}: {message.error}")
         if failed:
             raise PeerFailure("compressing failed on " + "; on ".join(failed))
-        # Compare with this rank's own step: stale messages agree with each other.
+        # Compare with this rank's own step, because stale messages of all ranks would agree with
+        # each other.
         step, members = self.step & 0xFFFFFFFF, tuple(sorted(self.members))
         for message in messages:
             if (message.configuration, message.step, message.members) != (
@@ -279,6 +253,6 @@ class ExchangeContext:
         return [self.keys[i] if i < len(self.keys) else f"number {i}" for i in members]
 
     def finish(self) -> None:
-        """Raise the kept error, if any, after the last phase."""
+        """Raise the error that ``guarded`` kept, if there is one, after the last phase."""
         if self.failure is not None:
             raise self.failure

@@ -1,4 +1,4 @@
-"""The contract of exchanges."""
+"""The contract of exchanges, and the comparison of their bytes with a dense allreduce."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DENSE_BYTES = 4
 """Bytes per entry of a dense float32 allreduce."""
 
 ROUNDING = 1e-12
-"""Relative tolerance of the comparison with dense, so that it does not depend on the last bit."""
+"""Relative tolerance of the comparison with dense, so that rounding does not decide it."""
 
 
 @dataclass(frozen=True)
@@ -34,19 +34,23 @@ class Exchange:
     Attributes
     ----------
     paper : key of the paper in ``papers.bib``, or None
-    conserves : whether applied and kept entries of all ranks add up to the accumulated ones
+    conserves : whether the applied entries and the kept entries of all ranks add up to the
+        accumulated ones
     settles_later : memories are updated after the exchange, because only its result determines
-        which entries leave a rank
-    sums_first : gradients are summed before selection; residuals are kept where the sum is
+        which entries are removed from a rank's residual
+    sums_first : gradients are summed before the selection; the rank that has a sum keeps its
+        residual
     shares_indices : all ranks send values at the same indices, which an allreduce sums, without a
         codec
-    sums_again : sums of several ranks' entries are encoded, so the codec must accept any values
-    needs_count : needs a density, from which k is computed
-    needs_nodes : needs to know which ranks share a node
-    is_one_allgather : consists of a single allgather of every rank's frames
+    sums_again : the exchange encodes sums of several ranks' entries, so the codec must accept any
+        values
+    needs_count : the exchange needs a density, from which k is computed
+    needs_nodes : the exchange needs to know which ranks share a node
+    is_one_allgather : the exchange is a single allgather of every rank's frames
     selects_everywhere : every rank selects from its gradient on every step; if False,
         ``selects_on`` decides
-    needs_host : why gradients on an accelerator are copied to the host; empty if it works there
+    needs_host : the reason why gradients on an accelerator are copied to the host; empty if the
+        exchange works on the accelerator
     """
 
     id: ClassVar[str]
@@ -63,12 +67,11 @@ class Exchange:
 
     @property
     def conserves(self) -> bool:
-        """As above."""
         return True
 
     def phases(self, selector: Selector, world_size: int) -> tuple[str, ...]:
-        """Return the kinds of the requests of ``run`` in order, to build a graph from: "allgather",
-        "alltoall" or "allreduce"."""
+        """Return the kinds of the requests that ``run`` yields, in order: "allgather", "alltoall"
+        or "allreduce". TensorFlow builds its graph from them."""
         raise NotImplementedError
 
     def selects_on(self, rank: int, world_size: int, step: int, selector: Selector) -> bool:
@@ -78,15 +81,15 @@ class Exchange:
     def placement(
         self, rank: int, world_size: int, nodes: tuple[int, ...] | None
     ) -> Placement | None:
-        """Return the node of every rank, from ``nodes`` if the collective knows them; None for
-        exchanges that do not use it."""
+        """Return the node of every rank, or None for exchanges that do not use it. ``nodes`` is
+        None if the collective does not know the nodes."""
         return None
 
     def is_dense_cheaper(self, density: float, entry_bytes: float, placement: Placement) -> bool:
         """Return whether a dense ring allreduce moves no more bytes; the same on all ranks.
 
-        For example, with an allgather of 8 bytes an entry and one rank per node: density >= 1 /
-        world_size.
+        For example, this is the case for an allgather of 8 bytes per entry, with one rank per node,
+        if density >= 1 / world_size.
         """
         if placement.world_size == 1:  # nothing is sent; compare the sizes of the payloads
             return density * entry_bytes >= 2 * DENSE_BYTES
@@ -94,18 +97,19 @@ class Exchange:
         return self.inbound(density, entry_bytes, placement) >= dense * (1 - ROUNDING)
 
     def inbound(self, density: float, entry_bytes: float, placement: Placement) -> float:
-        """Return the bytes that a node of one or more ranks receives in a step, per tensor entry;
-        the largest of all nodes."""
+        """Return the number of bytes that a node receives from other nodes in a step, per entry of
+        the tensor; the largest number of all nodes."""
         raise NotImplementedError
 
     def run(self, context: ExchangeContext) -> Conversation:
-        """Exchange one bucket: yield requests, receive their results, return each member's arrival.
+        """Exchange one bucket: yield requests, receive their results, and return each member's
+        arrival.
 
-        Errors between two phases are kept in the context and raised after the last phase.
+        The context keeps errors between two phases, and raises them after the last phase.
         """
         raise NotImplementedError
 
 
 def ring(placement: Placement) -> float:
-    """Return (N - 1) / N, the fraction of a vector that each rank receives in a ring."""
+    """Return (N - 1) / N, the fraction of a vector that each rank receives in a ring allgather."""
     return float((placement.world_size - 1) / placement.world_size)

@@ -1,5 +1,3 @@
-"""gTop-k: merge the ranks' entries along a tree, and cut each merge to k."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -31,19 +29,21 @@ class GTopK(Exchange):
 
     Parameters
     ----------
-    conserving : keep a cut entry in the residual of the rank that cut it if another entry at the
-        same index reaches the root. The paper's rule (False) loses it. For example, 4 ranks select
-        a:1, b:1.1, a:2 and c:0.1 with k = 1: the first merge cuts the first rank's 1.0, but a is
-        applied because of the third rank's, so the first rank takes its entry for sent.
+    conserving : if a merge cuts an entry, and another entry at the same index reaches the root, the
+        rank of the merge keeps the cut entry in its residual. The paper's rule (False) loses this
+        entry. For example, 4 ranks select a:1, b:1.1, a:2 and c:0.1 with k = 1. The first merge
+        cuts the first rank's a:1, but the third rank's a:2 is applied, so the first rank removes
+        index a from its residual as if a:1 had been applied.
 
     Notes
     -----
-    The result has at most k entries. It is the top k of the sum of all ranks' entries for N = 2,
-    and for any N if no two ranks selected the same index. Every round is an alltoall in which each
-    rank sends to at most one other. The result is sent by an allgather in which only the root's
+    The result has at most k entries. It is the top k of the sum of all ranks' entries if N = 2, and
+    for any N if no two ranks selected the same index. Every round is an alltoall in which each rank
+    sends to at most one other rank. The result is sent by an allgather in which only the root's
     message has entries.
 
-    Paper: shi2019gtopk.  Departs: any number of ranks, not powers of two alone; ``conserving``.
+    Paper: shi2019gtopk.  Departs: any number of ranks instead of powers of two only;
+    ``conserving``.
     """
 
     conserving: bool = True
@@ -107,9 +107,10 @@ def _encode(context: ExchangeContext, tree: dict[int, _Branch]) -> dict[int, np.
 
 
 class _Branch:
-    """One tensor on one rank: the entries held after the merges so far, and those cut.
+    """One tensor on one rank: the entries that the merges so far have kept, and those that they
+    have cut.
 
-    is_finite : False once a merge has overflowed; then no frame is sent
+    is_finite : False if a merge has overflowed; then no frame is sent
     """
 
     def __init__(self, context: ExchangeContext, member: Member) -> None:
@@ -121,13 +122,13 @@ class _Branch:
 
     def _hold(self, total: Selection) -> None:
         self._held = largest_of(total, self._member.count, self._kernels)
-        # If another entry at the same index is applied, the sender of a cut entry takes it for
-        # sent, and only this rank still has its value.
+        # If another entry is applied at the index of a cut entry, the sender of the cut entry
+        # removes it from its residual, and only this rank still has its value.
         self._cut = merge(self._cut, total.without(self._held))
         self.is_finite = is_finite(self._cut.values)
 
     def take_in(self, frame: np.ndarray | None) -> None:
-        """Add a higher rank's entries; its frame is None if its sum has overflowed."""
+        """Merge another rank's entries. ``frame`` is None if a sum on that rank has overflowed."""
         self.is_finite = self.is_finite and frame is not None
         if frame is not None and self.is_finite:
             total = merge(self._held, self._decode(frame))
@@ -136,18 +137,18 @@ class _Branch:
                 self._hold(total)
 
     def encode(self) -> np.ndarray:
-        """Encode the entries held, and keep the codec's rounding errors among the cut entries."""
+        """Encode the kept entries, and add the codec's rounding errors to the cut entries."""
         frame: np.ndarray = self._codec.encode(self._held, self._kernels)
         if not self._codec.is_exact:
-            # Hold the rounded values that the others decode.
+            # From here on, keep the rounded values, as the other ranks decode them.
             passed = self._codec.decode(frame, self._kernels)
             self._cut, self._held = merge(self._cut, subtract(self._held, passed)), passed
         return frame
 
     def finish(self, frame: np.ndarray, conserving: bool) -> Arrival:
         applied = self._decode(frame)
-        # At other indices the entries stay in their senders' residuals, so a cut entry must not be
-        # kept here as well.
+        # Entries at other indices stay in the residuals of their senders, so cut entries at these
+        # indices must not be kept here as well.
         left = restrict(self._member.selection, applied.indices)
         returned = restrict(self._cut, applied.indices) if conserving else None
         return Arrival(((slice(0, applied.numel), applied),), left, returned)

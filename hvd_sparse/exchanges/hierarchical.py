@@ -1,5 +1,3 @@
-"""Hierarchical exchange: dense inside a node, sparse between nodes."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -26,16 +24,17 @@ class Hierarchical(Exchange):
         alltoall    inside a node, every rank receives its part of all gradients and adds them up,
                     in rank order
         allgather   every rank selects from the sum of its part; all ranks receive all selections
-        received:   inside the node numel (L - 1) / L values a rank; into a node, by a ring,
+        received:   inside the node numel (L - 1) / L values a rank; by a node, in a ring,
                     (M - 1 / L) * k entries, with L ranks on each of M nodes
 
-    A tensor is divided evenly among the L ranks of a node, and each keeps the residual of its part
-    only. A rank's residual memory, selection time and k are therefore 1 / L of those of the tensor.
+    A tensor is divided evenly among the L ranks of a node, and each rank keeps only the residual of
+    its part. A rank's residual memory, selection time and k are therefore 1 / L of those of the
+    tensor.
 
     Parameters
     ----------
-    ranks_per_node : number of consecutive ranks that share a node; None asks Horovod, and needs
-        equally many on every node
+    ranks_per_node : number of consecutive ranks that share a node. None gets the number from
+        Horovod, and requires equally many ranks on every node
 
     Notes
     -----
@@ -44,7 +43,8 @@ class Hierarchical(Exchange):
     moves ranks away from the residuals of their parts.
 
     Departs from two-level schemes with a leader and process sets: all ranks of a node do equal
-    work, and the collectives include all ranks, with empty messages between nodes in the alltoall.
+    work, and all ranks take part in the collectives; in the alltoall, messages between nodes are
+    empty.
     """
 
     ranks_per_node: int | None = None
@@ -85,7 +85,7 @@ class Hierarchical(Exchange):
         placement = context.placement
         assert placement is not None
         mates = placement.mates(context.rank)
-        # An alltoall of all ranks with empty messages between nodes needs no process set.
+        # An alltoall of all ranks, with empty messages between nodes, works without a process set.
         ranks = range(context.world_size)
         given = [_part(context, placement, r) if r in mates else None for r in ranks]
         received = yield context.to_each(given)
@@ -99,7 +99,7 @@ class Hierarchical(Exchange):
                 for message in arrived:
                     with np.errstate(over="ignore", invalid="ignore"):  # checked below
                         total += read_values(message.frame(position), total.size, total.dtype)
-                if is_finite(total):  # all ranks notice a missing frame
+                if is_finite(total):  # otherwise no frame is sent, which all ranks notice
                     frames[position] = context.select(position, total)
         arrived = context.read((yield AllGather(context.write(frames))))
         context.finish()
@@ -115,7 +115,8 @@ class Hierarchical(Exchange):
 
 
 def _part(context: ExchangeContext, placement: Placement, rank: int) -> dict[int, np.ndarray]:
-    """Return this rank's gradients in the part of another rank of its node, as frames."""
+    """Return, by position, a frame of this rank's values in the part of a tensor that ``rank``, on
+    the same node, adds up."""
     frames = {}
     for position, member in context.members.items():
         gradient = member.outgoing.accumulated

@@ -1,5 +1,3 @@
-"""Ok-Topk: every rank sums one region of the tensor and sends its largest sums to all."""
-
 from __future__ import annotations
 
 import math
@@ -21,13 +19,14 @@ from hvd_sparse.types import Selection
 from hvd_sparse.wire.message import Message
 
 HIGH, LOW = 4 / 3, 2 / 3
-"""Bounds on count / k outside which the reused threshold is adjusted."""
+"""Bounds of count / k, outside which the threshold of the last step is adjusted."""
 
 
 @EXCHANGES.register("oktopk")
 @dataclass(frozen=True)
 class OkTopK(Exchange):
-    """Sum each region on one rank, its owner, then gather the k largest sums on all ranks.
+    """Add up each region of a tensor on one rank, its owner, then gather the k largest sums on all
+    ranks.
 
         alltoall    every rank's entries go to the owners of their regions, which add them up in
                     rank order
@@ -35,29 +34,31 @@ class OkTopK(Exchange):
         received:   about k (N - 1) / N entries, then at most slack * k: less than 3 k entries, 6 k
                     words, for any N
 
-    A rank's entries leave its residual only at the indices that are applied.
+    A rank's entries are removed from its residual only at the indices that are applied.
 
     Parameters
     ----------
     period : steps between exact evaluations of the k-th largest sum; 1 makes every step exact
     drift : factor, 1 or more, that multiplies the threshold on other steps if more than 4/3 k sums
-        reach it, and divides it if fewer than 2/3 k do
+        reach it, and divides it if fewer than 2/3 k reach it
     slack : factor, 1 or more; an owner sends at most slack * k / regions entries, which bounds the
-        bytes received
-    least_entries : least number of the k entries that a region should have on average; bounds the
-        number of regions of a small tensor
+        received bytes
+    least_entries : smallest number of the k entries that a region should have on average, which
+        bounds the number of regions of a small tensor
 
     Notes
     -----
-    Regions have equal lengths on the first step. Afterwards each holds equally many of the entries
-    applied last, which all ranks know, so that no collective is needed to agree. The owner of the
-    first region depends on the tensor's position, which spreads the work over the ranks. The
-    threshold and the regions are the same on all ranks, and part of their state.
+    Regions have equal lengths on the first step. Afterwards each region holds an equal number of
+    the entries that were applied last. All ranks have these entries, so no collective is needed to
+    agree on the regions. The owner of the first region depends on the tensor's position, which
+    distributes the work over the ranks. The threshold and the regions are the same on all ranks,
+    and part of their state.
 
-    Paper: li2022oktopk.  Departs: regions follow the applied entries instead of an allreduce of the
-    ranks' own; ``slack`` replaces the paper's balancing; an exact step is exact if no owner has
-    more of the k entries than ``slack`` allows; ``>=`` keeps the k-th entry; indices are sent as
-    integers; the local threshold is left to the selector.
+    Paper: li2022oktopk.  Departs: regions follow the applied entries, while the paper finds them by
+    an allreduce over the ranks' own entries; ``slack`` replaces the paper's balancing, so an exact
+    step is exact only if no owner has more of the k entries than ``slack`` allows; sums equal to
+    the threshold are sent (``>=``), so that the k-th entry is kept; indices are sent as integers;
+    the selector computes the local threshold.
     """
 
     period: int = 32
@@ -110,8 +111,8 @@ class _Agreed(TypedDict):
     """The memo of a tensor: state after a step, the same on all ranks.
 
     threshold : magnitude that a sum must reach to be sent
-    count : k when the threshold was evaluated
-    age : steps since the last exact evaluation
+    count : k of the step in which the threshold was computed
+    age : number of steps since the last exact evaluation
     edges : the regions' first indices, and the end of the last region
     """
 
@@ -136,10 +137,11 @@ class _Plan:
             memo = {"threshold": 0.0, "count": 0, "age": 0, "edges": equal}
         self._threshold, self._age = memo["threshold"], memo["age"]
         self.edges = memo["edges"] if len(memo["edges"]) == regions + 1 else equal
-        # Exact also after k has changed, because the threshold belongs to the old k.
+        # If k has changed, the step is exact too, because the threshold belongs to the old k.
         has_old_k = memo["count"] != member.count
         self.is_exact_step = sends_all or has_old_k or memo["age"] >= options.period
-        # A small tensor has few regions: start at another rank for each tensor to spread the work.
+        # A small tensor has few regions, so the first owner differs by tensor, to distribute the
+        # work.
         self._owners = {(member.position + j) % context.world_size: j for j in range(regions)}
         self._most = numel if sends_all else math.ceil(options.slack * member.count / regions)
         self._rounding = Selection.empty(numel, member.spec.accumulator)
@@ -156,7 +158,8 @@ class _Plan:
         return self._pass_on(region_of(self._member.selection, region), region)
 
     def _pass_on(self, selection: Selection, region: slice) -> np.ndarray:
-        """Encode entries of a region, and add the codec's rounding errors to those of the step."""
+        """Encode entries of a region, and add the codec's rounding errors to this step's rounding
+        errors."""
         frame: np.ndarray = self._codec.encode(selection, self._kernels)
         if not self._codec.is_exact:
             lost = subtract(selection, self._codec.decode(frame, self._kernels))
@@ -165,7 +168,7 @@ class _Plan:
         return frame
 
     def reduce(self, messages: list[Message]) -> np.ndarray | None:
-        """Add up this rank's region in rank order, and return its largest sums as a frame; None if
+        """Add up this rank's region in rank order, and return the largest sums as a frame; None if
         a sum has overflowed."""
         position, region = self._member.position, self.region(self._rank)
         total = np.zeros(region.stop - region.start, self._member.spec.accumulator)
@@ -211,7 +214,8 @@ class _Plan:
         elif applied.count < LOW * count:
             threshold /= drift
         regions = len(self.edges) - 1
-        # Cut at equal counts of applied entries: those of the next step lie about alike.
+        # Divide the tensor at equal counts of applied entries, because the next step's entries are
+        # distributed similarly.
         edges = self.edges
         if applied.count >= regions:
             inner = [int(applied.indices[j * applied.count // regions]) for j in range(1, regions)]

@@ -1,5 +1,3 @@
-"""Shared indices (ScaleCom): one rank's indices, the sum of all ranks' values."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -18,23 +16,24 @@ from hvd_sparse.types import Selection
 
 INDEX_BYTES, VALUE_BYTES = 4, 4
 NOTHING = np.zeros(1, np.float32)
-"""Operand of the allreduce after a failure that is known to all ranks."""
+"""Operand of the allreduce if all ranks know that a rank has failed."""
 STEPS = 4093
-"""Period, in steps, of the mark that ends every operand of an allreduce."""
+"""Period, in steps, of the mark that is appended to every operand of an allreduce."""
 
 
 @EXCHANGES.register("shared_index")
 @dataclass(frozen=True)
 class SharedIndex(Exchange):
-    """Select on one rank, the leader, and allreduce the values of all ranks at its indices.
+    """Select on one rank, the leader, and allreduce the values of all ranks at the leader's
+    indices.
 
         leader of a step:   step mod N
         received per rank:  4 k bytes of indices, except by the leader, and 2 (N - 1) / N * 4 k
                             bytes of values: 12 k (N - 1) / N on average, for any number of ranks N
 
-    Selectors that find the same indices on all ranks need no leader and send no indices. For
-    example, ``random_k`` with ``shared_seed`` draws them, and ``chunked`` computes them from norms
-    that are first summed over the ranks.
+    If a selector finds the same indices on all ranks, there is no leader and no indices are sent.
+    For example, ``random_k`` with ``shared_seed`` draws the indices, and ``chunked`` computes them
+    from norms that are first summed over the ranks.
 
     Notes
     -----
@@ -42,10 +41,10 @@ class SharedIndex(Exchange):
     sum. The method assumes that accumulated gradients are similar enough for the leader's indices
     to suit the other ranks.
 
-    The indices are sent by an allgather in which only the leader's message has any, because the
-    root of Horovod's broadcast is fixed in a TensorFlow graph. The other ranks' headers (36 bytes
-    and 4 a tensor) report failures. Values are summed by an allreduce in float32 or float64; codecs
-    are not used.
+    The indices are sent by an allgather in which only the leader's message has indices, because the
+    root of Horovod's broadcast is fixed in a TensorFlow graph. The other ranks' messages (36 bytes
+    and 4 bytes per tensor) report failures. Values are summed by an allreduce in float32 or
+    float64; codecs are not used.
 
     Paper: chen2020scalecom.
     """
@@ -78,7 +77,8 @@ class SharedIndex(Exchange):
             for p, leader in leaders.items()
             if has_leader and leader == context.rank and not context.is_lost
         }
-        # Needed even without indices to send, because the headers report failures.
+        # This allgather runs even if there are no indices to send, because its messages report
+        # failures.
         gathered = yield AllGather(context.write(mine))
         with context.guarded():
             messages = context.read(gathered)
@@ -92,7 +92,8 @@ class SharedIndex(Exchange):
         if not has_leader and not context.is_lost:
             chosen = {p: member.selection.indices for p, member in context.members.items()}
         summed = yield AllReduce(_values(context, chosen))
-        # Raise an error of this rank first: after one, the sum's mark is wrong on all ranks.
+        # Raise an error of this rank first, because a failed rank makes the sum's mark wrong on all
+        # ranks.
         context.finish()
         _check_step(context, summed)
         return _arrivals(context, chosen, summed)
@@ -103,10 +104,11 @@ def _joined(context: ExchangeContext, arrays: list[np.ndarray], lengths: list[in
 
     A rank that failed contributes zeros, so that the other ranks find a wrong mark in the sum.
 
-    lengths : lengths of the other ranks' arrays, as far as this rank can know them
+    lengths : lengths of the other ranks' arrays, as far as this rank can compute them
     """
-    # A PeerFailure is known to all ranks, so all contribute the same single entry. After a failure
-    # of this rank alone the length must match the other ranks', or the allreduce itself fails.
+    # All ranks know of a PeerFailure, so all contribute the same single entry. If only this rank
+    # has failed, its array needs the length of the other ranks' arrays, because the allreduce
+    # itself would fail otherwise.
     if isinstance(context.failure, PeerFailure) or not context.members:
         return NOTHING
     dtypes = [member.spec.accumulator for member in context.members.values()]
@@ -117,7 +119,8 @@ def _joined(context: ExchangeContext, arrays: list[np.ndarray], lengths: list[in
 
 
 def _mark(context: ExchangeContext) -> int:
-    """Return a number that identifies the step; small, so that its sum over the ranks is exact."""
+    """Return the mark of this step, from 1 to ``STEPS``, which repeats after ``STEPS`` steps. The
+    mark is so small that its float32 sum over up to 4,000 ranks is exact."""
     return 1 + context.step % STEPS
 
 
@@ -175,7 +178,8 @@ def _values(context: ExchangeContext, chosen: dict[int, np.ndarray]) -> np.ndarr
 def _arrivals(
     context: ExchangeContext, chosen: dict[int, np.ndarray], summed: np.ndarray
 ) -> dict[int, Arrival]:
-    """Return every member's summed entries; this rank's own values there leave its residual."""
+    """Return every member's summed entries. This rank's own values at the same indices are removed
+    from its residual."""
     arrivals, offset = {}, 0
     for position, indices in chosen.items():
         member, accumulated = context.members[position], _accumulated(context, position)

@@ -1,4 +1,4 @@
-"""``Compression.auto``, ``Compression.nothing`` and ``LocalSteps``, as all frontends have them."""
+"""``Compression.auto``, ``Compression.nothing`` and ``LocalSteps`` for all frontends."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ logger = logging.getLogger("hvd_sparse")
 
 
 class AutoMethod(Builder[Value]):
-    """``Compression.auto`` and ``Compression.nothing``; a frontend sets the two classes."""
+    """``Compression.auto`` and ``Compression.nothing``; a frontend sets the classes."""
 
     _compressor: ClassVar[Callable[..., Value]]
     _nothing: ClassVar[type[SendNothing]]
+    _fallback: ClassVar[type[Fallback]] = Fallback
 
     @classmethod
     def _create(
@@ -39,20 +40,9 @@ class AutoMethod(Builder[Value]):
 
     @classmethod
     def nothing(cls, params: Params = None) -> Value:
-        """Return a compressor that sends nothing, to measure the upper bound of any speed-up.
-
-        Every rank trains with its own gradients, so use it for timing only.
-
-        Parameters
-        ----------
-        params : as for the other methods; ignored
-        """
+        """Return a compressor that sends nothing, to measure the upper bound of any speed-up. Every
+        rank trains with its own gradients, so use it for timing only. ``params`` is ignored."""
         return cls._nothing()
-
-    @classmethod
-    def _fallback(cls, trial: Trial, *, sends_all: bool) -> Policy:
-        """Return the frontend's policy for a trial; ``sends_all`` as in ``Fallback``."""
-        return Fallback(trial, sends_all=sends_all)
 
     @classmethod
     def auto(
@@ -70,7 +60,10 @@ class AutoMethod(Builder[Value]):
         scheduler: Value = None,
         **options: Option,
     ) -> Value:
-        """The fastest of LDTE-BS, dense float32 and float16, as measured in the first steps.
+        """The fastest of LDTE-BS, dense float32 and dense float16, as measured in the first steps.
+
+        Rank 0 logs the result with its reason; ``compressor.verdict`` returns the result on every
+        rank.
 
         density : fraction of the entries to send; by default 0.001, or derived from ``steps``
         ways : the candidates: "sparse", "dense", "fp16" (as ``hvd.Compression.fp16``)
@@ -80,9 +73,6 @@ class AutoMethod(Builder[Value]):
             everything that the memory holds: for SGD that equals plain SGD, for Adam and Muon their
             memories at density 1; "fp16" is then no candidate
         options : the common options; the codec is "block16" by default
-
-        Rank 0 logs the result with its reason; ``compressor.verdict`` returns the result on every
-        rank.
         """
         if steps is None:
             options.setdefault("codec", "block16")
@@ -118,11 +108,10 @@ class AutoMethod(Builder[Value]):
 
 
 class SendNothing:
-    """Base of the compressors that return every rank's own gradient.
+    """Base class of the compressors that return every rank's own gradient, for timing only.
 
-    Horovod reduces one number for each tensor, because it must reduce something. No compressor of
-    this package can be faster, because selection costs time. Ranks diverge, so use it for timing
-    only.
+    Horovod must reduce something, so it reduces one number for each tensor. No compressor of this
+    package can be faster, because selection costs time.
     """
 
     def __init__(self) -> None:
@@ -133,7 +122,7 @@ class SendNothing:
 
 
 class LocalStepsBase:
-    """Counts local steps, and exchanges when they are due."""
+    """Counts local steps, and exchanges when an exchange is due."""
 
     compressor: Compressor
 
@@ -163,16 +152,14 @@ class LocalStepsBase:
         self.every, self.taken = every, 0
 
     def advance(self) -> None:
-        """Count a local step, and exchange if it is due."""
+        """Count a local step, and exchange if an exchange is due."""
         self.taken += 1
         if self.taken >= self.every:
             self.exchange()
 
     def exchange(self) -> None:
-        """Exchange now. Collective; no effect if no step was taken since the last exchange.
-
-        Call it at the end if the number of steps is no multiple of ``every``.
-        """
+        """Exchange now, for example at the end of a training whose number of steps is no multiple
+        of ``every``. Collective; without a step since the last exchange it has no effect."""
         if self.taken:
             self._exchange()
             self.taken = 0
@@ -181,14 +168,14 @@ class LocalStepsBase:
         raise NotImplementedError
 
     def stats(self) -> Report:
-        """Return the compressor's report; its steps are exchanges."""
+        """Return the compressor's report, in which each exchange counts as a step."""
         return self.compressor.stats()
 
 
 def refuse_unfrozen(what: str) -> None:
-    """Raise InvalidOption for a trained tensor that was frozen at first, and so has no anchor."""
+    """Raise InvalidOption for a trained tensor that was frozen at first and so has no anchor."""
     raise InvalidOption(
         f"{what} was frozen when LocalSteps was made, and is trained now: it has no anchor, and "
-        "ranks would stay apart; make LocalSteps while it is unfrozen, and freeze it then, or make "
-        "another LocalSteps now"
+        "ranks would stay apart; make LocalSteps while it is unfrozen, and freeze it afterwards, "
+        "or make another LocalSteps now"
     )

@@ -15,8 +15,7 @@ from hvd_sparse.frontend.naming import Naming
 from hvd_sparse.frontend.recorder import Outlet, Recorder
 from hvd_sparse.frontend.states import footprint, load_state, saved_state
 from hvd_sparse.frontend.summary import summary_of, summary_of_ranks
-from hvd_sparse.plan.group_plan import GroupPlan
-from hvd_sparse.plan.hiding import HiddenDensities
+from hvd_sparse.plan.decisions import GroupPlan, HiddenDensities
 from hvd_sparse.plan.policy import Policy, Verdict, waiting
 from hvd_sparse.registry import configuration as describe_part
 from hvd_sparse.state.checkpoint_file import Gatherer, gather_into_file, read
@@ -38,33 +37,27 @@ logger = logging.getLogger("hvd_sparse")
 HANDSHAKE = "the handshake before the first step"
 SAVE = "the states that save() gathers from all ranks"
 PATIENCE_IN_SAVE = 1.25
-"""Factor on the time limit. Ranks that continue training reach their own limit first and report."""
+"""Factor on the time limit, so that ranks that continue training report first."""
 
 
 class Compressor:
-    """Base of all frontends' compressors: a name, a watchdog, a state, records and a policy.
+    """Base class of all frontends' compressors: a name, a watchdog, a state, records and a policy.
 
-    Compares and hashes by identity.  A frontend calls ``_take_name``, sets ``step`` and
-    ``collective``, and calls ``_start``.
-
-    configuration : parts and options
-    place : text that identifies process set and frontend in the handshake's name
-    policy : chooses each step's way; None to compress at every step
-    messenger : the collective for messages; all other collectives use the host
+    It compares and hashes by identity. A frontend sets ``name``, ``step`` and ``collective``, then
+    calls ``_start``. ``place`` names process set and frontend. The ``policy`` decides how each step
+    is sent, by default compressed. ``messenger`` is the collective for messages.
     """
 
     step: Step
     watchdog: Watchdog
     collective: Collective
     messenger: Collective
-    handshake_name = ""
     has_device_wire = False
     """Whether Horovod accepts this framework's tensors on an accelerator."""
     is_called_alone = False
-    """Whether the framework also calls a compressor in a world of one rank."""
+    """Whether the framework calls a compressor also in a world of one rank."""
     clips_all_gradients = False
-    """Whether all gradients of a step are known before the first is sent, so that they can be
-    clipped."""
+    """Whether the frontend knows all gradients of a step before it sends the first one."""
     is_forewarned = False
     """Whether to omit the warning about the optimizer's effect on accuracy."""
 
@@ -96,14 +89,12 @@ class Compressor:
         self._recorder: Recorder | None = None
         self._trace_file: TraceFile | None = None
 
-    def _take_name(self, specs: Sequence[TensorSpec]) -> None:
-        self.name = self._naming.take(specs)
+    def resolve(self) -> None:
+        """Find the tensors and make ``step``, unless the frontend did so at construction."""
 
     def _start(self, rank: int, process_rank: Callable[[], int]) -> None:
-        """Start watchdog, timeline and telemetry; log the bytes before they are allocated.
-
-        rank : in the process set, -1 outside; ``process_rank`` returns that among all processes
-        """
+        """Start watchdog, timeline and telemetry. ``rank`` is the rank in the process set, -1
+        outside of it; ``process_rank`` returns the rank among all processes."""
         logger.info(
             "compressor %s will keep %d bytes on every rank",
             self.name,
@@ -140,39 +131,43 @@ class Compressor:
             },
         )
 
-    # -- other ranks ------------------------------------------------------------------------------
-
     @property
     def limit_s(self) -> float | None:
-        """Seconds after which a wait is an error; None waits for ever."""
+        """Seconds after which a wait raises an error; None waits for ever."""
         return self.configuration.timeout_s
 
     def _place_in_world(self) -> tuple[int, int]:
-        """Return rank and size as of the last handshake.  After an elastic restart Horovod has new
-        ranks already, and this state still belongs to the old ones."""
+        """Return rank and size as of the last handshake, to which the state belongs; after an
+        elastic restart, Horovod has new ranks already."""
         return self._world or (self.collective.rank, self.collective.world_size)
 
     def _size_of_world(self) -> int:
-        """Return the ranks of the process set, also on a rank outside of it."""
+        """Return the number of ranks in the process set, also on a rank outside of the set."""
         return self._world[1] if self._world else self.collective.world_size
+
+    def _averaged(self, position: int) -> int:
+        """Return the number of ranks over which the optimizer averages a tensor's gradient and the
+        memory does not."""
+        spec = self.step.specs[position]
+        is_sparse = self.configuration.is_sparse(spec.shape, spec.numel)
+        return self._size_of_world() if is_sparse else 1
 
     def _meeting_place(self) -> str:
         return self._naming.meeting_place()
 
     def _meet(self) -> None:
-        """Compare all ranks' configurations, and let their watchdogs find each other.
-        Collective."""
+        """Compare all ranks' configurations and connect their watchdogs. Collective."""
         collective, limit_s = self.collective, self.limit_s
-        shake = handshake(self._describe(self.step.specs), collective.world_size)
-        self.handshake_name = self._meeting_place()
+        shake = handshake(self._describe(self.step.specs))
+        name = self._meeting_place()
         with waiting(self, HANDSHAKE):
-            Conversation(shake, collective, self.handshake_name).finish(limit_s)
+            Conversation(shake, collective, name).finish(limit_s)
             meeting = introduce(self.watchdog.endpoint(collective.rank))
-            peers = f"{self.handshake_name}.peers"
-            self.watchdog.meet(Conversation(meeting, collective, peers).finish(limit_s))
+            peers = Conversation(meeting, collective, f"{name}.peers").finish(limit_s)
+            self.watchdog.meet(peers)
             if is_elastic():
-                state = f"{self.handshake_name}.state"
-                shared = self._commits.rejoin(self.state_dict(), collective, state, limit_s)
+                mine = self.state_dict()
+                shared = self._commits.rejoin(mine, collective, f"{name}.state", limit_s)
                 self._world = shared["rank"], shared["world_size"]
                 self.load_state_dict(shared)
         self._world = collective.rank, collective.world_size
@@ -188,37 +183,39 @@ class Compressor:
         return ExchangeTimeout(f"{error}; {self.watchdog.give_up()}")
 
     def settle_densities(self, densities: Mapping[str, float]) -> None:
-        """Apply densities that the run has measured; policies call it when a step begins."""
+        """Use densities that the run has measured; policies call this method when a step begins."""
         self.configuration = self.configuration.with_measured(self.step.specs, densities)
         self.step.reconfigure(self.configuration)
-
-    # -- what users read --------------------------------------------------------------------------
 
     @property
     def verdict(self) -> Verdict | None:
         """Return the result of the last trial of ``Compression.auto``, or None before it."""
-        return self._policy.verdict
+        decision = self._policy.decision
+        return decision if isinstance(decision, Verdict) else None
 
     @property
     def plan(self) -> GroupPlan | None:
         """Return the plan of ``groups="planned"``, or None before it is made and without this
         option."""
-        return self._policy.plan
+        decision = self._policy.decision
+        return decision if isinstance(decision, GroupPlan) else None
 
     @property
     def hiding(self) -> HiddenDensities | None:
-        """Return the result of ``density="hiding"``, or None before it is measured and without this
+        """Return the result of ``density="hiding"``; None before the measurement and without this
         option."""
-        return self._policy.hiding
+        decision = self._policy.decision
+        return decision if isinstance(decision, HiddenDensities) else None
 
     def stats(self) -> Report:
-        """Return counts of everything sent so far, as JSON-able values.
+        """Return counters of everything sent so far, JSON-able; ``step.stats.Stats.report`` lists
+        them.
 
-        ``step.stats.Stats.report`` lists the entries.  With ``density="hiding"`` there is also
-        "hiding": the largest ratio, "c_max", and whether the densities in "density_asked" are
-        measured yet.  If densities follow the learning rate, there is "along_rate": the mean
-        "density" asked for, and the "codec".
+        With ``density="hiding"``, "hiding" holds the largest ratio, "c_max", and whether the
+        densities in "density_asked" are measured yet. If densities follow the learning rate,
+        "along_rate" holds the mean "density" asked for, and the "codec".
         """
+        self.resolve()
         rule = self.configuration.rule
         fixed = getattr(self.configuration.selector, "density", None)
         mean = fixed if rule is None else rule.mean
@@ -232,47 +229,28 @@ class Compressor:
         return {"name": self.name, "exchange": describe_part(self.step.exchange), **counted}
 
     def footprint(self) -> Report:
-        """Return the bytes of the state and of a step's messages, computed from the shapes
-        (``frontend.states.footprint``)."""
+        """Return "state_bytes", this rank's state, and "gathered_bytes", all ranks' messages of one
+        step, both computed from the shapes."""
+        self.resolve()
         return footprint(self.configuration, self.step.specs, self._size_of_world())
 
     def config(self) -> Report:
-        """Return parts and options, JSON-able; ``Compression.from_config`` makes an equal
-        compressor from them."""
+        """Return parts and options, JSON-able, for ``Compression.from_config``."""
         return self.configuration.describe()
 
     def log(self, *, step: int | None = None, **metrics: Option) -> None:
-        """Pass metrics of the training, for example the loss, to the writers of ``telemetry=``.
-
-        Ranks that do not write ignore the call.
-
-        Parameters
-        ----------
-        step : completed steps; those of the compressor by default
-        metrics : numbers by name
-
-        Raises
-        ------
-        InvalidOption : a metric is no number
-
-        Examples
-        --------
-        At the end of a step, or of an epoch::
-
-            compression.log(loss=loss.item(), test_accuracy=accuracy)
-        """
+        """Pass metrics of the training, numbers by name as in ``log(loss=loss.item())``, to the
+        writers of ``telemetry=``; InvalidOption for other values. ``step`` counts completed steps,
+        by default the compressor's. On ranks that do not write, the call has no effect."""
+        self.resolve()
         if self._recorder is not None:
             self._recorder.log(step, metrics)
 
     def summary(self, *, all_ranks: bool = False) -> str:
-        """Print a table of all steps so far on rank 0, and return its text.
+        """Print a plain-text table of all steps so far on rank 0, and return its text.
 
-        It is plain text and needs no package.  Contraction and staleness are of the steps that
-        telemetry measured.
-
-        Parameters
-        ----------
-        all_ranks : add a row for each rank.  Collective: every rank calls it, and gets the text
+        Contraction and staleness count only the steps that telemetry measured. With ``all_ranks``
+        the table also has a row for each rank; every rank must call the method then. Collective.
         """
         stats = self.stats()
         entries = {spec.key: spec.numel for spec in self.step.specs}
@@ -286,8 +264,6 @@ class Compressor:
             print(text, flush=True)
         return text
 
-    # -- checkpoints ------------------------------------------------------------------------------
-
     def state_dict(self) -> Report:
         """Return this rank's state of every tensor, as plain values and copies of arrays.
 
@@ -298,49 +274,36 @@ class Compressor:
             memo and the vector it selected from, the memory's arrays and numbers, and the density
             if it was measured
         """
+        self.resolve()
         return saved_state(self.step, *self._place_in_world())
 
     def load_state_dict(self, state: State, strict: bool = True) -> IncompatibleKeys:
-        """Load this rank's state.
-
-        Parameters
-        ----------
-        state : this rank's ``state_dict()``
-        strict : False loads only the tensors that both sides know, for added or removed parameters;
-            the same on all ranks
-
-        Returns
-        -------
-        IncompatibleKeys
-            The tensors that only one side knows, in torch's form.
+        """Load this rank's ``state_dict()``, and return the tensors that only one side knows. With
+        ``strict=False`` on all ranks, for added or removed parameters, all other tensors are
+        loaded.
 
         Raises
         ------
-        RankMismatch : it belongs to another model, configuration or world; the message lists the
-            differences
+        RankMismatch : the state belongs elsewhere; the message lists all differences
         """
+        self.resolve()
         state = named_as(state, self.step.specs)
         load_state(self.step, self._place_in_world(), state, strict=strict)
         self._policy.loaded(self, state["tensors"])
         return incompatible_keys(state, self.step.specs)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the states of all ranks into one file.  Collective: every rank calls it, rank 0
-        writes.
-
-        Every rank receives all ranks' states of one tensor at a time: at most world_size * numel *
+        """Write the states of all ranks into the file ``path`` on rank 0. Collective: every rank
+        calls it and receives all states of one tensor at a time, at most world_size * numel *
         itemsize bytes.
-
-        Parameters
-        ----------
-        path : of the file, on rank 0
 
         Raises
         ------
-        PeerFailure : the file cannot be written; raised on all ranks, and the old file stays
-        ExchangeTimeout : another rank does not call it; the message names it
-        InvalidOption : exchange "hierarchical", whose residuals one file cannot hold
+        PeerFailure : the file cannot be written; raised on all ranks, and the previous file stays
+        ExchangeTimeout : another rank does not call ``save``; the message names the rank
+        InvalidOption : the exchange is "hierarchical", whose residuals one file cannot hold
         """
+        self.resolve()
         if self.step.exchange.sums_first:
             raise InvalidOption(
                 "exchange 'hierarchical' divides the residual among the ranks of a node, so one "
@@ -353,31 +316,23 @@ class Compressor:
             gather_into_file(state, path, self.collective, name, limit_s)
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Load this rank's part of a file that ``save`` wrote; every rank reads the file.
-
-        If the number of ranks has changed, residuals are redistributed.
-
-        Parameters
-        ----------
-        path : of the file
+        """Load this rank's part of the file ``path`` that ``save`` wrote. Every rank reads the
+        file. If the number of ranks has changed, residuals are redistributed.
 
         Raises
         ------
         CorruptCheckpoint : the file is incomplete
-        RankMismatch : it belongs to another model or configuration
+        RankMismatch : the file belongs to another model or configuration
         """
         rank, world_size = self._place_in_world()
         self.load_state_dict(redistribute(read(path), world_size)[rank])
 
-    # -- elastic runs -----------------------------------------------------------------------------
-
     def commit(self) -> None:
-        """Remember the state, for ``go_back``; elastic states call it when they are saved."""
+        """Remember the state, for ``go_back``."""
         self._commits.commit(self.state_dict())
 
     def go_back(self) -> None:
-        """Return to the last commit, after an error of Horovod that ended all collectives in
-        progress."""
+        """Return to the last commit, after an error of Horovod that ended all collectives."""
         reached = self.state_dict()
         self._forget_world()
         state = self._commits.go_back(reached)
@@ -385,11 +340,10 @@ class Compressor:
         self.load_state_dict(state)
 
     def rejoin(self) -> None:
-        """Continue in a new world of ranks. Collective; elastic states call it in ``sync``.
-
-        Residuals are redistributed if workers joined or left: see ``state.redistribution``. The
-        new rank 0 writes records.
-        """
+        """Continue in a new world of ranks. Collective; elastic states call it in ``sync``. If
+        workers joined or left, residuals are redistributed (``state.redistribution``). The new rank
+        0 writes records."""
+        self.resolve()
         self._forget_world()
         self._meet()
         if self._recorder is not None and self._writes_as != self.watchdog.rank:
@@ -398,21 +352,13 @@ class Compressor:
         if self._recorder is None:
             self._record()
 
-    @property
-    def is_in_another_world(self) -> bool:
-        now = self.collective.rank, self.collective.world_size
-        return self._world is not None and self._world != now
-
     def _forget_world(self) -> None:
-        """Drop the step and collectives in progress."""
+        """Drop the step and the collectives that are running."""
         self.watchdog.ledger.restart()
         self._policy.forget_world(self)
 
-    # -- the end ----------------------------------------------------------------------------------
-
     def close(self) -> None:
-        """Release the name, write the last records, end telemetry and watchdog; do not use the
-        compressor afterwards."""
+        """End telemetry and watchdog, and free the name; do not use the compressor afterwards."""
         if self._recorder is not None:
             self._recorder.close()
         self._naming.release()
@@ -441,7 +387,6 @@ def say_alone() -> None:
 
 
 def check_process_set(process_set: ProcessSet) -> None:
-    """Raise InvalidOption unless Horovod knows the process set."""
     if is_elastic() and getattr(process_set, "process_set_id", None):
         raise InvalidOption(
             f"process_set is {process_set!r} in an elastic run: when a worker dies, Horovod aborts "

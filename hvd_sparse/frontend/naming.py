@@ -1,4 +1,4 @@
-"""Names of compressors' collectives, equal on all ranks, and of the handshakes between them."""
+"""Names of compressors' collectives and handshakes, equal on all ranks."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from hvd_sparse.types import TensorSpec
 
 _LIVE: weakref.WeakValueDictionary[str, Naming] = weakref.WeakValueDictionary()
 _MET: dict[str, list[object]] = {}
-"""Compressors that completed a handshake in this world, by place, in that order."""
+"""By place: the compressors that completed a handshake in this world, in order."""
 _NUMBERS: dict[str, dict[int, object]] = {}
-"""Numbers of the compressors that are not closed, by place, with their owners."""
+"""By place: the numbers of compressors that are not closed, with their owners."""
 
 
 class Naming:
-    """The name of one compressor.  ``place`` identifies process set and frontend; ``given`` is the
-    option ``name``."""
+    """One compressor's name. ``place`` names process set and frontend, ``given`` is the option
+    ``name``."""
 
     def __init__(self, place: str, given: str | None) -> None:
         self.place, self._claim = place, object()
@@ -30,13 +30,10 @@ class Naming:
         taken[self._number] = self._claim
 
     def take(self, specs: Sequence[TensorSpec]) -> str:
-        """Settle and return the name; InvalidOption if another live compressor has it.
-
-        A name becomes free when the compressor is closed, because ranks do not collect garbage at
-        the same time.
-        """
+        """Settle and return the name; InvalidOption if another live compressor has it. Only
+        ``release`` frees a name, because ranks do not collect garbage at the same time."""
         if not self._given:
-            # Equal models differ by number, and those of several process sets by the set.
+            # Compressors of equal models differ by number, those of process sets by the set.
             process_set = self.place.partition(".")[2]
             of_set = "" if process_set in ("", "0") else f".set{process_set}"
             number = f".{self._number}" if self._number else ""
@@ -58,8 +55,9 @@ class Naming:
         """Return the name of a new handshake, the same on every rank.
 
         Handshakes are numbered by the order of first gradients: names depend on the model, whose
-        differences the handshake must find, and one rank alone may make a compressor. A second
-        handshake means that an elastic restart made a new world, so the numbers start again.
+        differences the handshake must find, and one rank alone may make a compressor. A
+        compressor's second handshake means that an elastic restart made a new world, so the numbers
+        start again.
         """
         met = _MET.setdefault(self.place, [])
         if self._claim in met:
@@ -68,7 +66,6 @@ class Naming:
         return f"hvd_sparse.handshake.{self.place}.{len(met) - 1}"
 
     def release(self) -> None:
-        """Make the name and the number available to other compressors."""
         if _LIVE.get(self.name) is self:
             del _LIVE[self.name]
         if _NUMBERS[self.place].get(self._number) is self._claim:
@@ -76,7 +73,6 @@ class Naming:
 
 
 def check_keys(names: Sequence[str]) -> None:
-    """Raise InvalidOption unless every tensor has a name of its own."""
     seen: set[str] = set()
     for position, name in enumerate(names):
         if not isinstance(name, str) or not name:

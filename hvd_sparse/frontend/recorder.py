@@ -1,6 +1,5 @@
-"""Telemetry: measures one step at every interval, and passes a record to the writers, which run in
-a separate thread.  Between those steps it only counts steps and notes the sent entries.
-"""
+"""Telemetry: measures one step in every interval, and passes a record to the writers, which run in
+a separate thread. In the other steps it only counts."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from hvd_sparse.types import Option, Report
 logger = logging.getLogger("hvd_sparse")
 
 MOST_WAITING = 1000
-"""Records that may wait for their writers; further ones are dropped."""
+"""Records that may wait for their writers; further records are dropped."""
 LAST_S = 10.0
 """Seconds for which a program waits at its end for pending records."""
 
@@ -38,8 +37,8 @@ Span = tuple[str, str, float, float]
 
 
 class Recorder:
-    """Makes the records of one compressor on one rank, every ``every`` steps and at the first.
-    ``find_lagging`` returns the ranks behind this one; a separate thread calls it."""
+    """Makes one compressor's records on one rank, at the first step and every ``every`` steps. A
+    separate thread calls ``find_lagging``, which returns the ranks behind this one."""
 
     def __init__(
         self,
@@ -63,7 +62,7 @@ class Recorder:
         step.transactions.on_begin = self.begin
 
     def begin(self, run: StepRun) -> None:
-        """Note that a step begins, so that the last step is over; called under the step's lock."""
+        """Note that a step begins, and so the last one is over; called under the step's lock."""
         try:
             if self._run is not None:
                 self._finish(self._run)
@@ -87,7 +86,7 @@ class Recorder:
         self._spans.append((what, whose, start_s, end_s))
 
     def submitted(self, run: StepRun) -> None:
-        """Look for ranks that are behind, as this rank has submitted all tensors of a step."""
+        """Look for ranks that are behind, when this rank has submitted all tensors of a step."""
         if run is not self._run or self._has_asked or self._find_lagging is None:
             return
         self._has_asked, find = True, self._find_lagging
@@ -103,16 +102,15 @@ class Recorder:
         self.put("metrics", numbers_of(metrics), step)
 
     def put(self, kind: str, content: Report, step: int | None = None) -> None:
-        """Give the writers a record; ``step`` is the largest number of any tensor's by default."""
+        """Give the writers a record; ``step`` defaults to the largest count of any tensor."""
         number = self._step.transactions.most_steps() if step is None else step
         self._outlet.put(stamped(kind, number, self._began_s, content))
 
     def close(self) -> None:
-        """Write the last record, and end the writers."""
         with self._step.transactions.lock:
             self._step.transactions.on_begin = None
             run = self._run
-            # Dense tensors end without a notification, so check only the buckets'.
+            # Dense tensors end without a notification, so only the buckets' tensors are checked.
             if run is not None and all(
                 run.completed >= bucket.entered for bucket in run.buckets.values()
             ):
@@ -146,7 +144,7 @@ class Recorder:
         has_frames = not (exchange.settles_later or exchange.sums_first)
         counts, tensors = [], {}
         for key, counter in list(stats.tensors.items()):
-            # Plain mappings: a Counter takes several times as long, for every tensor.
+            # Plain mappings, because a Counter takes several times as long for every tensor.
             before, now = self._counted.get(key, {}), dict(counter)
             counted = {name: now[name] - before.get(name, 0) for name in now}
             self._counted[key] = now
@@ -159,7 +157,7 @@ class Recorder:
                 if ticket is not None and sent is not None:
                     values["bytes_received"] = _received(ticket)
             if sent is not None and sent.found is not None and sent.found.threshold is not None:
-                values["threshold"] = _finite(sent.found.threshold)
+                values |= numbers_of({"threshold": sent.found.threshold})
             tensors[key] = {**values, **{f"{kind}_s": seconds[kind].get(key) for kind in SPANS}}
         total = _together(counts, tickets.values())
         for way in ("sent", "received"):
@@ -171,7 +169,7 @@ class Recorder:
 
 
 def _together(counts: Iterable[Mapping[str, int]], tickets: Iterable[TensorStep]) -> Report:
-    """Return the values that several tensors have together, without bytes and times."""
+    """Return the values of several tensors together, without bytes and times."""
     sums = dict.fromkeys((*COUNTS, "entries_sent", "entries_total"), 0)
     for counted in counts:
         for name in sums:
@@ -191,7 +189,7 @@ def _together(counts: Iterable[Mapping[str, int]], tickets: Iterable[TensorStep]
     total = sums["entries_total"]
     return {
         **{name: sums[name] for name in COUNTS},
-        # One number only if all tensors have the same density; else see each tensor's.
+        # The total has a density only if all tensors have the same one.
         "density_asked": asked.pop() if len(asked) == 1 else None,
         "density_achieved": sums["entries_sent"] / total if total else None,
         "threshold": None,
@@ -212,12 +210,8 @@ def _received(ticket: TensorStep) -> int | None:
     return sum(frame.nbytes for frame in frames) if len(frames) == len(parts) else None
 
 
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
-
-
 def _seconds_of(spans: Iterable[Span]) -> dict[str, dict[str, float]]:
-    """Return the seconds of each kind of span by tensor; a message's count for each member."""
+    """Return the seconds of each kind of span by tensor; every member has its message's time."""
     found: dict[str, dict[str, float]] = {kind: defaultdict(float) for kind in SPANS}
     for kind, whose, start_s, end_s in list(spans):
         # "hvd_sparse.NAME.INDEX: KEY, KEY"
@@ -228,7 +222,7 @@ def _seconds_of(spans: Iterable[Span]) -> dict[str, dict[str, float]]:
 
 
 def union(spans: Iterable[Span]) -> float | None:
-    """Return the seconds in which at least one exchange was in progress."""
+    """Return the seconds in which at least one exchange was running."""
     under_way = sorted((start, end) for kind, _, start, end in spans if kind == "exchange")
     if not under_way:
         return None
@@ -247,7 +241,7 @@ class Target(NamedTuple):
 
 
 class Outlet:
-    """The open writers of one rank; one that fails is closed, with a warning."""
+    """The open writers of one rank. A writer that fails is closed, with a warning."""
 
     def __init__(self, writers: Sequence[Writer | Function], place: Place) -> None:
         self._targets = [
@@ -311,9 +305,9 @@ class Outlet:
             target.close()
 
     def close(self) -> None:
-        """Write pending records, close the writers, and accept no more; with a time limit."""
+        """Write pending records within a time limit, and close the writers."""
         was_over, self._is_over, thread = self._is_over, True, self._thread
-        # Garbage is collected in any thread.
+        # The garbage collector may call this method in any thread.
         if was_over or not thread.is_alive() or thread is threading.current_thread():
             return
         with contextlib.suppress(queue.Full):

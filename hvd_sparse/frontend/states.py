@@ -19,15 +19,15 @@ from hvd_sparse.version import __version__
 from hvd_sparse.wire.message import overhead_bytes
 
 SAMPLE = 64
-"""Entries of a small state, from whose size the size of a large one is computed."""
+"""Entries of a small state, whose size is scaled up to the size of a large one."""
 
 
 def footprint(configuration: Configuration, specs: Sequence[TensorSpec], world_size: int) -> Report:
-    """Return the bytes of state and messages, from shapes alone, JSON-able.
+    """Return the bytes of state and messages, computed from shapes alone, JSON-able.
 
-    state_bytes : residuals, velocities and second buffers of a rank, once every tensor had a step
-    gathered_bytes : of all ranks' messages for all tensors, which every rank receives in a step at
-        the requested density; None if the method chooses its own density
+    state_bytes : residuals, velocities and second buffers of a rank after every tensor's first step
+    gathered_bytes : all ranks' messages for all tensors at the requested density, which every rank
+        receives in a step; None if the method chooses its own density
     """
     sent = [s for s in specs if configuration.is_sparse(s.shape, s.numel)]
     kept = specs if configuration.memory.finishes else sent
@@ -64,7 +64,6 @@ def _state_bytes(configuration: Configuration, spec: TensorSpec) -> int:
 
 
 def saved_state(step: Step, rank: int, world_size: int) -> Report:
-    """Return this rank's state: ``Compressor.state_dict``."""
     rule = step.configuration.rule
     measured = rule.table if rule is not None and rule.is_measured else {}
     tensors = {}
@@ -95,7 +94,7 @@ def saved_state(step: Step, rank: int, world_size: int) -> Report:
 
 
 def load_state(step: Step, place: tuple[int, int], state: State, *, strict: bool) -> None:
-    """Load a ``saved_state``; RankMismatch, with all differences, if it belongs elsewhere."""
+    """Load a ``saved_state``; RankMismatch, with all differences, if it does not fit."""
     kept = {spec.key: step.transactions.kept_of(spec) for spec in step.specs}
     differences = differences_of(state, step.configuration, step.specs, place, kept, strict=strict)
     if differences:

@@ -6,32 +6,53 @@ from collections.abc import Sequence
 
 from hvd_sparse.types import Report
 
-HEADINGS = (
-    *("tensor", "entries", "density", "frame bytes", "passes", "one pass", "fallbacks", "dense"),
-    *("contraction", "staleness"),
-)
-RANK_HEADINGS = (
-    *("rank", "steps", "density", "bytes sent", "bytes received", "passes", "fallbacks"),
-    "non-finite",
-)
+Columns = dict[str, tuple[str, str]]
+"""The counter of each heading, and the format of the counter."""
+COLUMNS: Columns = {
+    "entries": ("entries", ","),
+    "density": ("density_achieved", ".3g"),
+    "frame bytes": ("frame_bytes", ","),
+    "passes": ("passes", "d"),
+    "one pass": ("one_pass", "d"),
+    "fallbacks": ("fallbacks", "d"),
+    "dense": ("dense_steps", "d"),
+    "contraction": ("contraction", ".3f"),
+    "staleness": ("staleness", ".1f"),
+}
+RANK_COLUMNS: Columns = {
+    "steps": ("steps", "d"),
+    "density": ("density_achieved", ".3g"),
+    "bytes sent": ("bytes_sent", ","),
+    "bytes received": ("bytes_received", ","),
+    "passes": ("passes", "d"),
+    "fallbacks": ("fallbacks", "d"),
+    "non-finite": ("nonfinite_steps", "d"),
+}
 MOST_ROWS = 40
-"""Rows of single tensors; the tensors that send least share one row."""
+"""Rows of single tensors; the tensors that send least share one further row."""
 UNKNOWN = "-"
 
 
 def summary_of(stats: Report, entries: dict[str, int], frame_bytes: dict[str, int]) -> str:
-    """Return one rank's table, of its ``Compressor.stats`` and counts by tensor."""
     told = sorted(stats["tensors"].items(), key=lambda item: -frame_bytes[item[0]])
-    rows = [_row(key, values, entries[key], frame_bytes[key]) for key, values in told[:MOST_ROWS]]
+
+    def row(whose: str, values: Report, keys: list[str]) -> list[str]:
+        sizes = {"entries": sum(map(entries.__getitem__, keys))}
+        sizes["frame_bytes"] = sum(map(frame_bytes.__getitem__, keys))
+        return [whose, *_cells({**values, **sizes}, COLUMNS)]
+
+    rows = [row(key, values, [key]) for key, values in told[:MOST_ROWS]]
     left = [key for key, _ in told[MOST_ROWS:]]
     if left:
-        nbytes = sum(frame_bytes[key] for key in left)
-        many = sum(entries[key] for key in left)
-        rows.append(_row(f"and {len(left)} more", {}, many, nbytes))
+        rows.append(row(f"and {len(left)} more", {}, left))
     # Tensors that are never compressed have no counters, so they are not included.
-    together = sum(entries[key] for key, _ in told), sum(frame_bytes.values())
-    rows.append(_row("total", stats, *together))
-    return table(HEADINGS, rows, left=("tensor",), title=_title(stats))
+    rows.append(row("total", stats, [key for key, _ in told]))
+    return table(("tensor", *COLUMNS), rows, left=("tensor",), title=_title(stats))
+
+
+def _cells(values: Report, columns: Columns) -> list[str]:
+    found = [(values.get(name), form) for name, form in columns.values()]
+    return [UNKNOWN if value is None else format(value, form) for value, form in found]
 
 
 def _title(stats: Report) -> str:
@@ -58,38 +79,8 @@ def _title(stats: Report) -> str:
 
 
 def summary_of_ranks(all_stats: Sequence[Report]) -> str:
-    """Return a table with a row for each rank's ``Compressor.stats``."""
-    rows = [
-        (
-            str(rank),
-            str(stats["steps"]),
-            _number(stats["density_achieved"], ".3g"),
-            f"{stats['bytes_sent']:,}",
-            f"{stats['bytes_received']:,}",
-            str(stats["passes"]),
-            str(stats["fallbacks"]),
-            str(stats["nonfinite_steps"]),
-        )
-        for rank, stats in enumerate(all_stats)
-    ]
-    return table(RANK_HEADINGS, rows, title="all ranks")
-
-
-def _row(whose: str, values: Report, entries: int, nbytes: int) -> tuple[str, ...]:
-    counts = (values.get(name) for name in ("passes", "one_pass", "fallbacks", "dense_steps"))
-    return (
-        whose,
-        f"{entries:,}",
-        _number(values.get("density_achieved"), ".3g"),
-        f"{nbytes:,}",
-        *(_number(count, "d") for count in counts),
-        _number(values.get("contraction"), ".3f"),
-        _number(values.get("staleness"), ".1f"),
-    )
-
-
-def _number(value: float | None, form: str) -> str:
-    return UNKNOWN if value is None else format(value, form)
+    rows = [[str(rank), *_cells(stats, RANK_COLUMNS)] for rank, stats in enumerate(all_stats)]
+    return table(("rank", *RANK_COLUMNS), rows, title="all ranks")
 
 
 def table(
@@ -98,8 +89,7 @@ def table(
     left: Sequence[str] = (),
     title: str = "",
 ) -> str:
-    """Return lines of columns that are as wide as their widest cell, flush right except
-    ``left``."""
+    """Return lines of columns as wide as their widest cells, flush right except for ``left``."""
     widths = [max(map(len, cells)) for cells in zip(headings, *rows)]
     rule = ["-" * width for width in widths]
     lines = [title] if title else []

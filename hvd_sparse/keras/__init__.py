@@ -9,6 +9,6 @@ model.compile(DistributedOptimizer(optimizer, compression=compression), loss)
 
 from hvd_sparse.keras import callbacks
 from hvd_sparse.keras.optimizer import DistributedGradientTape, DistributedOptimizer
-from hvd_sparse.tensorflow.api import Compression
+from hvd_sparse.tensorflow import Compression
 
 __all__ = ["Compression", "DistributedGradientTape", "DistributedOptimizer", "callbacks"]

@@ -16,15 +16,9 @@ Logs = dict[str, float]
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Give all ranks the model and optimizer of one rank, after the first batch has built them.
-
-    Every rank keeps its own metrics and states of random generators.
-
-    Parameters
-    ----------
-    root_rank : the rank whose variables are sent
-    process_set : the ranks of the broadcast; all by default
-    """
+    """Give the ranks of ``process_set``, all by default, the model and optimizer of ``root_rank``,
+    after the first batch has built them. Every rank keeps its metrics and states of random
+    generators."""
 
     def __init__(
         self, root_rank: int = 0, process_set: ProcessSet = hvd.global_process_set
@@ -33,7 +27,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         self._root_rank, self._process_set, self._is_done = root_rank, process_set, False
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """Broadcast, once.  Collective."""
+        """Broadcast the variables after the first batch only. Collective."""
         if self._is_done or not self._process_set.included():
             return
         for variables in (self.model.weights, self.model.optimizer.variables):
@@ -42,19 +36,14 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
 
 
 class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Average an epoch's metrics over all ranks, for the callbacks after it.
-
-    Parameters
-    ----------
-    process_set : the ranks of the average; all by default
-    """
+    """Average an epoch's metrics over ``process_set``, by default all, for later callbacks."""
 
     def __init__(self, process_set: ProcessSet = hvd.global_process_set) -> None:
         super().__init__()
         self._process_set = process_set
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        """Replace the logged metrics by their averages.  Collective."""
+        """Replace the logged metrics by their averages. Collective."""
         if not logs or not self._process_set.included():
             return
         for metric in sorted(logs):  # one order on all ranks
@@ -70,7 +59,7 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):  # type: ignore[misc
     ----------
     initial_lr : the rate after the warm-up, already multiplied by the number of ranks
     warmup_epochs : number > 0
-    steps_per_epoch : batches of an epoch; None to use the count of ``fit``, if it is known
+    steps_per_epoch : batches of an epoch, by default those that ``fit`` counts
     """
 
     def __init__(
@@ -107,21 +96,14 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):  # type: ignore[misc
 
 
 class PlanGroupsCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Plan during the run which tensors share a message: ``compression.replan()`` before every
-    batch.
-
-    If the groups change, the model's training step is traced again.
-
-    Parameters
-    ----------
-    compression : the optimizer's compressor, made with ``groups="planned"``
-    """
+    """Call ``compression.replan()`` before every batch, for a compressor with ``groups="planned"``.
+    If the groups change, the model's training step is traced again."""
 
     def __init__(self, compression: TensorflowCompressor) -> None:
         super().__init__()
         self._compression = compression
 
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
-        """Begin a step.  Collective at the step that decides the groups."""
+        """Begin a step. Collective at the step that decides the groups."""
         if self._compression.replan():
             self.model.make_train_function(force=True)

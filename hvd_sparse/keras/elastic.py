@@ -1,14 +1,8 @@
 """Horovod's elastic state for a model and an optimizer of Keras 3, with a compressor:
 
-    import horovod.tensorflow as hvd
     from hvd_sparse.keras.elastic import KerasState
 
-    @hvd.elastic.run
-    def train(state):
-        ...
-
     state = KerasState(model, compressor=compressor, batch=0, epoch=0)
-    train(state)
 
 Horovod's own state uses functions that only Keras 2's variables have.
 """
@@ -32,15 +26,15 @@ from hvd_sparse.types import Optimizer, Value
 class KerasState(WithCompressor, elastic.TensorFlowKerasState):  # type: ignore[misc]
     """Elastic state of a Keras 3 model, its optimizer, and their compressor.
 
-    It commits, restores and broadcasts weights and optimizer.  States of random generators and
-    metrics stay each rank's own.  An optimizer that is not built yet is built here, because a
-    worker that joins needs as many variables as the others.
+    It commits, restores and broadcasts weights and optimizer. States of random generators and
+    metrics stay each rank's own. An optimizer that is not built yet is built here, because a worker
+    that joins needs as many variables as the others.
 
     Parameters
     ----------
-    model : built
-    optimizer : None for the one that the model is compiled with
-    compressor : of this rank; residuals are redistributed if the number of workers changes
+    model : a built model
+    optimizer : None for the optimizer that the model is compiled with
+    compressor : this rank's; its residuals are redistributed if the number of workers changes
     options : further attributes of the state, which all ranks get from rank 0
 
     Raises

@@ -12,13 +12,7 @@ from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.errors import InvalidOption, UnsupportedInput
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.tensorflow.optimizer import derive, inner_of, is_optimizer_of_keras_3
-from hvd_sparse.tensorflow.variables import (
-    callers,
-    check_names,
-    refuse_xla,
-    value_of,
-    values_of,
-)
+from hvd_sparse.tensorflow.variables import callers, check_names, refuse_xla, value_of, values_of
 from hvd_sparse.types import Optimizer, Option, ProcessSet, Value
 
 Reduce = Callable[[list[Value], list[Value]], list[Value]]
@@ -31,9 +25,8 @@ AROUND = (
 
 
 def DistributedGradientTape(gradtape: tf.GradientTape, **options: Option) -> Value:
-    """Return ``horovod.tensorflow.DistributedGradientTape``, extended to Keras 3 variables.
-
-    Horovod's own calls ``ref()`` on its sources, which Keras 3's variables do not have.
+    """Return ``horovod.tensorflow.DistributedGradientTape``, extended to Keras 3 variables, on
+    which Horovod's own cannot call ``ref()``.
 
     Parameters
     ----------
@@ -48,7 +41,7 @@ def DistributedGradientTape(gradtape: tf.GradientTape, **options: Option) -> Val
     def gradient_of_values(target: Value, sources: Value, *others: Value, **named: Value) -> Value:
         return gradient(target, values_of(sources), *others, **named)
 
-    # On the object, as Horovod's class calls the next one by ``super(self.__class__, self)``.
+    # Set on the object, because Horovod's class calls ``super(self.__class__, self)``.
     tape.gradient = gradient_of_values
     tape.register_local_source = lambda source: register(value_of(source))
     return tape
@@ -60,13 +53,13 @@ def DistributedOptimizer(
     """Make a Keras 3 optimizer average its gradients over all ranks before it applies them.
 
     The optimizer stays the same object, of a derived class, and keeps variables and schedule; a
-    model saved with it loads without hvd_sparse.  Clipping and weight decay follow the averaging.
+    model saved with it loads without hvd_sparse. Clipping and weight decay follow the averaging.
     With ``gradient_accumulation_steps``, ranks exchange gradients once for all accumulated batches;
     with a ``LossScaleOptimizer``, they also agree at every batch whether all gradients are finite.
 
     Parameters
     ----------
-    optimizer : of Keras 3; put a ``LossScaleOptimizer`` inside this one
+    optimizer : an optimizer of Keras 3; put a ``LossScaleOptimizer`` inside this one
     backward_passes_per_step : 1; use Keras 3's gradient accumulation instead
     options : of ``horovod.tensorflow.DistributedGradientTape``: ``compression``, ``op``,
         ``gradient_predivide_factor``, ``groups`` (a number, or lists of variables; omit it if the
@@ -77,17 +70,9 @@ def DistributedOptimizer(
     InvalidOption : the optimizer is not of Keras 3 or already distributed, or ``groups`` is given
         besides planned groups
     UnsupportedInput : Keras runs on another backend than TensorFlow
-
-    Examples
-    --------
-    With a program's own model::
-
-        optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
-        compression = Compression.ldte_bs(model, density=0.001, optimizer=optimizer)
-        model.compile(DistributedOptimizer(optimizer, compression=compression), "mse")
     """
     _check(optimizer, backward_passes_per_step)
-    # Horovod's tape checks the options, and makes the function that reduces as they say.
+    # Horovod's tape checks the options, and makes the reducing function.
     reduce: Reduce = DistributedGradientTape(tf.GradientTape(), **options)._allreduce_grads
     is_scaling = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     inner = inner_of(optimizer)
@@ -132,7 +117,7 @@ class _Distributed:
 
 
 class _Reducing(_Distributed):
-    """An optimizer that reduces gradients before it clips and applies them.  Keras calls
+    """An optimizer that reduces gradients before it clips and applies them. Keras calls
     ``_clip_gradients`` with all gradients of an update, unscaled and accumulated."""
 
     def apply(self, grads: Sequence[Value], trainable_variables: Value = None) -> None:
@@ -143,7 +128,7 @@ class _Reducing(_Distributed):
                     f"variable {variable.name!r} is overwritten by its gradient (float8), and an "
                     "average of such gradients has no meaning: train in another dtype"
                 )
-        # Past Keras, which would track the list.
+        # Bypass Keras, which would track the list.
         object.__setattr__(self, "_hvd_sparse_reduced", False)
         super().apply(grads, trainable_variables)  # type: ignore[misc]
         own: Optimizer = self
@@ -179,7 +164,7 @@ class _ReducingScaled(_Distributed):
 
 
 class _Agreeing(_Distributed):
-    """A ``LossScaleOptimizer`` that asks all ranks whether gradients are finite.  Its inner
+    """A ``LossScaleOptimizer`` that asks all ranks whether gradients are finite. Its inner
     optimizer accumulates the gradients of batches, and allreduces them."""
 
     _hvd_sparse_process_set: ProcessSet
@@ -221,7 +206,7 @@ def _check(optimizer: Optimizer, backward_passes_per_step: int) -> None:
 
 
 def _refuse_inside_scaling(optimizer: Optimizer) -> None:
-    """Raise UnsupportedInput where a ``LossScaleOptimizer`` calls."""
+    """Raise UnsupportedInput if a ``LossScaleOptimizer`` calls."""
     for caller in (frame.f_locals.get("self") for frame in callers()):
         is_scaling = isinstance(caller, keras.optimizers.LossScaleOptimizer)
         if is_scaling and not isinstance(caller, _Agreeing) and caller.inner_optimizer is optimizer:

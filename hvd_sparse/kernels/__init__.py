@@ -1,6 +1,7 @@
-"""Kernels: the functions on arrays that all other parts call.
+"""Kernels: the array functions that selectors, codecs, memories and the step call.
 
-``contract`` defines the kernels in numpy, and the other modules are faster engines.
+``contract`` defines the kernels and implements them in numpy. The subpackages ``numba``, ``torch``
+and ``triton`` are faster engines.
 """
 
 from hvd_sparse.kernels.contract import Kernels

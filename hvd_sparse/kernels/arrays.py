@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 ALIGNMENT = 64
-"""Bytes of a cache line; TensorFlow copies an array that begins at any other address."""
+"""Alignment of vectors: the bytes of a cache line. TensorFlow copies arrays that are not
+aligned."""
 
 SHORT = 4096
 """Largest vector whose dot product BLAS libraries compute in one thread."""
@@ -29,7 +30,7 @@ def empty_like(x: np.ndarray) -> np.ndarray:
 
 
 def write_maximum(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
-    """Write the elementwise maximum, in one place; NaN if an entry is NaN."""
+    """Write the elementwise maximum of x and y to ``out``; NaN where either entry is NaN."""
     if isinstance(out, np.ndarray):
         np.maximum(x, y, out=out)
     else:
@@ -43,7 +44,7 @@ def _aligned(create: Callable[..., np.ndarray], numel: int, dtype: np.dtype) -> 
 
 
 def is_finite(x: np.ndarray) -> bool:
-    """Return whether all entries are finite. Cost: one pass; two if the sum overflows."""
+    """Return whether all entries are finite. Cost: one pass over x; two if their sum overflows."""
     if x.size <= SHORT and x.dot(x) < math.inf:  # faster than a sum, and gives no warning
         return True
     with np.errstate(over="ignore", invalid="ignore"):

@@ -5,7 +5,8 @@ make engines comparable:
 
 * An entry reaches a threshold if ``abs(x) >= dtype(threshold)``, with the threshold rounded to the
   data's dtype.
-* Of equal magnitudes the lower index goes first. Indices are uint32, ascending and unique.
+* If magnitudes are equal, the entry with the lower index is taken first. Indices are uint32,
+  ascending and unique.
 * Exact zeros and NaN are never taken.
 * Integers and orderings are equal bit for bit between engines. Only ``moments`` and
   ``orthogonalized`` may differ, in their last digits.
@@ -29,10 +30,11 @@ from hvd_sparse.types import Selection
 
 @dataclass(frozen=True)
 class Moments:
-    """Sums over a vector.
+    """Statistics of a vector's magnitudes.
 
     abs_sum : sum of magnitudes, accumulated in float64; NaN or Inf if any entry is NaN or Inf
     abs_max : largest magnitude; NaN if any entry is NaN
+    nonzeros, numel : number of entries that are not zero, and of all entries
     """
 
     abs_sum: float
@@ -51,7 +53,8 @@ class Moments:
 
 @dataclass(frozen=True)
 class Tail:
-    """Statistics of |x| - threshold; ``mean_log`` of ln(|x| - threshold), over excesses above 0."""
+    """Statistics of the excesses |x| - threshold of the entries that reach a threshold: count, mean
+    and population variance, and the mean of ln(excess) over excesses above 0."""
 
     count: int
     mean: float
@@ -64,8 +67,8 @@ class Aim(NamedTuple):
 
     threshold : magnitude above 0; if the dtype rounds it to 0, all non-zeros are taken
     capacity : if more entries than this reach the threshold, none is taken
-    brings : names of the ``Brought`` statistics to compute in the same pass; engines on the host
-        may leave them out
+    brings : names of the fields of ``Brought`` that the pass computes as well; the numpy and numba
+        engines ignore them
     """
 
     threshold: float
@@ -74,7 +77,8 @@ class Aim(NamedTuple):
 
 
 class Brought(NamedTuple):
-    """Statistics of the whole vector from the pass, the tail above 0; None if not asked for."""
+    """Statistics of residual + gradient that the pass computed because ``Aim.brings`` names them;
+    other fields are None. ``tail`` is that of threshold 0."""
 
     moments: Moments | None = None
     mean_and_std: tuple[float, float] | None = None
@@ -89,7 +93,7 @@ class Taking(NamedTuple):
 
     abs_sum : sum of all magnitudes, to about six digits; may be Inf if it overflows the dtype
     nonfinite : number of entries of residual + gradient that are NaN or Inf
-    taken : the entries that reached the aim; None if they exceed its capacity
+    taken : the entries that reached the aim's threshold; None if they exceed its capacity
     """
 
     abs_sum: float
@@ -99,15 +103,15 @@ class Taking(NamedTuple):
 
 
 Sums = Sequence[tuple[np.ndarray, Sequence[Selection], float]]
-"""Arguments of ``Kernels.assemble`` for several tensors: out, parts and factor of each."""
+"""The arguments ``out``, ``parts`` and ``factor`` of ``Kernels.assemble`` for each tensor."""
 Surplus = Sequence[tuple[np.ndarray, Selection]]
 """Entries that were taken but not sent: for each tensor, its vector and the entries to put back."""
 Zeros = Callable[[int, DTypeLike], np.ndarray]
-"""Function of a number of entries and a dtype that makes a vector of zeros in a tensor's place."""
+"""Function of a number of entries and a dtype that returns zeros on a tensor's device."""
 
 
 class Kernels(Packers):
-    """The functions of an engine, in numpy. Vectors are 1-D, C-contiguous, float32 or float64."""
+    """The kernels in numpy. Vectors are 1-D, C-contiguous, float32 or float64."""
 
     def moments(self, x: np.ndarray) -> Moments:
         """Return the sum and the maximum of the magnitudes, and the number of non-zeros."""
@@ -125,7 +129,7 @@ class Kernels(Packers):
         return mean, std
 
     def tail(self, x: np.ndarray, threshold: float) -> Tail:
-        """Return statistics of the magnitudes above a threshold; 0 includes all non-zeros."""
+        """Return statistics of the magnitudes that reach a threshold; 0 includes all non-zeros."""
         magnitudes = np.abs(x)
         rounded = x.dtype.type(threshold)
         above = magnitudes[_reaching(magnitudes, threshold)]
@@ -138,8 +142,9 @@ class Kernels(Packers):
             return Tail(excesses.size, float(excesses.mean()), float(excesses.var()), mean_log)
 
     def digit_counts(self, x: np.ndarray, shift: int, prefix: int) -> np.ndarray:
-        """Return the histogram of the byte at bit ``shift``, int64 [256], over the magnitudes whose
-        higher bits equal ``prefix``."""
+        """Return the histogram, int64 [256], of the byte that starts at bit ``shift`` of the
+        magnitudes' bit patterns. Only magnitudes whose bits above this byte equal ``prefix`` are
+        counted."""
         bits: np.ndarray = np.abs(x).view(f"u{x.itemsize}")
         if 8 * x.itemsize - shift - 8:
             bits = bits[bits >> np.array(shift + 8, bits.dtype) == prefix]
@@ -147,8 +152,8 @@ class Kernels(Packers):
         return np.bincount(digits, minlength=256).astype(np.int64)
 
     def chunk_norms(self, x: np.ndarray, length: int) -> np.ndarray:
-        """Return the sum of magnitudes of every chunk of ``length`` entries, accumulated in
-        float64, in x's dtype; the last chunk may be shorter."""
+        """Return the sum of magnitudes of every chunk of ``length`` entries: [chunks] in x's dtype,
+        accumulated in float64. The last chunk may be shorter."""
         if not x.size:
             return np.empty(0, x.dtype)
         sums: np.ndarray = np.add.reduceat(
@@ -158,7 +163,7 @@ class Kernels(Packers):
             return sums.astype(x.dtype)
 
     def sample_magnitudes(self, x: np.ndarray, start: int, stride: int) -> np.ndarray:
-        """Return |x[start::stride]|."""
+        """Return the magnitudes of every ``stride``-th entry, from index ``start`` on."""
         magnitudes: np.ndarray = np.abs(x[start::stride])
         return magnitudes
 
@@ -175,32 +180,36 @@ class Kernels(Packers):
     def count_and_take(
         self, x: np.ndarray, threshold: float, capacity: int
     ) -> tuple[int, Selection | None]:
-        """Return ``count_at_least`` and ``take_at_least`` of a threshold above 0, in one pass; the
-        selection is None if it has more than ``capacity`` entries."""
+        """Count and take, in one pass, the entries whose magnitudes are at least a threshold above
+        0; the selection is None if there are more than ``capacity`` of them."""
         taken = self.take_at_least(x, threshold)
         return taken.count, taken if taken.count <= capacity else None
 
     def take_at_most(self, x: np.ndarray, threshold: float, most: int) -> tuple[int, Selection]:
-        """Return the number of non-zeros that reach the threshold, and these entries; of more than
-        ``most`` the ``most`` largest, and any number above ``most``."""
+        """Return the number of non-zeros that reach the threshold, and these entries.
+
+        If there are more than ``most`` of them, the selection has only the ``most`` largest, and
+        the number may be any number above ``most``.
+        """
         taken = self.take_at_least(x, threshold)
         return taken.count, taken if taken.count <= most else self.take_largest(x, most)
 
     def take_largest(self, x: np.ndarray, count: int) -> Selection:
-        """Return the ``count`` largest magnitudes, or all non-zeros if there are fewer."""
+        """Return the ``count`` entries of largest magnitude, or all non-zeros if they are fewer."""
         if count <= 0 or x.size == 0:
             return Selection.empty(x.size, x.dtype)
         return _take(x, _largest(x, min(count, x.size)))
 
     def take_indices(self, x: np.ndarray, indices: np.ndarray) -> Selection:
-        """Return the entries at ascending indices, zeros included."""
+        """Return the entries at the given ascending indices, zeros included."""
         return Selection(indices, x[indices], x.size)
 
     def take_bins(
         self, accumulated: np.ndarray, gradient: np.ndarray, length: int
     ) -> tuple[np.ndarray, Selection]:
-        """Return the largest |accumulated| of every bin of ``length`` entries, the last may be
-        shorter, and the non-zeros with |accumulated + gradient| at least that of their bin."""
+        """Return the largest |accumulated| of every bin of ``length`` entries, where the last bin
+        may be shorter, and the non-zero entries of ``accumulated`` for which |accumulated +
+        gradient| is at least the largest |accumulated| of their bin."""
         if not accumulated.size:
             return np.empty(0, accumulated.dtype), Selection.empty(0, accumulated.dtype)
         maxima = np.maximum.reduceat(np.abs(accumulated), np.arange(0, accumulated.size, length))
@@ -209,8 +218,8 @@ class Kernels(Packers):
         return maxima, _take(accumulated, reaches & (limits > 0) & (accumulated != 0))
 
     def accumulate(self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray) -> Moments:
-        """Write out = residual + gradient, or the residual where the sum is not finite, and return
-        the moments of the sum; ``out`` may be ``residual``."""
+        """Write out = residual + gradient, but the residual's entry where the sum is NaN or Inf.
+        Return the moments of the sum. ``out`` may be ``residual``."""
         with np.errstate(invalid="ignore", over="ignore"):  # shown by the moments
             accumulated = residual + gradient
         found = self.moments(accumulated)
@@ -227,8 +236,11 @@ class Kernels(Packers):
         aim: Aim,
         direction: Direction | None = None,
     ) -> Taking:
-        """Do ``accumulate``, and move the finite entries that reach the aim to a list; ``out`` then
-        has +0.0. Given a direction, that is accumulated in the gradient's place."""
+        """Do ``accumulate``, and take the finite entries that reach the aim, which then are +0.0 in
+        ``out``.
+
+        If a direction is given, ``directed`` turns the gradient into the vector that is added.
+        """
         if direction is not None:
             gradient = self.directed(gradient, direction)
         with np.errstate(invalid="ignore", over="ignore"):  # counted below
@@ -245,10 +257,11 @@ class Kernels(Packers):
         return Taking(abs_sum, nonfinite, taken if fits else None)
 
     def directed(self, gradient: np.ndarray, direction: Direction) -> np.ndarray:
-        """Update an optimizer's vectors, of which the new ones may be the old, and return the
-        direction: a velocity without Nesterov's form itself, else a new vector.
+        """Return an optimizer's direction for this gradient, and write the optimizer's new vectors,
+        which may be the old ones.
 
-        Every operation is rounded to the dtype, in this order.
+        The direction is a new vector, except for momentum without Nesterov's form, where it is the
+        new velocity itself. Every operation is rounded to the dtype, in this order.
         """
         if isinstance(direction, Momentum):
             velocity, pushed, momentum, is_nesterov = direction
@@ -266,18 +279,18 @@ class Kernels(Packers):
             first, second = out_mean * unbias1, out_square * unbias2
             average = second * own + np.minimum(first * first, second) * others
             top = first if step.is_of_mean else gradient
-            # Infinity times 0 gives NaN, because the division by an infinite square would hide the
-            # overflow.
+            # If the average is infinite, the quotient is 0, which would hide the overflow; adding
+            # infinity times 0 gives NaN.
             found = top / (np.sqrt(average) + epsilon) + average * gradient.dtype.type(0)
             scaled: np.ndarray = found * scale
         return scaled
 
     def trim(self, taken: Selection, count: int, out: np.ndarray | None) -> tuple[Selection, float]:
         """Return the ``count`` largest of the taken entries, or all that are neither zero nor NaN
-        if there are fewer, and the smallest magnitude among them, 0 if there is none.
+        if there are fewer; and the smallest magnitude of the returned entries, 0 if there are none.
 
-        out : the vector from which they were taken, to put the other entries back; None if they are
-            copies
+        out : the vector from which the entries were taken, to which the others are put back; None
+            if the taken entries are still in their vector
         """
         kept = np.zeros(taken.count, bool)
         if count > 0 and taken.count:
@@ -301,10 +314,10 @@ class Kernels(Packers):
         out[indices] += values
 
     def orthogonalized(self, x: np.ndarray, step: NewtonSchulz) -> np.ndarray:
-        """Return the matrices in x, each divided by its norm + epsilon, after the Newton-Schulz
-        iteration, in a new vector; of a matrix with NaN or Inf all entries are NaN.
+        """Return the matrices in x after the Newton-Schulz iteration, in a new vector.
 
-        Devices compute in bfloat16 for float32 vectors.
+        Each matrix is first divided by its Frobenius norm + epsilon. If a matrix has NaN or Inf,
+        all of its entries become NaN. On devices, float32 matrices are iterated in bfloat16.
         """
         matrices, axes = x.reshape(step.shape), (-2, -1)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -317,15 +330,14 @@ class Kernels(Packers):
         return np.ascontiguousarray(result).reshape(-1)
 
     def assemble(self, out: np.ndarray, parts: Sequence[Selection], factor: float = 1.0) -> None:
-        """Write out = the sum of factor * the selections, added in their order; 0 elsewhere. The
-        factor and each product are rounded to the dtype."""
+        """Write to ``out`` the sum of the parts, each multiplied by ``factor``, and 0 elsewhere.
+        The parts are added in their order; the factor and each product are rounded to the dtype."""
         out[:] = 0
         for part in parts:
             self.scatter_add(out, part.indices, part.values * out.dtype.type(factor))
 
     def assemble_together(self, sums: Sums, surplus: Surplus = ()) -> None:
-        """Do ``assemble`` for all sums of a bucket and ``restore`` for its surplus, in few
-        launches."""
+        """Do ``assemble`` for a bucket's sums and ``restore`` for its surplus, in few launches."""
         for vector, selection in surplus:
             self.restore(vector, selection)
         for out, parts, factor in sums:

@@ -21,7 +21,8 @@ FAST = "numba"
 
 
 def _need(engine: str, **extras: str) -> None:
-    """Raise InvalidOption unless the packages, each given with its extra, are installed."""
+    """Raise InvalidOption unless all packages are installed. ``extras`` maps each package to the
+    extra of hvd-sparse that installs it."""
     for package, extra in extras.items():
         if importlib.util.find_spec(package) is None:
             raise InvalidOption(
@@ -32,7 +33,8 @@ def _need(engine: str, **extras: str) -> None:
 @ENGINES.register("numpy")
 @dataclass(frozen=True)
 class NumpyEngine:
-    """The reference kernels in plain numpy, on the CPU; slower because of several passes."""
+    """The reference kernels in plain numpy, on the CPU. They are slower than compiled kernels
+    because they read every vector several times."""
 
     @property
     def kernels(self) -> Kernels:
@@ -42,14 +44,15 @@ class NumpyEngine:
 @ENGINES.register("numba")
 @dataclass(frozen=True)
 class NumbaEngine:
-    """Compiled kernels on the CPU: one pass adds the gradient, measures and takes the entries.
+    """Compiled kernels on the CPU. One pass adds the gradient, sums the magnitudes and takes the
+    entries.
 
     Kernels are compiled when the first compressor is made on a machine; numba keeps the code on
     disk.
 
     Parameters
     ----------
-    threads : number of threads that work on one tensor
+    threads : number of threads that work on one tensor; short tensors use fewer
     """
 
     threads: int = 1
@@ -66,8 +69,11 @@ class NumbaEngine:
 @ENGINES.register("torch")
 @dataclass(frozen=True)
 class TorchEngine:
-    """Kernels of plain torch operations, on the tensors' device: several passes, and one wait a
-    bucket. The default engine of the host encodes the selected entries."""
+    """Kernels of plain torch operations, on the device of the gradients.
+
+    They read every vector several times, and the host waits for the device once per bucket. The
+    default engine of the host encodes the selected entries.
+    """
 
     def __post_init__(self) -> None:
         _need("torch", torch="torch")
@@ -106,7 +112,7 @@ def is_fast_installed() -> bool:
 
 @cache
 def _compiled(threads: int) -> Kernels:
-    # Imported here, as packages that only this engine needs.
+    # Imported here, because only this engine needs the package.
     from hvd_sparse.kernels.numba import CompiledKernels
 
     return CompiledKernels(threads)
@@ -144,7 +150,8 @@ def _of_host() -> Kernels:
 
 
 def resolve_engine_by_place(engine: object) -> Kernels:
-    """Return kernels for vectors on a device and on the host.
+    """Return kernels that process vectors on a device by a device's engine, and arrays by the
+    host's.
 
     engine : one that ``works_on_devices``; None for the fastest one that is installed
     """
@@ -166,7 +173,8 @@ def resolve_engine(engine: object) -> Kernels:
     Raises
     ------
     UnknownName : no engine has this id
-    InvalidOption : the engine is not installed, has no such option, or has no kernels for the host
+    InvalidOption : a package of the engine is not installed, the engine has no such option, or it
+        works on GPUs only
     """
     if engine is None and not is_fast_installed():
         _say_slow()

@@ -13,9 +13,10 @@ class AdamStep(NamedTuple):
 
     beta1, beta2, epsilon : Adam's options
     step : number of the tensor's step, from 1
-    ranks : the second moment is that of the average over this many ranks; 1 uses the gradient's own
+    ranks : number of ranks over which the gradient is averaged. The second moment is estimated for
+        this average; 1 uses that of the rank's own gradient
     scale : factor of the direction
-    is_of_mean : the direction is that of the mean, as in Adam; otherwise that of the gradient
+    is_of_mean : the direction's numerator is the first moment, as in Adam; otherwise the gradient
     is_at_rest : the moments already include this gradient, and do not change
     """
 
@@ -28,11 +29,11 @@ class AdamStep(NamedTuple):
     is_of_mean: bool = False
     is_at_rest: bool = False
 
-    # All tensors of a step share the numbers. Caching keeps nothing else alive: a step has only
-    # numbers.
+    # Cached because all tensors of a step have the same factors. The cache keeps only numbers
+    # alive.
     @lru_cache(maxsize=64)  # noqa: B019
     def factors(self, dtype: np.dtype) -> tuple[np.floating, ...]:
-        """Return the kernel's factors, in its order, rounded to the data's dtype."""
+        """Return the factors in the order of ``Kernels.directed``, rounded to the dtype."""
         own = 1 / self.ranks
         beta1, beta2 = (1.0, 1.0) if self.is_at_rest else (self.beta1, self.beta2)
         numbers = (
@@ -51,7 +52,7 @@ class AdamStep(NamedTuple):
 
 
 class Momentum(NamedTuple):
-    """SGD with momentum.
+    """The direction of SGD with momentum, and its velocity.
 
     out_velocity = momentum * velocity + gradient
     direction = out_velocity, or momentum * out_velocity + gradient with Nesterov
@@ -101,11 +102,13 @@ Direction = Union[Momentum, Adam]
 
 
 class NewtonSchulz(NamedTuple):
-    """The Newton-Schulz iteration, by which Muon makes singular values about equal.
+    """Options of the Newton-Schulz iteration, by which Muon makes the singular values of a matrix
+    about equal.
 
-    shape : of the matrix, or of a stack of matrices in the last two axes
+    shape : shape of the matrix, or of a stack of matrices in the last two axes
+    steps : number of iterations
     coefficients : a, b and c of the polynomial a * x + b * x**3 + c * x**5 of a singular value x
-    epsilon : added to the norm that divides the matrix first
+    epsilon : added to the norm by which the matrix is divided first
     """
 
     shape: tuple[int, ...]
@@ -115,7 +118,7 @@ class NewtonSchulz(NamedTuple):
 
 
 def matrices_in(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of the matrices in a tensor; of a convolution a row per output channel.
+    """Return the shape of the matrices in a tensor; a convolution's matrix has a row per channel.
 
     >>> [matrices_in(shape) for shape in ((8, 4), (8, 4, 3, 3), (2, 8, 4))]
     [(8, 4), (8, 36), (2, 8, 4)]
@@ -127,7 +130,7 @@ def matrices_in(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def iterated(x: Any, step: NewtonSchulz) -> Any:
-    """Return the result of the iteration on arrays of ``step.shape`` with norms up to 1."""
+    """Return the result of the iteration on arrays of ``step.shape``, whose norms are at most 1."""
     a, b, c = step.coefficients
     is_tall = step.shape[-2] > step.shape[-1]
     if is_tall:  # the products then have the smaller size

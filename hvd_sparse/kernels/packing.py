@@ -1,15 +1,15 @@
 """Kernels of the codecs: conversions of values and indices to short codes, and back.
 
 The rules of ``kernels.contract`` apply. All vectors are 1-D and C-contiguous. Decoders may get
-corrupt bytes, and report everything that an encoder does not write.
+corrupt bytes, and return None for bytes that no encoder writes.
 
 Golomb code of the gaps between ascending indices.  With gaps g_i = index_i - index_(i-1) - 1 and a
-modulus M = 2^b or 3 * 2^b, computed from count and numel:
+modulus M = 2^b or 3 * 2^b, which is computed from count and numel:
 
-    planes   the low b bits of all gaps, split into planes of 16, 8, 4, 2 and 1 bits (b in binary),
-             the lowest bits in the first plane
-    thirds   only for M = 3 * 2^b: a bit an entry, 1 unless (g >> b) % 3 is 0; then, for each such
-             entry, a bit that is 1 if it is 2
+    planes   the low b bits of all gaps modulo M, split into planes of 16, 8, 4, 2 and 1 bits
+             (those whose sum is b), the lowest bits in the first plane
+    thirds   only for M = 3 * 2^b, with t = (g >> b) % 3: for every gap a bit, 1 if t > 0; then,
+             for every gap with t > 0, a bit, 1 if t = 2
     unary    for every gap g // M zeros and a one
 
 Each part is padded with zeros to a whole byte; earlier entries occupy lower bits. These are the
@@ -23,17 +23,17 @@ import numpy as np
 
 BLOCK_BITS = 16
 BLOCK = 1 << BLOCK_BITS
-"""Entries in a block."""
+"""Number of entries in a block of ``count_blocks`` and ``join_blocks``, by default."""
 
 WIDTHS = (16, 8, 4, 2, 1)
-"""Widths of the planes of gaps in bits, in order; a modulus uses some of them."""
+"""Widths of the planes of gaps in bits, in order; a modulus uses those whose sum is its shift."""
 
 GRID_BITS = 26
 UPPER = np.uint8(2)  # bit of a level's code for the higher level; bit 0 is the sign
 
 LARGEST_HALF, LARGEST_FLOAT = 65504.0, float(np.finfo(np.float32).max)
 HALF_EXPONENT, BRAIN_EXPONENT = np.uint16(0x7C00), np.uint16(0x7F80)
-"""Exponent bits of float16 and bfloat16; if all are set the value is Inf or NaN."""
+"""Exponent bits of float16 and bfloat16. A value with all of them set is Inf or NaN."""
 
 SIGN = np.uint16(0x8000)
 
@@ -49,7 +49,7 @@ def _starts(blocks: int, bits: int) -> np.ndarray:
 
 
 def as_float32(values: np.ndarray) -> np.ndarray:
-    """Return the values as float32; values that are too large become its largest."""
+    """Return the values as float32; values outside its range become its largest number."""
     if values.dtype == np.float32:
         return np.ascontiguousarray(values)
     return np.clip(values, -LARGEST_FLOAT, LARGEST_FLOAT).astype(np.float32)
@@ -65,19 +65,20 @@ def _on_grid(values: np.ndarray, scale: float) -> np.ndarray:
 
 _HALF = 31
 _ONE = 1 << 2 * _HALF
-"""Fixed point, because floats may differ in the last bit between machines."""
+"""The number 1 in fixed point. Floats may differ in the last bit between machines."""
 _ONE_BEATS_TWO, _TWO_BEATS_THREE, _THREE_BEATS_FOUR = (
     n * _ONE // 10**6 for n in (618_034, 754_878, 819_173)
 )
 
 
 def modulus_of(count: int, numel: int) -> tuple[int, int]:
-    """Return shift and parts of the modulus ``parts << shift`` with the shortest code of the gaps
-    between ``count`` > 0 random indices below ``numel`` < 2^32.
+    """Return ``shift`` and ``parts`` of the modulus ``parts << shift`` that gives the shortest code
+    of the gaps between ``count`` > 0 random indices below ``numel`` < 2^32.
 
-    With y = (1 - count / numel)^u, modulus u is shorter than 2u for y < 0.618034, 2u than 3u for
-    y < 0.754878, and 3u than 4u for y < 0.819173. Integers below 2^63 make the modulus the same on
-    every machine, and in numba, which compiles this, too.
+    With y = (1 - count / numel)^u, the code with modulus u is shorter than that with 2u if y <
+    0.618034, that with 2u shorter than that with 3u if y < 0.754878, and that with 3u shorter than
+    that with 4u if y < 0.819173. The arithmetic uses integers below 2^63, so that every machine and
+    numba, which compiles this function, get the same modulus.
     """
     high, rest = divmod((numel - count) << _HALF, numel)
     chance, shift = (high << _HALF) + (rest << _HALF) // numel, 0
@@ -91,15 +92,15 @@ def modulus_of(count: int, numel: int) -> tuple[int, int]:
 
 
 def planes_of(shift: int) -> list[int]:
-    """Return the widths of the planes of ``shift`` low bits."""
+    """Return the widths of the planes for the low ``shift`` bits."""
     return [width for width in WIDTHS if shift & width]
 
 
 class Packers:
-    """The functions of an engine for codecs, in numpy."""
+    """The kernels of the codecs in numpy."""
 
     def count_blocks(self, indices: np.ndarray, numel: int, bits: int = BLOCK_BITS) -> np.ndarray:
-        """Return the number of indices per block of 2^bits entries, bits <= 16: int64 [blocks]."""
+        """Return the number of indices per block of 2^bits <= 65,536 entries: int64 [blocks]."""
         counts = np.full(blocks_of(numel, bits), indices.size)
         starts = np.searchsorted(indices, _starts(counts.size, bits))
         counts[:-1] = starts[1:]
@@ -109,18 +110,19 @@ class Packers:
     def join_blocks(
         self, counts: np.ndarray, positions: np.ndarray, bits: int = BLOCK_BITS
     ) -> np.ndarray | None:
-        """Return the indices of ``count_blocks``, uint32 [count]; None unless they ascend.
+        """Return the indices, uint32 [count], from their positions in blocks; None unless they
+        ascend.
 
-        counts : uint16 or uint32 [blocks], with the sum [count]
-        positions : uint16 [count], within their blocks
+        counts : number of indices per block, uint16 or uint32 [blocks], with the sum [count]
+        positions : position of each index in its block, uint16 [count]
         """
         indices = np.repeat(_starts(counts.size, bits), counts)
         indices += positions
         return indices if bool(np.all(indices[1:] > indices[:-1])) else None
 
     def half_codes(self, values: np.ndarray) -> np.ndarray:
-        """Return float32 or float64 values as float16, uint16 [count]: rounded half to even,
-        clipped to +-65504."""
+        """Return float32 or float64 values as the bits of float16, uint16 [count]: rounded half to
+        even, clipped to +-65504."""
         halves = np.clip(as_float32(values), -LARGEST_HALF, LARGEST_HALF).astype(np.float16)
         return halves.view(np.uint16)
 
@@ -131,18 +133,19 @@ class Packers:
         return codes.astype(np.uint16, copy=False).view(np.float16).astype(np.float32)
 
     def brain_codes(self, values: np.ndarray) -> np.ndarray:
-        """Return float32 or float64 values as bfloat16, uint16 [count]: rounded half away from
-        zero, never to infinity; below 2^-126 zero."""
+        """Return float32 or float64 values as the bits of bfloat16, uint16 [count]: rounded half
+        away from zero. Values that would become infinite get the largest number, and those below
+        2^-126 zero."""
         rounded = as_float32(values).view(np.uint32) + np.uint32(0x8000)
         codes: np.ndarray = (rounded >> np.uint32(16)).astype(np.uint16)
         # Rounding may have carried to infinity: subtract one to get the largest number.
         exponents = codes & BRAIN_EXPONENT
         codes[exponents == BRAIN_EXPONENT] -= np.uint16(1)
-        codes[exponents == 0] &= SIGN  # as threads may flush subnormals to zero
+        codes[exponents == 0] &= SIGN  # because threads may flush subnormals to zero
         return codes
 
     def brain_values(self, codes: np.ndarray) -> np.ndarray | None:
-        """Return the values of bfloat16 codes, float32 [count]; None if one is NaN, Inf or
+        """Return the values of bfloat16 bit patterns, float32 [count]; None if one is NaN, Inf or
         subnormal."""
         exponents = codes & BRAIN_EXPONENT
         if exponents.max(initial=0) == BRAIN_EXPONENT or (codes[exponents == 0] & ~SIGN).any():
@@ -166,19 +169,22 @@ class Packers:
         return found
 
     def sum_on_grid(self, values: np.ndarray, scale: float, above: int) -> tuple[int, int]:
-        """Return the number and the sum of the magnitudes above ``above``, in multiples of ``1 /
-        scale``, rounded down: 1 to 2^26 - 1, or 2^26 if float32 rounds up.
+        """Return the number and the sum of the magnitudes above ``above``, counted in multiples of
+        ``1 / scale``.
 
-        values, scale : without zeros, and a power of two
-        above : a multiple; 0 for all
+        Magnitudes are rounded down to a multiple from 1 to 2^26 - 1, or 2^26 if float32 rounds up.
+
+        values : without zeros
+        scale : a power of two
+        above : a multiple; 0 includes all magnitudes
         """
         found = _on_grid(values, scale)
         found = found[found > above]
         return found.size, int(found.sum(dtype=np.int64))
 
     def level_codes(self, values: np.ndarray, scale: float, above: int) -> np.ndarray:
-        """Return 1 for negative values plus 2 for those above ``above`` as in ``sum_on_grid``,
-        uint8 [count]."""
+        """Return a code per value, uint8 [count]: 1 if the value is negative, plus 2 if its
+        multiple, as in ``sum_on_grid``, is greater than ``above``."""
         codes: np.ndarray = np.signbit(values).view(np.uint8)
         codes |= (_on_grid(values, scale) > above).view(np.uint8) * UPPER
         return codes
@@ -186,13 +192,14 @@ class Packers:
     def level_values(
         self, codes: np.ndarray, low: float, high: float, dtype: np.dtype
     ) -> np.ndarray:
-        """Return low, -low, high or -high, exact in float32, for codes 0 to 3, uint8 [count]."""
+        """Return the values, [count] of ``dtype``, of codes 0 to 3, uint8 [count], which stand for
+        low, -low, high and -high; these are exact in float32."""
         values: np.ndarray = np.array([low, -low, high, -high], dtype)[codes]
         return values
 
     def pack_few(self, numbers: np.ndarray, width: int) -> np.ndarray:
-        """Return the low 1, 2 or 4 bits of uint8 numbers in bytes, the first in the lowest bits,
-        padded with zeros."""
+        """Pack the low 1, 2 or 4 bits of uint8 numbers into bytes, the first number in a byte's
+        lowest bits. The last byte is padded with zeros."""
         if width == 1:
             return np.packbits(numbers & np.uint8(1), bitorder="little")
         per_byte = 8 // width
@@ -218,7 +225,8 @@ class Packers:
         return None if numbers[count:].any() else numbers[:count]
 
     def pack_gaps(self, indices: np.ndarray, numel: int) -> np.ndarray:
-        """Return the Golomb code of the gaps between at least one index, uint8: see the top."""
+        """Return the Golomb code (top of this file) of the gaps between at least one index,
+        uint8."""
         shift, parts = modulus_of(indices.size, numel)
         # The index before the first is -1, modulo 2^32.
         gaps = np.diff(indices, prepend=np.uint32(0xFFFFFFFF)) - np.uint32(1)
@@ -235,7 +243,8 @@ class Packers:
             thirds = (rests >> np.uint32(shift)).astype(np.uint8)
             pieces.append(self.pack_few((thirds != 0).view(np.uint8), 1))
             pieces.append(self.pack_few(thirds[thirds != 0] >> np.uint8(1), 1))
-        # A one is at the sum of its quotient, the quotients before it and the ones before it.
+        # A one's position is the sum of the quotients up to it, and of the number of ones before
+        # it.
         ones = np.cumsum(quotients, dtype=np.int64)
         ones += np.arange(ones.size)
         unary = np.zeros(int(ones[-1]) + 1, np.uint8)
@@ -243,8 +252,8 @@ class Packers:
         return np.concatenate([*pieces, self.pack_few(unary, 1)])
 
     def unpack_gaps(self, body: np.ndarray, count: int, numel: int) -> np.ndarray | None:
-        """Return the ``count`` > 0 indices of ``pack_gaps``, uint32; None unless the code fills the
-        body, with zeros as padding, and they are below ``numel``."""
+        """Decode the ``count`` > 0 indices of ``pack_gaps``, uint32; None unless the code fills the
+        body, the padding is zeros and all indices are below ``numel``."""
         shift, parts = modulus_of(count, numel)
         modulus, rests, at, done = parts << shift, np.zeros(count, np.uint32), 0, 0
 
@@ -270,12 +279,12 @@ class Packers:
                 return None
             rests[is_more != 0] += (is_two.astype(np.uint32) + np.uint32(1)) << np.uint32(shift)
         unary = body[at:]
-        # The quotients add up to at most numel // modulus, which bounds the memory.
+        # The sum of the quotients is at most numel // modulus, which bounds the memory.
         if not 0 < unary.size <= (count + numel // modulus + 7) // 8 or not unary[-1]:
             return None
         ones = np.flatnonzero(np.unpackbits(unary, bitorder="little").view(np.bool_))
         if ones.size != count:
             return None
-        # Between two ones are as many zeros as the quotient; 64 bits do not overflow.
+        # The number of zeros between two ones is a quotient. int64 does not overflow.
         indices = np.cumsum((np.diff(ones, prepend=-1) - 1) * modulus + rests + 1) - 1
         return indices.astype(np.uint32) if int(indices[-1]) < numel else None

@@ -1,9 +1,9 @@
-"""The table of a bucket's tensors, by which one call of an engine processes all of them.
+"""The table of a bucket's tensors, with which one call of an engine processes all of them.
 
-A row describes a tensor. An engine with ``RowKernels`` computes the same bits in one call as
-``step.pipeline`` does tensor by tensor. Rows with too few or too many taken entries, values that
-are not finite or damaged frames are left to the pipeline, which continues from their state. Other
-engines leave all rows to the pipeline.
+Every row describes a tensor. An engine with ``RowKernels`` computes in one call the same bits as
+``step.pipeline`` does tensor by tensor. It leaves a row to the pipeline, which continues from the
+row's state, if too few or too many entries were taken, a value is not finite, or a frame is
+damaged. Other engines leave all rows to the pipeline.
 """
 
 from __future__ import annotations
@@ -19,26 +19,28 @@ import numpy as np
 from hvd_sparse.kernels.contract import Kernels
 
 LEAST, MOST = 0.0005, 0.3
-"""Bounds of the margin, by which an aim lies below the last threshold."""
+"""Bounds of the margin: the fraction by which an aim lies below the tensor's last threshold."""
 
 SLACK, MOST_SLACK = 1.05, 2.5
-"""With fewer candidates than this factor times the needed entries, the next step aims lower.
+"""If a pass takes fewer than this factor times the needed entries, the next step's threshold is
+lower.
 
-The factor grows up to ``MOST_SLACK`` for few needed entries, because the standard deviation of a
+For few needed entries the factor grows up to ``MOST_SLACK``, because the standard deviation of a
 count is about its square root.
 """
 
 SCATTER = 8.0
-"""Standard deviations of a count that the slack covers."""
+"""Number of standard deviations of a count that the slack covers."""
 
 PLENTY = 4.0
-"""With more candidates than this factor times the needed entries, the margin narrows faster."""
+"""If a pass takes more than this factor times the needed entries, the margin narrows faster."""
 
 GRADIENT, MOMENTUM, ADAM = 0, 4, 15
-"""Number of a direction's vectors and numbers, which identifies its kind; 0 for the gradient."""
+"""Number of vectors and numbers of a direction, which identifies its kind; 0 stands for the
+gradient."""
 
 PLAIN, SIGNS = 1, 2
-"""Bodies of frames: plain indices and values, and those of codec ``sign_mean``."""
+"""Numbers of the frames' bodies: plain indices and values, and those of codec ``sign_mean``."""
 
 SENT = np.dtype(
     [
@@ -49,10 +51,11 @@ SENT = np.dtype(
         ("numel", "i8"),  # entries of each vector
         ("aim", "f8"),  # threshold and capacity of the pass
         ("capacity", "i8"),
-        ("least", "i8"),  # entries that may be sent; of more than ``most`` the ``wanted`` largest
+        # From ``least`` to ``most`` entries are sent; if more were taken, the ``wanted`` largest.
+        ("least", "i8"),
         ("wanted", "i8"),
         ("most", "i8"),
-        ("margin", "f8"),  # of the aim below the last threshold; written for the next step
+        ("margin", "f8"),  # see ``LEAST``; the next step's margin is written
         ("start", "i8"),  # first byte of the row's frame in ``frames``
         # Written:
         ("nbytes", "i8"),  # bytes of the frame
@@ -63,24 +66,24 @@ SENT = np.dtype(
         ("threshold", "f8"),  # of the sent entries
     ]
 )
-"""Row of a tensor to send."""
+"""Row of a tensor whose gradient is to be sent."""
 
 SENT_ROW = struct.Struct("=q7Q11dqd4qd5q2d")
-"""A row of ``SENT`` as bytes, faster than assigning a tuple in numpy."""
+"""A row of ``SENT`` as bytes. Packing it is faster than assigning a tuple in numpy."""
 
 ARRIVED = np.dtype(
     [
-        ("out", "u8"),  # address and entries of the sum
-        ("numel", "i8"),
-        ("first", "i8"),  # the first of its frames, and their number
-        ("parts", "i8"),
-        ("factor", "f8"),  # of the sum
+        ("out", "u8"),  # address of the sum
+        ("numel", "i8"),  # entries of the sum
+        ("first", "i8"),  # number of the row's first frame
+        ("parts", "i8"),  # number of the row's frames
+        ("factor", "f8"),  # by which the sum is multiplied
         # Written: a bound of the sum's magnitudes, as in ``Gathered``; NaN if the row is left to
         # the pipeline, and nothing was written.
         ("most", "f8"),
     ]
 )
-"""Row of a tensor to receive."""
+"""Row of a tensor whose frames have been received."""
 
 FRAME = np.dtype([("at", "u8"), ("nbytes", "i8")])
 """A received frame: its address and length."""
@@ -101,22 +104,26 @@ class RowKernels(Protocol):
     ) -> tuple[int, np.ndarray, np.ndarray]:
         """Encode rows as frames, up to the first row that is left to the pipeline.
 
-        Returns the number of the row that is left, or of all rows; and the indices and values that
-        its pass took out of the vector.
+        Returns the number of the row that is left, or of all rows; and the indices and values of
+        the entries that this row's pass took out of the vector.
 
-        rows, first : ``SENT``, read and written, and the row to begin at
+        rows, first : table of ``SENT``, read and written, and the row to begin at
         head : the first 8 bytes of every frame, as an integer
         frames : uint8, aligned to 8 bytes; written
-        lists : uint8, as long as ``frames``; written: the entries as other ranks decode them, at
-            the places of a plain frame. For a plain body ``frames`` itself
-        body, dtype : ``PLAIN`` or ``SIGNS``, and of the vectors
+        lists : uint8, as long as ``frames``; the entries as other ranks decode them are written
+            here, at the places of a plain frame. For a plain body this is ``frames`` itself
+        body : ``PLAIN`` or ``SIGNS``
+        dtype : dtype of the vectors
         """
 
     def sum_rows(
         self, rows: np.ndarray, frames: np.ndarray, head: int, body: int, dtype: np.dtype
     ) -> None:
-        """Check the frames, ``FRAME``, of every row, ``ARRIVED``, and write factor * their sum,
-        added in their order; the other arguments as in ``send_rows``."""
+        """Check the frames of every row, and write ``factor`` times the sum of their entries,
+        added in the order of the frames.
+
+        rows, frames : tables of ``ARRIVED`` and ``FRAME``; head, body and dtype as in ``send_rows``
+        """
 
 
 def address(x: np.ndarray) -> int:
@@ -128,14 +135,14 @@ def address(x: np.ndarray) -> int:
 
 
 def rows_of(kernels: Kernels) -> RowKernels | None:
-    """Return an engine's kernels for rows; None if it has none."""
+    """Return the engine's kernels as ``RowKernels``; None if it has no kernels for rows."""
     has_rows = hasattr(kernels, "send_rows") and sys.byteorder == "little"
     return cast(RowKernels, kernels) if has_rows else None
 
 
 def steered(margin: float, found: int, needed: int) -> float:
-    """Return the next margin below a threshold, after a pass took ``found`` entries where
-    ``needed`` suffice; numba compiles this, too."""
+    """Return the next step's margin, after a pass took ``found`` entries where ``needed`` suffice.
+    numba compiles this function, too."""
     if found < needed:
         wanted = 2.0 * margin + 0.001
     elif found < min(MOST_SLACK, SLACK + SCATTER / math.sqrt(max(1, needed))) * needed:

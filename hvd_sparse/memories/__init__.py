@@ -1,4 +1,4 @@
-"""Memories: state that keeps unsent entries, one memory a file."""
+"""Memories, which keep the entries that were not sent. Every file has one memory."""
 
 from hvd_sparse.registry import import_siblings
 

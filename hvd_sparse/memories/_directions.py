@@ -1,4 +1,4 @@
-"""A residual of an optimizer's update directions, for memories that do its work."""
+"""Base classes of memories that compute an optimizer's directions and keep a residual of them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class DirectionMemory(Memory):
         return "" if limit is None else f"with clip_norm {limit!r} takes norms on the host"
 
     def _check(self, *fractions: str) -> None:
-        """Check the shared options; ``fractions`` are names of options in [0, 1)."""
+        """Check the shared options. ``fractions`` are the names of options in [0, 1)."""
         owner, decay = type(self).__name__, self.weight_decay
         for name in fractions:
             value = getattr(self, name)
@@ -53,18 +53,19 @@ def directed(gradient: np.ndarray, direction: Direction | None, kernels: Kernels
 
 
 def scaled(vector: np.ndarray, factor: float) -> np.ndarray:
-    # By a scalar of the same dtype: a Python float would be one too, but only by numpy's newer
-    # rules.
+    # Multiply by a scalar of the same dtype, because only newer versions of numpy treat a Python
+    # float as one.
     product: np.ndarray = vector * vector.dtype.type(factor)
     return product
 
 
 class Moments(NamedTuple):
-    """Moments of averaged gradients, from an optimizer that was not handed over.
+    """Moments of averaged gradients, from an optimizer that ran without this memory.
 
-    arrays : flat, by the names of a memory's arrays; none to start anew
-    steps : of the optimizer so far
-    ranks : number of ranks of the average; 1 for a tensor that is never compressed
+    arrays : flat, by the names of a memory's arrays; empty if the memory shall start anew
+    steps : number of steps that the optimizer has made so far
+    ranks : number of ranks over which the gradients were averaged; 1 for a tensor that is never
+        compressed
     """
 
     arrays: Mapping[str, np.ndarray]
@@ -73,20 +74,21 @@ class Moments(NamedTuple):
 
 
 class DirectionState(ResidualState, Generic[Options]):
-    """Accumulate the optimizer's update directions for this rank's own gradients.
+    """The residual of one tensor, which accumulates the optimizer's directions for this rank's
+    gradients.
 
         residual' = residual + direction,  where sent entries become +0.0
 
-    Subclasses give the direction (``_direct``). A late entry moves the parameter by the learning
-    rate of the step it arrives in. So if the rate falls, old entries weigh less, which measured
-    better than the rate of their own step (docs/results/accuracy-ways.md). A step at rate 0 would
-    lose its sent entries, so it sends nothing, adds nothing and keeps all.
+    Subclasses compute the direction (``_direct``). An entry moves the parameter by the learning
+    rate of the step in which it is sent. If the rate falls, old entries therefore weigh less, which
+    gave better accuracy than the rate of their own step (docs/results/accuracy-ways.md). A step at
+    rate 0 would lose its sent entries, so it sends nothing, adds nothing and keeps the residual.
     """
 
     _vectors: ClassVar[dict[str, str]]
-    """The attribute of every vector that a checkpoint has, by its name there."""
+    """For each array of a checkpoint, by its name, the attribute that holds the vector."""
     _switches: ClassVar[dict[str, Any]] = {}
-    """Settings of optimizers that are no options of the memory, and their usual values."""
+    """Settings of optimizers that are not options of the memory, and their usual values."""
 
     def __init__(self, spec: TensorSpec, options: Options, rollback: bool) -> None:
         super().__init__(spec, rollback)
@@ -111,9 +113,9 @@ class DirectionState(ResidualState, Generic[Options]):
         """Adopt the optimizer's current settings for this tensor.
 
         rate : learning rate
-        parameter : its value, flat; where weight decay adds to the gradient
-        moments : those to go on from; None keeps the memory's own
-        maximize : the optimizer goes up along gradients
+        parameter : the parameter's value, flat, if weight decay adds to the gradient
+        moments : moments from which the memory continues; None keeps the memory's own
+        maximize : the optimizer moves the parameter along the gradient instead of against it
         settings : options of the memory, and ``_switches``
         """
         self.rate, self._parameter, self._is_climbing = rate, parameter, maximize
@@ -121,7 +123,8 @@ class DirectionState(ResidualState, Generic[Options]):
         if beside != self._beside:
             self._beside, self.settings = beside, ""
             self._switched = dict(zip(self._switches, beside[1:]))
-        # Asked for every tensor in every step: the options are made anew only where one changed.
+        # This runs for every tensor in every step, so the options are created anew only if one
+        # changed.
         if any(getattr(self._options, name) != value for name, value in settings.items()):
             self._options = replace(self._options, **settings)  # type: ignore[type-var]
             self.settings = ""
@@ -131,16 +134,16 @@ class DirectionState(ResidualState, Generic[Options]):
             self._adopt(moments)
 
     def _adopt(self, moments: Moments) -> None:
-        """Continue from an optimizer's moments; the residual stays."""
+        """Continue from an optimizer's moments, and keep the residual."""
         raise NotImplementedError
 
     def moments(self, steps: int, ranks: int) -> Moments:
-        """Return moments from which an optimizer without this memory can continue, after ``steps``
-        of the tensor."""
+        """Return the moments from which an optimizer can continue without this memory, after
+        ``steps`` steps of the tensor."""
         raise NotImplementedError
 
     def _nothing_made(self) -> DoubleBuffer:
-        """Return a vector without entries, for one that is made when it is needed."""
+        """Return a vector without entries, in place of one that is allocated when it is needed."""
         return DoubleBuffer(0, self.residual.old.dtype, rollback=self.residual.can_roll_back)
 
     def _downhill(self, gradient: np.ndarray) -> np.ndarray:
@@ -148,9 +151,12 @@ class DirectionState(ResidualState, Generic[Options]):
         return scaled(gradient, -1) if self._is_climbing else gradient
 
     def _clipped(self, gradient: np.ndarray, world_size: int) -> np.ndarray:
-        """Return the gradient, no longer than one of N independent ones within ``clip_norm``.
+        """Return the gradient, rescaled to the limit that ``clip_norm`` sets for one rank if it is
+        longer.
 
-        Their sum is sqrt(N) times as long as each, their average 1 / sqrt(N) times.
+        Independent gradients of this length have an average of length ``clip_norm`` over N ranks,
+        because the average is 1 / sqrt(N) times as long as each gradient; if Horovod sums, their
+        sum, sqrt(N) times as long as each, has length ``clip_norm``.
         """
         clip_norm, root = self._options.clip_norm, math.sqrt(world_size)
         if clip_norm is None:
@@ -160,7 +166,8 @@ class DirectionState(ResidualState, Generic[Options]):
         return gradient if norm <= limit else scaled(gradient, limit / norm)
 
     def _decayed(self, gradient: np.ndarray, world_size: int) -> np.ndarray:
-        """Return the gradient plus the L2 penalty's, or this rank's share of it in a sum."""
+        """Return the gradient plus the gradient of the L2 penalty. If Horovod sums, each of N ranks
+        adds 1 / N of the latter."""
         decay = self._options.weight_decay / (1 if self.is_average else world_size)
         if not decay or self._parameter is None:
             return gradient
@@ -172,7 +179,7 @@ class DirectionState(ResidualState, Generic[Options]):
             setattr(self, name, self._another())
 
     def _another(self) -> DoubleBuffer:
-        """Return a vector of zeros like the residual, in its place."""
+        """Return a vector of zeros like the residual, on the residual's device."""
         old = self.residual.old
         made = DoubleBuffer(old.size, old.dtype, rollback=self.residual.can_roll_back)
         if self._zeros is not aligned_zeros:
@@ -182,7 +189,8 @@ class DirectionState(ResidualState, Generic[Options]):
     def _direct(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int
     ) -> tuple[np.ndarray, Direction | None]:
-        """Return a gradient and the direction for the kernels; None accumulates the gradient."""
+        """Return a gradient and the direction that the kernels compute from it. If the direction is
+        None, the gradient itself is accumulated."""
         raise NotImplementedError
 
     def compensate(
@@ -200,8 +208,8 @@ class DirectionState(ResidualState, Generic[Options]):
         return super().compensate(gradient, kernels)
 
     def _hold(self, direction: np.ndarray, kernels: Kernels) -> Accumulated:
-        """Offer nothing to select from; the direction is only used to check that the gradient is
-        finite."""
+        """Return an accumulated vector of zeros, from which nothing is selected. The direction is
+        only used to check that the gradient is finite."""
         if self.residual.can_roll_back:
             self.residual.new[:] = self.residual.old
         moments = kernels.moments(direction)
@@ -223,15 +231,15 @@ class DirectionState(ResidualState, Generic[Options]):
     def finish(
         self, reduced: np.ndarray, parameter: np.ndarray, is_compressed: bool, kernels: Kernels
     ) -> np.ndarray:
-        """Return the reduced gradient itself, or the optimizer's direction for a tensor that is
-        never compressed."""
+        """Return the reduced gradient itself if the tensor is compressed, and the optimizer's
+        direction if it is never compressed."""
         return reduced if is_compressed else self._finished(reduced, parameter, kernels)
 
     def _finished(self, reduced: np.ndarray, parameter: np.ndarray, kernels: Kernels) -> np.ndarray:
         raise NotImplementedError
 
     def _note_written(self, *vectors: DoubleBuffer) -> None:
-        """Let ``commit`` keep these vectors' new versions, too."""
+        """Make ``commit`` keep the new versions of these vectors, too."""
         self._written += [each for each in vectors if each not in self._written]
 
     def commit(self) -> None:
@@ -255,21 +263,21 @@ class DirectionState(ResidualState, Generic[Options]):
     def load(self, arrays: dict[str, np.ndarray]) -> None:
         for name, attribute in self._vectors.items():
             vector, given = getattr(self, attribute), arrays[name]
-            if vector.old.size != given.size:  # one that is made where it is needed
+            if vector.old.size != given.size:  # the vector is allocated only when it is needed
                 vector = self._another() if given.size else self._nothing_made()
                 setattr(self, attribute, vector)
             vector.old[:] = given
 
     def numbers(self) -> dict[str, float]:
-        """Return numbers for a checkpoint, by name."""
+        """Return the numbers of this state that a checkpoint stores, by name."""
         return {}
 
     def recall(self, numbers: Mapping[str, float]) -> None:
-        """Restore the result of ``numbers``, after ``load``."""
+        """Restore the numbers that ``numbers`` returned; called after ``load``."""
 
 
 class MomentumMemory(DirectionMemory):
-    """Base class of the memories of SGD with momentum."""
+    """Base class of the memories that apply the momentum of SGD."""
 
     momentum: float
     nesterov: bool
@@ -283,20 +291,22 @@ MomentumOptions = TypeVar("MomentumOptions", bound=MomentumMemory)
 
 
 class VelocityState(DirectionState[MomentumOptions]):
-    """Accumulate the directions of SGD with momentum (``optimizers.Momentum``).
+    """The residual of one tensor, which accumulates the directions of SGD with momentum
+    (``optimizers.Momentum``).
 
-    A step without momentum, or a state whose velocity has no entries, accumulates the gradient, and
-    the velocity stays, as in torch.
+    If the momentum is 0 or the velocity has no entries, the gradient is accumulated and the
+    velocity does not change, as in torch.
     """
 
     velocity: DoubleBuffer
     _switches: ClassVar[dict[str, Any]] = {"dampening": 0.0}
     _undamped_at = 0
-    """Step whose gradient begins the velocity, and is not dampened."""
+    """Step of the tensor whose gradient starts the velocity, and is therefore not dampened; -1 if
+    the velocity is older."""
 
     def _adopt(self, moments: Moments) -> None:
         given = moments.arrays.get("momentum")
-        # Horovod's broadcast makes zeros with no steps for an optimizer without a state.
+        # Before Horovod's broadcast, an optimizer without a state gets zeros and no steps.
         has_begun = given is not None and (moments.steps > 0 or bool(given.any()))
         self._undamped_at = -1 if has_begun else self.step
         self._begin(given)
@@ -309,7 +319,7 @@ class VelocityState(DirectionState[MomentumOptions]):
         return Moments({} if velocity is None else {"momentum": velocity}, steps, ranks)
 
     def _velocity_of_sgd(self) -> np.ndarray:
-        """Return a copy of the velocity from which SGD itself can continue."""
+        """Return a copy of the velocity, scaled so that SGD can continue without this memory."""
         raise NotImplementedError
 
     @property
@@ -317,7 +327,7 @@ class VelocityState(DirectionState[MomentumOptions]):
         return self._options.momentum
 
     def _damped(self, gradient: np.ndarray) -> np.ndarray:
-        """Return the part of a gradient that goes into the velocity."""
+        """Return the gradient, multiplied by 1 - dampening unless it starts the velocity."""
         dampening = self._switched["dampening"]
         if not (dampening and self._options.momentum) or self.step == self._undamped_at:
             return gradient

@@ -1,5 +1,3 @@
-"""Adam before the selection: the residual accumulates updates, not gradients."""
-
 from __future__ import annotations
 
 import math
@@ -27,10 +25,11 @@ from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
 
 
-@lru_cache(maxsize=8)  # all tensors of a step ask the same
+@lru_cache(maxsize=8)  # all tensors of a step have the same arguments
 def momenta_of_nadam(beta1: float, decay: float, step: int) -> tuple[float, float, float]:
-    """Return the product of NAdam's momenta up to a step, from 1, the step's, and the next one."""
-    steps = np.arange(1, min(step, 100_000) + 1)  # of so many the product is 0
+    """Return NAdam's momenta: their product from step 1 to ``step``, the momentum of this step, and
+    that of the next step."""
+    steps = np.arange(1, min(step, 100_000) + 1)  # the product of more factors is 0
     now, then = (beta1 * (1 - 0.5 * 0.96 ** (decay * each)) for each in (step, step + 1))
     return float((beta1 * (1 - 0.5 * 0.96 ** (decay * steps))).prod()), now, then
 
@@ -48,39 +47,39 @@ class AdamCorrection(DirectionMemory):
 
     Parameters
     ----------
-    beta1 : float in [0, 1), of the mean
-    beta2 : float in [0, 1), of the square
+    beta1 : float in [0, 1), decay of the mean m
+    beta2 : float in [0, 1), decay of the second moment s
     epsilon : float > 0
-    weight_decay : L2 penalty, as in Adam; AdamW applies its decoupled one itself
+    weight_decay : L2 penalty, as in Adam; AdamW applies its decoupled weight decay itself
     clip_norm : as in ``MomentumCorrection``
 
     Notes
     -----
-    Adam after the exchange would not work: an entry arrives rarely, as the sum of many steps, so
-    its second moment is too large for its mean, and the update too small by about the square root
-    of 1 / density.
+    Adam after the exchange would not work: an entry arrives rarely, as the sum of many steps. Its
+    second moment is then too large for its mean, and the update is too small by about the square
+    root of 1 / density.
 
-    Each rank only sees its own gradients, which have N times the noise of their average, so Adam on
-    them takes shorter steps than Adam on the average.  ``square / N + (1 - 1 / N) * mean**2`` is
-    the expected second moment of the average, if the ranks' gradients have the same mean and
-    independent noise.
+    Each rank only has its own gradients, which have N times the noise variance of their average, so
+    Adam on them takes shorter steps than Adam on the average.  ``square / N + (1 - 1 / N) *
+    mean**2`` is the expected second moment of the average, if the ranks' gradients have the same
+    mean and independent noise.
 
-    The gradient is accumulated, not its mean: an entry waits for about 1 / density steps, over
-    which v adds up its gradients, so a mean over the last ten would only delay them
+    The gradient is accumulated, not its mean m. An entry stays in v for about 1 / density steps,
+    over which v adds up its gradients, so a mean over the last ten steps would only delay them
     (docs/results/accuracy-ways.md).
 
-    The optimizer must apply the result unchanged, times its learning rate, which ``optimizer=``
-    ensures.
+    The optimizer must apply the result unchanged, times its learning rate; ``optimizer=`` ensures
+    this.
 
-    Tensors that are never compressed get Adam itself on their reduced gradient, or NAdam where that
-    is the optimizer: it differs by its mean, which the residual replaces.  At density 1 this is not
-    Adam: nothing waits, so nothing is smoothed.  With the optimizer's amsgrad s counts as the
-    largest that it ever was.
+    For tensors that are never compressed, the reduced gradient is processed by Adam itself, or by
+    NAdam if that is the optimizer. For compressed tensors NAdam is the same as Adam, because the
+    two differ in the mean, in whose place the residual is.  At density 1 this memory is not Adam:
+    no entry stays in the residual, so gradients are not smoothed.  If the optimizer has amsgrad,
+    the largest s so far is used in place of s.
 
     State: m, s and v, float32 (float64 for float64 gradients), and the largest s with amsgrad; all
-    twice with rollback.
-    Cost: one pass over all three; two, one of them over six vectors, where a step has no threshold
-    to begin with.
+    twice with rollback. Cost: one pass over m, s and v. A step without a last threshold needs two
+    passes, one of them over six vectors.
 
     Paper: kingma2015adam.  Derived here: the correction for the number of ranks, and the residual
     in place of the momentum.
@@ -103,10 +102,10 @@ class AdamCorrection(DirectionMemory):
 
 
 class AdamCorrectionState(DirectionState[AdamCorrection]):
-    """m, s and v of one tensor.
+    """The mean m, the second moment s and the residual v of one tensor.
 
-    begun : step of the tensor at which m and s began; below 0 if they are older
-    largest : the largest s; without entries unless the optimizer has amsgrad
+    begun : step of the tensor at which m and s started; below 0 if they are older than the tensor
+    largest : the largest s so far; without entries unless the optimizer has amsgrad
     """
 
     _vectors: ClassVar[dict[str, str]] = {
@@ -114,9 +113,9 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
     }
 
     _switches: ClassVar[dict[str, Any]] = {
-        "amsgrad": False,  # s counts as the largest that it ever was
+        "amsgrad": False,  # use the largest s so far in place of s
         "momentum_decay": None,  # of NAdam; None for Adam
-        "is_epsilon_hat": False,  # epsilon is added before s is corrected for its start
+        "is_epsilon_hat": False,  # epsilon is added before s is corrected for its bias
     }
 
     def __init__(self, spec: TensorSpec, options: AdamCorrection, rollback: bool) -> None:
@@ -132,8 +131,8 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         gradient = self._decayed(gradient, world_size)
         if not self.residual.can_roll_back:
             self._check_square(gradient, kernels)
-        # An update's size does not depend on the gradient's: a sum of N updates is N times too
-        # large, although a sum of N gradients is as the user asked.
+        # The size of an update does not depend on the size of the gradient, so a sum of N updates
+        # would be N times too large. A sum of N gradients is what the user asked for.
         scale = 1.0 if self.is_average else 1 / world_size
         return self._push(gradient, kernels, self._numbers(world_size, scale))
 
@@ -145,7 +144,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         return AdamStep(options.beta1, options.beta2, epsilon, step, ranks, scale, is_of_mean)
 
     def _unbiased(self, steps: int) -> tuple[float, float]:
-        """Return the factors that correct m**2 and s for their start."""
+        """Return the factors that correct the bias of m**2 and of s."""
         options = self._options
         return 1 / (1 - options.beta1**steps) ** 2, 1 / (1 - options.beta2**steps)
 
@@ -186,7 +185,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
     def _push(
         self, gradient: np.ndarray, kernels: Kernels, step: AdamStep
     ) -> tuple[np.ndarray, Direction | None]:
-        """Return what ``_direct`` returns; with amsgrad, m and s are updated at once."""
+        """Return gradient and direction as ``_direct`` does. Amsgrad updates m and s at once."""
         mean, square = self.mean, self.square
         self._note_written(mean, square)
         direction = Adam(mean.old, square.old, mean.new, square.new, step)
@@ -231,14 +230,15 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
             reduced = reduced + scaled(parameter, self._options.weight_decay)
         if not self.residual.can_roll_back:
             self._check_square(reduced, kernels)
-        # It is the mean of the ranks already: no correction for their number.
+        # The reduced gradient is the average of the ranks already, so no correction for their
+        # number applies.
         decay = self._switched["momentum_decay"]
         if decay is not None:
             return self._push_nadam(reduced, kernels, decay)
         return directed(*self._push(reduced, kernels, self._numbers(is_of_mean=True)), kernels)
 
     def numbers(self) -> dict[str, float]:
-        """Return the step at which m and s began, unless it is the tensor's first."""
+        """Return the step at which m and s started, unless that is the tensor's first step."""
         return {"begun": self.begun} if self.begun else {}
 
     def recall(self, numbers: Mapping[str, float]) -> None:

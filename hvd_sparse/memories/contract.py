@@ -1,4 +1,5 @@
-"""Contract of the memories: the state of one tensor between its steps; and residuals in buffers."""
+"""Contract of the memories and of their states, which hold the vectors of one tensor between steps;
+and the residual, which most states have."""
 
 from __future__ import annotations
 
@@ -13,13 +14,13 @@ from hvd_sparse.types import Selection, TensorSpec, Value
 
 
 class Accumulated(NamedTuple):
-    """The vector to select from in a step, with the results of the pass that made it.
+    """The vector from which a step selects, with the results of the pass that computed it.
 
     vector : residual + gradient; +0.0 where an entry was taken
-    moments : of the whole vector; None if the pass had an aim
+    moments : moments of the whole vector; None if the pass had an aim
     taking : the entries that the pass took; None without an aim
-    added : this step's addition to the residual; None if that is the gradient itself, or if a pass
-        with an aim did not store it
+    added : the vector that this step added to the residual; None if ``vector`` is the gradient
+        itself, or if a pass with an aim did not store what it added
     """
 
     vector: np.ndarray
@@ -29,19 +30,21 @@ class Accumulated(NamedTuple):
 
 
 class MemoryState:
-    """Base class of the states of one tensor; this one keeps nothing.
+    """Base class of the states of one tensor. This one keeps nothing.
 
-    A step writes a new version, ``commit`` keeps it, ``roll_back`` drops it.
+    A step writes a new version of the state; ``commit`` keeps the new version, ``roll_back`` drops
+    it.
 
     Attributes
     ----------
-    step : completed steps of the tensor, set before each; seeds random draws
+    step : number of completed steps of the tensor, set before each step; seeds random draws
     is_average : the ranks' gradients are averaged, not summed; set before each step
-    density : of the step, 1 if it runs dense, None if the method chooses its own; set before each
-        step
-    gain, settings : only of memories that declare ``finishes``, and known once a step is tuned: the
-        factor for the ranks' sum of this step, 1 if it runs dense; and the optimizer's settings
-        that must agree between ranks, as text
+    density : density of the step, 1 if it runs dense, None if the method chooses its own; set
+        before each step
+    gain : for memories with ``finishes``, factor by which the ranks' sum of this step is
+        multiplied; 1 if the step runs dense. Valid after ``tune``
+    settings : for memories with ``finishes``, the optimizer's settings that must agree between
+        ranks, as text. Valid after ``tune``
     """
 
     step = 0
@@ -59,14 +62,13 @@ class MemoryState:
         Parameters
         ----------
         gradient : float32 or float64 [numel], read-only
-        world_size : ranks over which the gradient will be summed
-        aim : the entries to take out in the same pass; None takes none
+        world_size : number of ranks over which the gradient will be summed
+        aim : the pass also takes the entries that reach this aim; None takes none
         """
         raise NotImplementedError
 
     def tune(self, *args: Value, **settings: Value) -> None:
-        """Adopt the optimizer's current settings for this tensor; only for memories that declare
-        ``finishes``."""
+        """Adopt the optimizer's settings for this tensor, if the memory declares ``finishes``."""
 
     def update(
         self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
@@ -75,44 +77,44 @@ class MemoryState:
 
         Parameters
         ----------
-        sent : the entries that this rank has sent, as the others decode them
-        is_exact : the values are those that were accumulated
-        is_taken : the accumulated vector is without the sent values already: +0.0 where they are
-            exact, else the rest of each entry
+        sent : the entries that this rank has sent, as other ranks decode them
+        is_exact : the sent values are equal to the accumulated ones
+        is_taken : the sent values have been subtracted from the accumulated vector already; where
+            they were exact it has +0.0, otherwise the rounding error
         """
 
     def take_all(self) -> np.ndarray:
-        """Return a copy of the accumulated vector, to be sent dense, and keep nothing."""
+        """Return a copy of the accumulated vector, which is sent dense, and keep nothing."""
         raise NotImplementedError
 
     def finish(
         self, reduced: np.ndarray, parameter: np.ndarray, is_compressed: bool, kernels: Kernels
     ) -> np.ndarray:
-        """Return the gradient for the optimizer, ``reduced`` itself or a new vector, which is not
+        """Return the gradient for the optimizer: ``reduced`` itself, or a new vector, which is not
         checked again for NaN and Inf. Only for memories that declare ``finishes``.
 
         Raises
         ------
-        NonFiniteGradient : the result would overflow without a second buffer; nothing was written
+        NonFiniteGradient : without a second buffer, the result would overflow; nothing was written
         """
         raise NotImplementedError
 
     def commit(self) -> None:
-        """Keep the new version: the step succeeded."""
+        """Keep the new version, because the step succeeded."""
 
     def roll_back(self) -> None:
-        """Drop the new version: the step failed, and leaves no trace."""
+        """Drop the new version, because the step failed; the state is as before the step."""
 
     def add(self, returned: Selection) -> None:
-        """Add the entries that came back from an exchange to the committed state."""
+        """Add the entries that an exchange gave back to the committed state."""
 
     def move(self, zeros: Zeros) -> None:
-        """Hold the vectors on a device, before the first step; only for memories whose
-        ``needs_host`` is empty."""
+        """Allocate the vectors on a device, by ``zeros``, before the first step. Only for memories
+        whose ``needs_host`` is empty."""
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return views of the committed state by name, for checkpoints; the residual is called
-        "residual". An array that is made when it is needed is empty before."""
+        """Return views of the committed state by name, for checkpoints. The residual's name is
+        "residual". An array that is allocated only when it is needed is empty before."""
         return {}
 
     def load(self, arrays: dict[str, np.ndarray]) -> None:
@@ -120,18 +122,20 @@ class MemoryState:
 
 
 class Memory:
-    """Base class of memories: frozen dataclasses, registered in ``MEMORIES``, that make states.
+    """Base class of memories: frozen dataclasses, registered in ``MEMORIES``, that create states.
 
     Attributes
     ----------
     paper : key of the paper in ``papers.bib``, or None
-    conserves : law 1 holds: sent and kept entries together are exactly those accumulated
+    conserves : the sum of sent and kept entries is exactly the accumulated vector
     keeps_rounding : keeps accumulated - sent if the sent values differ from the accumulated ones
     adds_gradient : accumulates the residual plus this step's gradient, and nothing else
-    finishes : its states have ``finish``, which processes every reduced gradient, compressed or not
-    counts_votes : the applied result is the sign of the sum, so selectors must send votes
-    needs_host : reason why gradients on an accelerator are copied to the host with this memory and
-        its options; empty if its vectors can be there (``MemoryState.move``)
+    finishes : its states have ``finish``, which processes every reduced gradient, of compressed and
+        of other tensors
+    counts_votes : the optimizer gets the sign of the sum, so selectors must send votes
+    needs_host : the reason why, with this memory and its options, gradients on an accelerator are
+        copied to the host; empty if the memory's vectors can be on the accelerator
+        (``MemoryState.move``)
     """
 
     id: ClassVar[str]
@@ -143,12 +147,10 @@ class Memory:
 
     @property
     def conserves(self) -> bool:
-        """Whether all mass is kept exactly."""
         return True
 
     @property
     def needs_host(self) -> str:
-        """The reason, as above."""
         return ""
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> MemoryState:
@@ -162,9 +164,10 @@ class Memory:
 class DoubleBuffer:
     """A vector with an old and a new version, until the step has succeeded.
 
-    A failed step is noticed only after this rank has written its new residual, and subtracting the
-    gradient again does not give the old bits back. So the new version is written to a second
-    buffer; without ``rollback`` there is one buffer, ``old`` and ``new``, written in place.
+    A step's failure is noticed only after this rank has written its new residual, and subtracting
+    the gradient again does not restore the old bits. The new version is therefore written to a
+    second buffer. Without ``rollback``, ``old`` and ``new`` are the same buffer, which is written
+    in place.
     """
 
     def __init__(self, numel: int, dtype: DTypeLike, *, rollback: bool) -> None:
@@ -173,7 +176,7 @@ class DoubleBuffer:
         self.can_roll_back = rollback
 
     def move(self, zeros: Zeros) -> None:
-        """Replace the buffers by zeros in another place."""
+        """Replace the buffers by zeros from the function ``zeros``, which allocates on a device."""
         size, dtype = self.old.size, self.old.dtype
         self.old = zeros(size, dtype)
         self.new = zeros(size, dtype) if self.can_roll_back else self.old
@@ -215,7 +218,8 @@ class ResidualState(MemoryState):
     def update(
         self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
     ) -> None:
-        # Set to +0.0 where the others decode the same values: no rounding, no second read.
+        # If the other ranks decode the same values, set the entries to +0.0: no rounding, and no
+        # read.
         if is_exact and not is_taken:
             kernels.clear(self.residual.new, sent.indices)
         elif not is_taken:
@@ -224,7 +228,8 @@ class ResidualState(MemoryState):
             self._sent = sent
 
     def take_all(self) -> np.ndarray:
-        # A copy: the buffer is set to zero while the collective still reads what it was given.
+        # Copy, because the buffer is set to zero while a collective may still read the returned
+        # vector.
         everything = self.residual.new.copy()
         if not self.residual.can_roll_back:
             indices = np.arange(everything.size, dtype=np.uint32)
@@ -237,8 +242,8 @@ class ResidualState(MemoryState):
         self._forget()
 
     def roll_back(self) -> None:
-        """Drop the new residual; without a second buffer give the sent entries back to the only
-        one, and keep the failed step's gradient."""
+        """Drop the new residual. Without a second buffer, add the sent entries back to the
+        residual, which then keeps the failed step's gradient."""
         if not self.residual.can_roll_back:
             self.residual.old[self._sent.indices] += self._sent.values
         self._forget()

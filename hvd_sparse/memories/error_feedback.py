@@ -1,5 +1,3 @@
-"""Error feedback: unsent entries are added to the next gradient."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -13,21 +11,21 @@ from hvd_sparse.kernels.contract import Aim, Kernels
 from hvd_sparse.memories.contract import Accumulated, Memory, MemoryState, ResidualState, accumulate
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import Selection, TensorSpec
-from hvd_sparse.wire.checksum import crc32
+from hvd_sparse.wire.frame import crc32
 
 STORED: dict[str, type] = {"bfloat16": np.uint16, "float16": np.float16}
-"""The numpy dtypes of the formats; bfloat16 is stored as its bits."""
+"""The numpy dtype in which each format is stored; bfloat16 is stored as its bits."""
 
 LARGEST = {"bfloat16": 3.3895314e38, "float16": 65504.0}
 
 SMALLEST_NORMAL = np.float32(2.0**-14)
-"""The smallest normal float16: numbers below it are multiples of 2**-24."""
+"""The smallest normal float16. Smaller float16 numbers are multiples of 2**-24."""
 
 
 @MEMORIES.register("error_feedback")
 @dataclass(frozen=True)
 class ErrorFeedback(Memory):
-    """Keep the residual of every tensor: accumulated minus sent.
+    """Keep the residual of every tensor: the accumulated vector minus the sent entries.
 
         accumulated = residual + gradient
         residual'   = accumulated, with the sent entries set to zero                 (exact codecs)
@@ -35,23 +33,23 @@ class ErrorFeedback(Memory):
 
     Parameters
     ----------
-    residual : "float32"; "bfloat16" or "float16" keep it in half the memory
+    residual : "float32"; "bfloat16" or "float16" keep the residual in half the memory
 
     Notes
     -----
-    A 16-bit residual is rounded at every step, up or down at random so that it is right on average:
-    to the nearest, every gradient that is small beside its residual would be lost. The state adds
-    up the rounding errors (``rounding``).
-    Entry by entry it does not conserve: an entry is off by less than 2**-7 (bfloat16) or 2**-10
-    (float16) of itself.  The accumulated vector exists in float32 only while the tensor is
+    A 16-bit residual is rounded at every step, up or down at random so that the expectation is
+    exact. If it were rounded to the nearest number, every gradient that is small compared with its
+    residual would be lost. The state adds up the rounding errors (``rounding``). A 16-bit residual
+    does not conserve single entries: an entry's error is less than 2**-7 (bfloat16) or 2**-10
+    (float16) of the entry.  The accumulated vector exists in float32 only while the tensor is
     compressed.  float16 holds magnitudes up to 65504.
 
-    Sent entries are set to +0.0 rather than subtracted: the same for finite values, without a
-    second rounding.
+    Sent entries are set to +0.0 rather than subtracted. For finite values this is the same, without
+    a second rounding.
 
     State: one float32 vector a tensor (float64 for float64 gradients), two with rollback; half of
     it with 16 bits. Cost: one pass (read gradient and residual, write accumulated), and one write
-    an entry sent; about ten passes more with 16 bits.
+    per sent entry; about ten more passes with 16 bits.
 
     Paper: stich2018sparsified.
     """
@@ -80,8 +78,7 @@ class ErrorFeedback(Memory):
 class Residual16State(MemoryState):
     """The residual of one tensor in bfloat16 or float16.
 
-    rounding : the sum that rounding has added to the residual so far: gradients + rounding = sent +
-        kept
+    rounding : the sum of all rounding errors so far: gradients + rounding = sent + kept
     """
 
     def __init__(self, spec: TensorSpec, kind: str, rollback: bool) -> None:
@@ -131,7 +128,7 @@ class Residual16State(MemoryState):
                 f"which {self._kind} cannot hold: use residual='bfloat16' or 'float32', or scale "
                 "the gradients down"
             )
-        if self._before is not None:  # the old version stays in that buffer
+        if self._before is not None:  # keep the old version in ``_before``
             self._kept, self._before = self._before, self._kept
         else:
             self._sent = sent
@@ -139,7 +136,7 @@ class Residual16State(MemoryState):
         self._is_written = True
 
     def _round(self, wide: np.ndarray, why: str) -> float:
-        """Round a vector into the residual, and return the sum that this added."""
+        """Round a vector into the residual, and return the sum of the rounding errors."""
         narrow(wide, self._kept, crc32(f"{self._spec.key}|{self.step}{why}".encode()))
         return float(np.subtract(widen(self._kept), wide, dtype=np.float64).sum())
 
@@ -148,8 +145,8 @@ class Residual16State(MemoryState):
         self._forget()
 
     def roll_back(self) -> None:
-        """Return to the residual before the step; without a second buffer add the rounded sent
-        entries, and keep the failed step's gradient."""
+        """Return to the residual before the step. Without a second buffer, add the sent entries
+        back and round again; the residual then keeps the failed step's gradient."""
         if self._is_written and self._before is not None:
             self._kept, self._before = self._before, self._kept
         elif self._is_written:
@@ -170,7 +167,7 @@ class Residual16State(MemoryState):
         self.rounding += self._round(wide, why)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the residual as float32, so that checkpoints are of any format."""
+        """Return the residual as float32, so that a checkpoint does not depend on the format."""
         return {
             "residual": widen(
                 self._before if self._is_written and self._before is not None else self._kept
@@ -182,7 +179,7 @@ class Residual16State(MemoryState):
 
 
 def widen(stored: np.ndarray) -> np.ndarray:
-    """Return the stored numbers as float32 [n], exactly."""
+    """Return the stored numbers as float32 [n]; the conversion is exact."""
     if stored.dtype == np.float16:
         return stored.astype(np.float32)
     return (stored.astype(np.uint32) << 16).view(np.float32)
@@ -192,8 +189,8 @@ def narrow(x: np.ndarray, out: np.ndarray, seed: int) -> None:
     """Round float32 numbers, finite and up to ``LARGEST``, at random to the dtype of ``out``."""
     dice = _dice(x.size, seed)
     bits = x.view(np.uint32)
-    # A random number below one unit of the last kept place, added to the cut bits, carries with
-    # exactly the probability of rounding up.
+    # A random number below one unit of the last kept bit is added to the cut bits. The sum carries
+    # with exactly the probability of rounding up.
     if out.dtype == np.uint16:
         np.right_shift(
             np.minimum(bits + (dice >> 16), _limit(bits, 0x7F7F)), 16, out=out, casting="unsafe"
@@ -202,7 +199,8 @@ def narrow(x: np.ndarray, out: np.ndarray, seed: int) -> None:
     kept = 13
     cut = np.uint32(0xFFFFE000)
     rounded = np.minimum(bits + (dice >> (32 - kept)), _limit(bits, 0x477F, 0xE000)) & cut
-    # Below its smallest normal number float16 has fewer bits, so a multiple of 2**-24 is rounded.
+    # Below its smallest normal number float16 has fewer bits, so round to a multiple of 2**-24
+    # there.
     normal = rounded.view(np.float32)
     odds = (dice >> (32 - kept)).astype(np.float32) * np.float32(2.0**-kept)
     tiny = np.floor(np.abs(x) * np.float32(2.0**24) + odds) * np.float32(2.0**-24)
@@ -210,14 +208,16 @@ def narrow(x: np.ndarray, out: np.ndarray, seed: int) -> None:
 
 
 def _limit(bits: np.ndarray, high: int, low: int = 0xFFFF) -> np.ndarray:
-    """Limit rounding up to the largest finite number of each sign."""
+    """Return for every number the bits of the largest finite number with the same sign, which
+    limits the rounding."""
     largest = np.uint32(high << 16 | low)
     limit: np.ndarray = largest | (bits & np.uint32(0x80000000))
     return limit
 
 
 def _dice(count: int, seed: int) -> np.ndarray:
-    """Return uint32 [count]: a hash of index and seed, whose high bits serve as random bits."""
+    """Return random bits, uint32 [count]: a hash of index and seed. High bits are the most
+    random."""
     dice = np.arange(count, dtype=np.uint32)
     dice *= np.uint32(0x9E3779B1)
     dice ^= np.uint32(seed)

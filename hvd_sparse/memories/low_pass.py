@@ -1,5 +1,3 @@
-"""ScaleCom's memory: a residual that takes new error in slowly."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -23,8 +21,8 @@ class LowPass(Memory):
         accumulated = residual + gradient
         residual'   = (1 - beta) * residual + beta * (accumulated - sent)
 
-    that is residual + beta * gradient where nothing was sent, and (1 - beta) * residual where an
-    entry was.
+    This is residual + beta * gradient where nothing was sent, and (1 - beta) * residual where an
+    entry was sent.
 
     Parameters
     ----------
@@ -32,11 +30,11 @@ class LowPass(Memory):
 
     Notes
     -----
-    For beta < 1 mass is not conserved, by design: sent entries keep a part, unsent ones take in
-    only a part.
+    For beta < 1 mass is not conserved, by design: a part of each sent entry stays in the residual,
+    and only a part of each unsent entry is added to it.
 
-    State: two vectors a tensor (the accumulated one is needed beside the residual), whatever
-    ``rollback`` says. Cost: one pass to accumulate, one to filter.
+    State: two vectors a tensor, also without ``rollback``, because the accumulated vector is needed
+    beside the residual. Cost: one pass to accumulate, and one to filter.
 
     Paper: chen2020scalecom.
     """

@@ -1,5 +1,3 @@
-"""Majority vote: there is no residual, and the sign of the sum is applied."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -21,13 +19,13 @@ class MajorityVote(Memory):
 
         applied_j = sign(sum over the ranks of sent_j)
 
-    Ties give 0. Tensors that are never compressed get the sign of their sum, so that one learning
-    rate fits all.
+    A tie gives 0. For tensors that are never compressed, the optimizer gets the sign of their sum,
+    so that one learning rate suits all tensors.
 
     State: none.  Cost: one pass over the sum.
 
-    Paper: bernstein2019majority.  Departs: the ranks gather all votes and count them alike, where
-    the paper has a server; a tie, which the paper's odd numbers of workers exclude, is 0.
+    Paper: bernstein2019majority.  Departs: the ranks gather all votes and count them, while the
+    paper has a server; a tie, which the paper excludes by an odd number of workers, gives 0.
     """
 
     paper: ClassVar[str | None] = "bernstein2019majority"
@@ -54,10 +52,12 @@ class MajorityVoteState(NoMemoryState):
     def finish(
         self, reduced: np.ndarray, parameter: np.ndarray, is_compressed: bool, kernels: Kernels
     ) -> np.ndarray:
-        """Return the sign of the sum or mean of votes, or of a tensor's gradients."""
+        """Return the sign of a sum or average: of votes, or of an uncompressed tensor's
+        gradients."""
         signs: np.ndarray = np.sign(reduced)
         if is_compressed:
-            # A tie of thirds need not add up to 0 exactly; one vote is 1, or its share of a mean.
+            # Because of rounding, tied votes of an average, such as thirds, need not add up to
+            # exactly 0. The threshold is half a vote: a vote is 1, or 1 / world_size in an average.
             half = 0.5 / self._world_size if self.is_average else 0.5
             signs[np.abs(reduced) < half] = 0
         return signs

@@ -1,6 +1,3 @@
-"""DGC's momentum correction: selects from velocities, so that delayed entries keep their
-momentum."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -28,32 +25,33 @@ class MomentumCorrection(MomentumMemory):
     Parameters
     ----------
     momentum : float in [0, 1)
-    nesterov : the Nesterov form
+    nesterov : use Nesterov's form
     masking : momentum factor masking: reset the velocity of sent entries
-    weight_decay : L2 penalty, with momentum of its own: w' = momentum * w + weight_decay *
-        parameter;  the optimizer gets reduced + w' (Nesterov: reduced + weight_decay * parameter +
+    weight_decay : L2 penalty, which has a momentum of its own: w' = momentum * w + weight_decay *
+        parameter; the optimizer gets reduced + w' (Nesterov: reduced + weight_decay * parameter +
         momentum * w')
     clip_norm : rescale every tensor's gradient, before it is accumulated, to a norm of at most
-        clip_norm * sqrt(world_size), or clip_norm / sqrt(world_size) if Horovod sums: the average
-        of N independent gradients has 1 / sqrt(N) of their norm, their sum sqrt(N) times
+        clip_norm * sqrt(world_size), or clip_norm / sqrt(world_size) if Horovod sums. The average
+        of N independent gradients has 1 / sqrt(N) of their norm, and their sum sqrt(N) times their
+        norm
 
     Notes
     -----
     The optimizer must apply no momentum of its own, because the reduced gradient is a velocity
     already.
 
-    ``dgc`` has this memory.  For a handed-over optimizer (``optimizer=``), every other method uses
-    ``MomentumFeedback``, and this one only by name.
+    Method ``dgc`` has this memory.  If an SGD optimizer is passed (``optimizer=``), every other
+    method uses ``MomentumFeedback``, and this memory only if it is named.
 
-    A dense step sends all of v and keeps u, so a run of dense steps is momentum SGD. Tensors that
-    are never compressed get the same momentum, applied to their reduced gradient.
+    A dense step sends all of v and keeps u, so a run of dense steps is SGD with momentum. For
+    tensors that are never compressed, the same momentum is applied to the reduced gradient.
 
     State: u and v, float32 (float64 for float64 gradients), and w with weight decay; all twice with
-    rollback. Cost: one pass over both, two in a step without a threshold to start from, and two
-    writes an entry sent; one more to clip, two more for weight decay.
+    rollback. Cost: one pass over u and v (two in a step without a last threshold), and two writes
+    per sent entry; one more pass to clip, two more for weight decay.
 
     Paper: lin2018dgc.  Departs: norms are clipped tensor by tensor, as in the authors' later code,
-    because the norm over all tensors is known only after the first have been sent.
+    because the norm over all tensors is known only after the first tensors have been sent.
     """
 
     momentum: float = 0.9
@@ -73,7 +71,7 @@ class MomentumCorrection(MomentumMemory):
 
 
 class MomentumCorrectionState(VelocityState[MomentumCorrection]):
-    """u and v of one tensor."""
+    """The velocity u and the residual v of one tensor, and the velocity w of its weight decay."""
 
     _vectors: ClassVar[dict[str, str]] = {
         "momentum": "velocity",
@@ -101,18 +99,18 @@ class MomentumCorrectionState(VelocityState[MomentumCorrection]):
             return
         masks = self._options.masking and self.velocity in self._written
         if masks and not self.residual.can_roll_back:
-            # One buffer only: what leaves it must be known to undo the step.
+            # There is only one buffer, so keep the entries that are masked, to undo the step.
             self._masked = self.velocity.new[sent.indices]
         super().update(sent, is_exact, kernels, is_taken)
         if masks:
-            # Else stale velocities would go on pushing the sent entries in an old direction.
+            # Otherwise an old velocity would go on moving the sent entries in a stale direction.
             kernels.clear(self.velocity.new, sent.indices)
 
     def finish(
         self, reduced: np.ndarray, parameter: np.ndarray, is_compressed: bool, kernels: Kernels
     ) -> np.ndarray:
-        """Return the gradient with weight decay, and for tensors that are never compressed with
-        momentum."""
+        """Return the reduced gradient plus weight decay. For tensors that are never compressed,
+        momentum is applied first."""
         options = self._options
         result: np.ndarray = super().finish(reduced, parameter, is_compressed, kernels)
         if not options.weight_decay:
@@ -121,7 +119,7 @@ class MomentumCorrectionState(VelocityState[MomentumCorrection]):
         if not options.momentum:
             result = result + pull
             return result
-        self._need("decay")  # a parameter group may be given weight decay in mid-run
+        self._need("decay")  # weight decay may be set during a run
         pull = self._damped(pull)
         kernels.directed(pull, Momentum(self.decay.old, self.decay.new, options.momentum))
         self._note_written(self.decay)
@@ -132,8 +130,8 @@ class MomentumCorrectionState(VelocityState[MomentumCorrection]):
         return result
 
     def roll_back(self) -> None:
-        """Drop the new velocities; without second buffers give the sent entries back, and keep the
-        failed step's gradient."""
+        """Drop the new velocities. Without second buffers, add the sent entries back to the
+        vectors, which then keep the failed step's gradient."""
         if self._masked is not None:
             self.velocity.old[self._sent.indices] = self._masked
         super().roll_back()

@@ -1,5 +1,3 @@
-"""SGD with momentum as error feedback: waiting in the residual replaces the velocity."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -17,10 +15,10 @@ from hvd_sparse.types import TensorSpec
 
 
 def momentum_left(momentum: float, density: float) -> float:
-    """Return the momentum of the velocity in front of a residual.
+    """Return the momentum of a velocity whose directions are added to a residual.
 
-    Together they smooth over as many steps as the optimizer's momentum remembers, of which an entry
-    waits for 1 / density - 1.
+    An entry stays in the residual for 1 / density - 1 steps. The velocity smooths over the other
+    steps of the momentum / (1 - momentum) over which the optimizer would smooth.
 
     Examples
     --------
@@ -34,13 +32,13 @@ def momentum_left(momentum: float, density: float) -> float:
 
 
 ROUNDING = 1e-6
-"""Steps by which roundings may seem to leave a velocity something to do."""
+"""A number of remaining steps for the velocity below this is a rounding error of 0."""
 
 
 @MEMORIES.register("momentum_feedback")
 @dataclass(frozen=True)
 class MomentumFeedback(MomentumMemory):
-    """Accumulate gradients, and apply 1 / (1 - momentum) times the result.
+    """Accumulate gradients, and multiply the result by 1 / (1 - momentum).
 
         u' = m * u + gradient + weight_decay * parameter
         v' = v + u', or v + gradient + weight_decay * parameter + m * u' with Nesterov
@@ -49,34 +47,36 @@ class MomentumFeedback(MomentumMemory):
 
         m = s / (1 + s),  s = max(0, momentum / (1 - momentum) - (1 / density - 1))
 
-    At a density of 1 - momentum or less m is 0, and there is no u. On dense steps, and for tensors
-    that are never compressed, m is the momentum: that is SGD itself.
+    If the density is 1 - momentum or less, m is 0, and there is no u. On dense steps, and for
+    tensors that are never compressed, m is ``momentum``, and the result is that of SGD.
 
     Parameters
     ----------
     momentum : float in [0, 1)
-    nesterov : the Nesterov form
+    nesterov : use Nesterov's form
     weight_decay : L2 penalty
     clip_norm : as in ``MomentumCorrection``
 
     Notes
     -----
     Momentum smooths gradients over momentum / (1 - momentum) steps, and moves the parameter by rate
-    * gradient / (1 - momentum) for each. A kept entry waits for about 1 / density - 1 steps, over
-    which v adds up its gradients. This smooths too, and a velocity would delay each gradient once
-    more. So u does only the rest of the smoothing, and momentum's scale is applied once to every
-    gradient.
+    * gradient / (1 - momentum) in total for each gradient. An entry stays in the residual for about
+    1 / density - 1 steps, over which v adds up its gradients. This smooths too, and a velocity
+    would delay each gradient a second time. Therefore u smooths only over the remaining steps, and
+    every gradient is multiplied once by 1 / (1 - momentum).
 
-    If the density changes, the pending mass stays the same: v and u are rescaled to the new m; u is
-    added to v when m becomes 0, and v to u when m was 0, so that a dense step does not apply
-    long-waiting entries at once. A run of dense steps only is SGD with momentum. A late entry moves
-    the parameter by the rate and the momentum of the step it arrives in.
+    If the density changes, the total update that is still to be applied stays the same: v and u are
+    rescaled to the new m. If m becomes 0, u is added to v; if m was 0, v is moved to u, so that a
+    dense step does not apply all of the residual at once. A run of dense steps only is SGD with
+    momentum. An entry moves the parameter by the learning rate and the momentum of the step in
+    which it is sent.
 
-    Used by name instead of with ``optimizer=``, the optimizer must apply no momentum of its own.
+    If this memory is named, instead of used through ``optimizer=``, the optimizer must apply no
+    momentum of its own.
 
     State: v, float32 (float64 for float64 gradients), and u unless m is 0; twice with rollback.
-    Cost: as error feedback, and another pass to clip and for weight decay; unless m is 0 as
-    ``MomentumCorrection``.
+    Cost: as ``ErrorFeedback`` if m is 0, otherwise as ``MomentumCorrection``; one more pass to
+    clip, and one for weight decay.
 
     Derived here.
     """
@@ -93,7 +93,7 @@ class MomentumFeedback(MomentumMemory):
 
 
 class MomentumFeedbackState(VelocityState[MomentumFeedback]):
-    """v of one tensor, and u if m is above 0."""
+    """The residual v of one tensor, and the velocity u if m > 0 (see ``MomentumFeedback``)."""
 
     _vectors: ClassVar[dict[str, str]] = {"momentum": "velocity", "residual": "residual"}
 
@@ -105,17 +105,17 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
 
     @property
     def gain(self) -> float:  # type: ignore[override]
-        """The factor of the ranks' sum: with momentum m instead of ``momentum``, the sum keeps the
-        scale of SGD with momentum."""
+        """The factor of the ranks' sum. The velocity has momentum m instead of ``momentum``, and
+        the factor gives the sum the scale of SGD with momentum."""
         return (1 - self._momentum) / (1 - self._options.momentum)
 
     @property
     def _momentum(self) -> float:
-        """Return m, of quantities that all ranks share."""
+        """The velocity's momentum m, computed from numbers that are equal on all ranks."""
         return momentum_left(self._options.momentum, self.density or 0.0)
 
     def _ahead(self, momentum: float) -> float:
-        """Return the part of a velocity that a next step without gradient would apply."""
+        """Return the fraction of a velocity that a step with a gradient of 0 would apply."""
         return momentum * momentum if self._options.nesterov else momentum
 
     def compensate(
@@ -125,10 +125,11 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
         return super().compensate(gradient, kernels, world_size, aim)
 
     def _cross(self) -> None:
-        """Rescale residual and velocity to this density, with the same pending mass."""
+        """Rescale residual and velocity to the step's density, so that the total update that is
+        still to be applied stays the same."""
         density, old = self.density or 0.0, self._at
         if not self._options.momentum:
-            return  # as torch's, the velocity waits until there is momentum again
+            return  # as in torch, the velocity does not change without momentum
         now = self._momentum
         was = now if old is None else momentum_left(self._options.momentum, old)
         u, v = self.velocity, self.residual
@@ -164,7 +165,8 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
             self.residual.old[:] = self.residual.old.copy() + owed
 
     def _velocity_of_sgd(self) -> np.ndarray:
-        """Return the velocity for plain SGD; the residual waits for a compressor."""
+        """Return the velocity for SGD without this memory. The residual is not included: only a
+        memory can apply it."""
         if not self.velocity.old.size:
             return np.zeros(self.residual.old.size, self.residual.old.dtype)
         momentum = self._options.momentum
@@ -186,14 +188,14 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
         self._before = None
 
     def roll_back(self) -> None:
-        """Drop the new vectors; without second buffers, give the sent entries back."""
+        """Drop the new vectors. Without second buffers, add the sent entries to the residual."""
         if self._before is not None and self.residual.can_roll_back:
             self.residual, self.velocity, self._at = self._before
         self._before = None
         super().roll_back()
 
     def numbers(self) -> dict[str, float]:
-        """Return the density for which v and u are scaled."""
+        """Return the density to which v and u are scaled."""
         return {} if self._at is None else {"density": self._at}
 
     def recall(self, numbers: Mapping[str, float]) -> None:

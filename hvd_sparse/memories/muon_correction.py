@@ -1,5 +1,3 @@
-"""Muon before the selection: matrices are orthogonalised on every rank, and then accumulated."""
-
 from __future__ import annotations
 
 import math
@@ -11,13 +9,7 @@ import numpy as np
 from hvd_sparse.checks import check_number, check_truth, check_whole, is_number
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels.contract import Kernels
-from hvd_sparse.kernels.optimizers import (
-    AdamStep,
-    Direction,
-    Momentum,
-    NewtonSchulz,
-    matrices_in,
-)
+from hvd_sparse.kernels.optimizers import AdamStep, Direction, Momentum, NewtonSchulz, matrices_in
 from hvd_sparse.memories._directions import Moments, scaled
 from hvd_sparse.memories.adam_correction import AdamCorrection, AdamCorrectionState
 from hvd_sparse.registry import MEMORIES
@@ -27,8 +19,8 @@ from hvd_sparse.types import TensorSpec
 @MEMORIES.register("muon_correction")
 @dataclass(frozen=True)
 class MuonCorrection(AdamCorrection):
-    """Accumulate Muon's updates of a matrix's gradients, on every rank; other tensors are
-    accumulated as by ``AdamCorrection``.
+    """Accumulate Muon's updates for a matrix's gradients, on every rank. Tensors that are not
+    matrices are accumulated as by ``AdamCorrection``.
 
         m' = momentum * m + (1 - momentum) * gradient
         u = m', or (1 - momentum) * gradient + momentum * m' with Nesterov
@@ -37,36 +29,38 @@ class MuonCorrection(AdamCorrection):
 
     Parameters
     ----------
-    momentum : float in [0, 1), of matrices
-    nesterov : the Nesterov form
+    momentum : float in [0, 1), for matrices
+    nesterov : use Nesterov's form
     ns_steps : number of iterations
-    ns_coefficients : of x, x**3 and x**5 in the iteration
-    ns_epsilon : added to the norm that divides a matrix
-    scale : of a matrix's directions; None for 0.2 * sqrt(the larger of rows and columns), which
-        suits Adam's learning rates
-    beta1, beta2, epsilon : of all other tensors, as in ``AdamCorrection``
-    weight_decay : 0: Muon's is decoupled from the gradient, and the optimizer applies it
+    ns_coefficients : coefficients of x, x**3 and x**5 in the iteration
+    ns_epsilon : added to the norm by which a matrix is divided
+    scale : factor of a matrix's updates; None for 0.2 * sqrt(the larger of rows and columns), which
+        suits learning rates of Adam
+    beta1, beta2, epsilon : for tensors that are not matrices, as in ``AdamCorrection``
+    weight_decay : must be 0, because Muon's weight decay is decoupled from the gradient, and the
+        optimizer applies it
     clip_norm : as in ``MomentumCorrection``
 
     Notes
     -----
-    The reduced updates are applied unchanged, times the learning rate, and not orthogonalized
-    again. Muon after the exchange would orthogonalize a matrix of rare entries.
+    The optimizer applies the reduced updates unchanged, times the learning rate, and does not
+    orthogonalize them again. Muon after the exchange would orthogonalize a matrix of few entries.
 
-    At density 1 on one rank this is Muon itself. On several ranks it is the mean of the updates for
-    each rank's own gradients, where Muon takes the update for their mean: the same if the ranks
-    agree, and shorter if they do not.
+    At density 1 on one rank this is Muon itself. On several ranks the result is the average of the
+    updates for each rank's own gradients, while Muon computes the update for their average: the two
+    are equal if the ranks' gradients are equal, and otherwise the result is shorter.
 
-    By name, every tensor of two or more dimensions is a matrix; ``optimizer=`` knows the
-    exceptions, such as embeddings. Kernels of convolutions are matrices with a row per output
-    channel. Tensors that are never compressed get Muon itself, or Adam, on their reduced gradient.
+    If this memory is named, every tensor of two or more dimensions is a matrix; ``optimizer=`` uses
+    the optimizer's parameter groups, which except embeddings, for example. The kernel of a
+    convolution is a matrix with one row per output channel. For tensors that are never compressed,
+    the reduced gradient is processed by Muon itself, or by Adam.
 
     State: m and v of a matrix, float32 (float64 for float64 gradients), and Adam's second moment of
-    others; all twice with rollback.
-    Cost: the iteration, on every rank for all matrices: about 2 * ns_steps * (r + 2 * c) * r * r
-    operations for r rows and c columns, if r is the smaller; and three passes.
+    other tensors; all twice with rollback. Cost: every rank iterates all matrices, with about 2 *
+    ns_steps * (r + 2 * c) * r * r operations for r rows and c columns if r is the smaller number;
+    and three passes.
 
-    Paper: jordan2024muon.  Derived here: that the residual keeps updates.
+    Paper: jordan2024muon.  Derived here: the residual accumulates updates instead of gradients.
     """
 
     momentum: float = 0.95
@@ -105,10 +99,8 @@ class MuonCorrection(AdamCorrection):
 
 
 class MuonCorrectionState(AdamCorrectionState):
-    """m and v of one tensor, and Adam's square unless it is a matrix.
-
-    ``mean`` is m: Adam's mean of a matrix is Muon's momentum.
-    """
+    """The momentum m and the residual v of one matrix, or m, s and v of Adam for another tensor.
+    ``mean`` is m in both cases."""
 
     _options: MuonCorrection
 
@@ -119,12 +111,12 @@ class MuonCorrectionState(AdamCorrectionState):
         self.square = self._nothing_made()
 
     def tune(self, **settings: Any) -> None:
-        """Adopt the optimizer's current settings: with a momentum the tensor is orthogonalized,
-        else Adam is used.
+        """Adopt the optimizer's current settings. If they include a momentum, the tensor is
+        orthogonalized, otherwise Adam is used.
 
         Raises
         ------
-        InvalidOption : a tensor of one dimension is to be orthogonalized
+        InvalidOption : a tensor of one dimension would be orthogonalized
         """
         is_matrix = "momentum" in settings
         if is_matrix and len(self._shape) < 2:
@@ -144,7 +136,7 @@ class MuonCorrectionState(AdamCorrectionState):
         if not self._is_matrix:
             self._need("square")
             return super()._direct(gradient, kernels, world_size)
-        # The size of an update does not depend on the gradient's, as in Adam.
+        # As with Adam, the size of an update does not depend on the size of the gradient.
         share = 1.0 if self.is_average else 1 / world_size
         return self._orthogonalized(gradient, kernels, share), None
 
@@ -152,7 +144,7 @@ class MuonCorrectionState(AdamCorrectionState):
         return super()._numbers(ranks, scale * (self._options.scale or 1.0), is_of_mean)
 
     def _orthogonalized(self, gradient: np.ndarray, kernels: Kernels, share: float) -> np.ndarray:
-        """Update a matrix's momentum, and return ``share`` times the direction, a new vector."""
+        """Update a matrix's momentum, and return ``share`` times the update, a new vector."""
         options, m = self._options, self.mean
         momentum = Momentum(m.old, m.new, options.momentum, options.nesterov)
         u = kernels.directed(scaled(gradient, 1 - options.momentum), momentum)

@@ -1,5 +1,3 @@
-"""No memory: unsent entries are forgotten."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -18,8 +16,8 @@ from hvd_sparse.types import TensorSpec
 class NoMemory(Memory):
     """Send a part of every gradient and drop the rest.
 
-    For methods that are unbiased by themselves (TernGrad), and as a baseline without a residual. It
-    does not conserve.
+    For methods that are unbiased by themselves (TernGrad), and as a baseline without a residual.
+    The dropped entries are not kept, so nothing is conserved.
 
     State: none.  Cost: none.
     """
@@ -33,7 +31,7 @@ class NoMemory(Memory):
 
 
 class NoMemoryState(MemoryState):
-    """The last gradient, as long as its step."""
+    """Holds the gradient of the current step."""
 
     _gradient: np.ndarray
 

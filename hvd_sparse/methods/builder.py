@@ -1,4 +1,5 @@
-"""``build``, with which every named method creates its compressor, and the common options."""
+"""``Builder``, the base class of the named methods, which creates compressors and documents the
+common options."""
 
 from __future__ import annotations
 
@@ -21,15 +22,15 @@ logger = logging.getLogger("hvd_sparse")
 
 
 class HandedOver(Protocol):
-    """The part of a frontend's compressor that ``Builder.build`` uses with an optimizer."""
+    """The attributes of a compressor that ``Builder.build`` uses if an optimizer is passed."""
 
     is_forewarned: bool
 
     def take_over(self, optimizer: Optimizer) -> None:
-        """Apply the optimizer's momentum or moments before the selection."""
+        """Make the memories apply the optimizer's momentum or moments before the selection."""
 
     def follow(self, rates: Rates) -> None:
-        """Let densities follow the optimizer's learning rate."""
+        """Make the densities proportional to the optimizer's learning rate."""
 
 
 Compressor = TypeVar("Compressor", bound=HandedOver)
@@ -39,16 +40,17 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 LEAST_DENSITY, MOST_DENSITY = 0.002, 0.01
 TIMES_SENT = 5
-"""How often an entry is to be sent in a run, where that lies between these densities."""
+"""Number of times that each entry should be sent in a run, within these bounds of the density."""
 MOST_LOOKS = 1_000
-"""Steps of a schedule that are looked at for its mean."""
+"""Largest number of steps at which a schedule's density is evaluated to compute its mean."""
 CODEC_OF_RUNS = "sign_mean"
-"""Default codec with ``steps=``: at equal bytes, more entries are worth more than exact values."""
+"""Default codec with ``steps=``. At the same number of bytes, sending more entries improves
+accuracy more than exact values do."""
 
 
 def of_paper(key: str) -> Callable[[Function], Function]:
-    """Return a decorator that adds the citation key of its paper to a named method, and lets
-    methods with a density accept ``steps`` in its place."""
+    """Return a decorator that adds the paper's citation key to a named method. If the method has a
+    density, it then also accepts ``steps`` in the density's place."""
 
     def mark(method: Function) -> Function:
         marked = method
@@ -80,9 +82,9 @@ def density_for(steps: int) -> float:
 
 
 def too_few(density: float, steps: int) -> str:
-    """Return why the mean density of a run is low, and the one that would do; "" if it is not."""
+    """Return a warning if the mean density of a run is low, with a sufficient one; else ""."""
     wanted = min(MOST_DENSITY, TIMES_SENT / steps)
-    if density >= wanted * (1 - 1e-6):  # but for rounding
+    if density >= wanted * (1 - 1e-6):  # with a tolerance for rounding
         return ""
     times = wanted * steps
     return (
@@ -93,7 +95,7 @@ def too_few(density: float, steps: int) -> str:
 
 
 def _mean_density(configuration: Configuration, steps: int) -> float | None:
-    """Return the mean density of a run; None if it is not known in advance."""
+    """Return the mean density of a run; None if it is not known before the run."""
     if configuration.rule is not None:
         return None
     at = range(0, steps, max(1, steps // MOST_LOOKS))
@@ -102,14 +104,14 @@ def _mean_density(configuration: Configuration, steps: int) -> float | None:
 
 
 def is_as_published(variant: str, method: str) -> bool:
-    """Return whether a method's variant is "paper"; InvalidOption unless that or "ours"."""
+    """Return whether ``variant`` is "paper". Raises InvalidOption unless it or "ours" is given."""
     check_choice(variant, f"variant of {method}", ("ours", "paper"))
     return variant == "paper"
 
 
 def add_dense_warmup(options: dict[str, object], density: Density, steps: int) -> None:
-    """Add a schedule with dense first steps to the options, if there are any such steps;
-    InvalidOption if there is a schedule."""
+    """Add a schedule with ``steps`` dense first steps to the options, unless ``steps`` is 0. Raises
+    InvalidOption if the options have a schedule already."""
     if not steps:
         return
     if options.get("schedule") is not None:
@@ -121,66 +123,73 @@ def add_dense_warmup(options: dict[str, object], density: Density, steps: int) -
 
 
 class Builder(Generic[Compressor]):
-    """Base class of all methods: makes compressors, named or freely combined.
+    """Base class of all methods: creates compressors, from a named method or from any parts.
 
-    ``params`` are the frontend's: see its ``Compression``. Every method also takes the options of
-    ``Configuration`` and those below.
+    ``params`` are described by the frontend's ``Compression``. Every method also takes the options
+    of ``Configuration`` and those below.
 
     Parameters
     ----------
-    density : fraction of the entries to send, in (0, 1]. Or one for each tensor: a mapping of names
-        and globs, for example ``{"*": 0.001, "fc.*": 0.01}``, where exact names take precedence
-        over globs and close globs over wide ones, or a function of name and shape. Or "hiding"
-        (PyTorch): measured in the first steps, as much of each layer as the backward pass can hide,
-        at least one entry in 1,000 ("hiding:300": in 300)
-    codec : encoding of the entries, "index_value" by default; adacomp takes "ternary", ef_sign
-        "one_bit", stc "sign_mean", strom "sign_index" and terngrad "two_bit", as in their papers
-    optimizer : the torch or Keras SGD, Adam, AdamW, NAdam or Muon that is then given to Horovod. A
-        memory does its work before the selection, on every rank, because it goes wrong on rare
-        entries; the optimizer applies the result. The memory then takes momentum, betas, weight
-        decay and the like from the tensor's parameter group at every step, and sends nothing and
-        keeps all in a step at learning rate 0. Not for ``terngrad`` and ``signsgd``, which have no
+    density : fraction of the entries to send, in (0, 1]. To give each tensor its own density, pass
+        a mapping of names and globs, for example ``{"*": 0.001, "fc.*": 0.01}``, in which exact
+        names take precedence over globs and narrow globs over wide ones, or a function of name and
+        shape. "hiding" (PyTorch) measures the first steps, and sends as much of each layer as the
+        backward pass can hide, at least one entry in 1,000 ("hiding:300": in 300)
+    codec : encoding of the entries, "index_value" by default. adacomp uses "ternary", ef_sign and
+        signsgd "one_bit", sbc "one_sign", stc "sign_mean", strom "sign_index" and terngrad
+        "two_bit", as in their papers
+    optimizer : the torch or Keras SGD, Adam, AdamW, NAdam or Muon that the program then passes to
+        Horovod. A memory applies its momentum or moments before the selection, on every rank,
+        because they would be wrong for entries that arrive rarely; the optimizer applies the
+        result. At every step the memory takes momentum, betas, weight decay and similar settings
+        from the tensor's parameter group. In a step at learning rate 0, it sends nothing and keeps
+        all entries. ``terngrad`` and ``signsgd`` do not accept this option, because they have no
         residual. None by default
-    steps : number of steps in the run, with ``optimizer``. It replaces ``density`` by max(0.002, 5
-        / steps), at most 0.01, as the mean of a density that follows the learning rate (schedule
-        "learning_rate"), and the codec by "sign_mean", unless they are given
-    scheduler : the PyTorch learning-rate scheduler that the density follows; a copy of it is
-        stepped to find the mean. Keras schedules are found in the optimizer
-    min_numel : tensors with fewer entries go dense; 1024 by default
-    compress_1d : also compress tensors of one dimension (biases, norms), which otherwise go dense
-    process_set : the one given to Horovod; ``hvd.global_process_set`` by default
-    name : part of every collective's name; by default made from the tensors' names and shapes and
-        the order of creation, so the same on all ranks. Two live compressors need different names
-    engine : id of the kernels; the fastest installed one by default
-    wire : "host", or "device" to send messages from the gradients' accelerator, which needs PyTorch
-        and a Horovod built with NCCL; by default "auto", the device where possible
-    rollback : undo a failed step completely, for a second buffer of the residual's size; without it
-        the gradient of a failed step stays in the residual; True by default
-    allow_dense : run a step dense, residual included, if that moves no more bytes; True by default
-    groups : number of messages for the compressed tensors, or lists of the names that share one
-        (PyTorch); by default small neighbours do. "planned" measures the first steps and the
-        network, then uses the fastest groups. In TensorFlow, Horovod's groups are the messages
-    select_over : "tensor", or "group" to select once from all tensors of a message, as ``mgs``
-        does: the density holds for the group, and its tensors compete (exchange "allgather")
-    max_gathered_bytes : bound of the bytes of all ranks' messages for a tensor; a density that
-        needs more runs dense, and entries found beyond it stay in the residual; None, the default,
-        sets no bound
+    steps : number of steps in the run, with ``optimizer``. If ``density`` is not given, it is
+        max(0.002, 5 / steps), at most 0.01, as the mean of a density that follows the learning rate
+        (schedule "learning_rate"). If ``codec`` is not given, it is "sign_mean"
+    scheduler : the PyTorch learning-rate scheduler that the density follows. To find the mean rate,
+        a copy of the scheduler is stepped. Keras schedules are found in the optimizer
+    min_numel : tensors with fewer entries are sent dense; 1024 by default
+    compress_1d : also compress tensors of one dimension (biases, norms), which are sent dense by
+        default
+    process_set : the process set that is passed to Horovod; ``hvd.global_process_set`` by default
+    name : part of every collective's name. By default it is made from the tensors' names and shapes
+        and the order in which compressors are created, so that it is the same on all ranks. Two
+        compressors that exist at the same time need different names
+    engine : id of the kernels; the fastest installed engine by default
+    wire : "host"; or "device" to send messages from the gradients' accelerator, which needs PyTorch
+        and a Horovod built with NCCL; by default "auto", which is "device" if that is possible
+    rollback : undo a failed step completely, which needs a second buffer of the residual's size.
+        Without it, the gradient of a failed step stays in the residual. True by default
+    allow_dense : run a step dense, and send the residual with it, if a dense step moves no more
+        bytes; True by default
+    groups : number of messages for the compressed tensors, or lists of the names of tensors that
+        share a message (PyTorch). By default, small neighbouring tensors share one. "planned"
+        measures the first steps and the network, then uses the fastest groups. In TensorFlow, each
+        of Horovod's groups shares a message
+    select_over : "tensor"; or "group" to select once from all tensors of a message, as ``mgs``
+        does. The density is then that of the group, whose largest entries are sent whichever tensor
+        they belong to (exchange "allgather")
+    max_gathered_bytes : bound of the bytes of all ranks' messages for a tensor. A step whose
+        density needs more runs dense, and selected entries beyond the bound stay in the residual.
+        None, the default, sets no bound
     clip_grad_norm : bound of the norm of all gradients together, before the selection, like torch's
         ``clip_grad_norm_`` (PyTorch; under Horovod with ``optimizer``); None, the default, sets no
         bound
-    check_replicas_every : steps between comparisons of the applied gradients' checksums; 0, the
-        default, for never
+    check_replicas_every : number of steps between comparisons of the applied gradients' checksums
+        between ranks; 0, the default, for never
     telemetry : writers of records: "tensorboard", "jsonl", "wandb", "mlflow", a mapping with such
-        an "id" and options, or a function of a record; one or a list.  True measures residuals at
-        every step for ``stats()`` only; False by default
-    telemetry_every : steps from one record to the next; 100 by default
+        an "id" and options, or a function of a record; one writer or a list.  True measures
+        residuals at every step for ``stats()`` only; False by default
+    telemetry_every : number of steps from one record to the next; 100 by default
     on_nonfinite : "propagate", the default: NaN or Inf on any rank makes that tensor's gradient NaN
-        on all ranks, and the step is undone; "raise": an error on all ranks with rank, tensor and
-        count
+        on all ranks, and the step is undone; "raise": an error is raised on all ranks, with rank,
+        tensor and number of entries
     grad_scaler : the loss scaler: torch's ``GradScaler``, a Keras ``LossScaleOptimizer``, or a
-        callable that returns the scale. Residuals are kept in unscaled units. None by default
-    timeout_s : seconds after which an unfinished collective is an error, 600 by default; None waits
-        forever
+        callable that returns the scale. Residuals are kept without the scale. None by default
+    timeout_s : seconds after which an unfinished collective raises an error, 600 by default; None
+        waits without a limit
 
     Examples
     --------
@@ -191,8 +200,9 @@ class Builder(Generic[Compressor]):
     """
 
     def __init_subclass__(cls, **options: object) -> None:
-        """Give every method a ``compress`` that raises InvalidOption with the remedy, for programs
-        that pass Horovod the method itself instead of its result."""
+        """Give every method an attribute ``compress``, which raises InvalidOption and says what to
+        write. Horovod calls it if a program passes the method itself instead of the method's
+        result."""
         super().__init_subclass__(**options)
         for base in cls.__mro__:
             for name, member in vars(base).items():
@@ -205,7 +215,8 @@ class Builder(Generic[Compressor]):
 
     @classmethod
     def compress(cls, *_: object) -> NoReturn:
-        """Raise InvalidOption, because Horovod was given this class instead of a compressor."""
+        """Raise InvalidOption. Horovod calls this if a program passes the class itself instead of a
+        compressor."""
         raise InvalidOption(
             "compression=Compression gives Horovod the class itself: call one of its methods, as "
             "in compression=Compression.ldte_bs(params, density=0.001), where params are the "
@@ -227,7 +238,7 @@ class Builder(Generic[Compressor]):
 
     @classmethod
     def _foresee(cls, optimizer: object, scheduler: object, steps: int | None) -> Rates:
-        """Return the learning rates of a run, as far as they are known in advance."""
+        """Return the learning rates of a run, as far as they are known before the run."""
         raise NotImplementedError
 
     _plans_groups: ClassVar[bool] = False
@@ -254,7 +265,7 @@ class Builder(Generic[Compressor]):
         selector : the selector, as an id, a mapping ``{"id": ..., option: value}`` or an object
         process_set, grad_scaler, optimizer, steps, scheduler : see ``Builder``
         options : ``memory``, ``codec``, ``exchange`` and ``schedule``, in the same forms as the
-            selector, and the common options above
+            selector, and the options that ``Builder`` lists
 
         Raises
         ------
@@ -305,7 +316,8 @@ class Builder(Generic[Compressor]):
         steps: Any,
         scheduler: object,
     ) -> Rates | None:
-        """Return the rates that densities follow, or None; and warn if they are low for the run."""
+        """Return the learning rates that the densities follow, or None if they follow none. Logs a
+        warning if the mean density is low for the run."""
         mean = None if steps is None else _mean_density(configuration, steps)
         low = "" if mean is None else too_few(mean, steps)
         if low:
@@ -319,8 +331,8 @@ class Builder(Generic[Compressor]):
                     "schedule"
                 )
             rates = cls._foresee(optimizer, scheduler, schedule.steps)
-            if steps is None or steps != schedule.steps:
-                rates = rates.without_check()
+            # A scheduler that is not stepped once per step has other rates at the steps.
+            rates.is_checked = steps == schedule.steps
             return rates
         if scheduler is not None:
             raise InvalidOption(
@@ -340,14 +352,14 @@ class Builder(Generic[Compressor]):
         optimizer: object = None,
         scheduler: object = None,
     ) -> Compressor:
-        """Create a compressor from the ``config()`` of another one.
+        """Create a compressor from the ``config()`` of another compressor.
 
         Parameters
         ----------
         params : the tensors to compress
         config : the other compressor's ``config()``
         process_set, grad_scaler : see ``Builder``
-        optimizer, scheduler : if the other compressor was created with them
+        optimizer, scheduler : needed if the other compressor was created with them
         """
         return cls.build(
             params,
@@ -362,7 +374,7 @@ class Builder(Generic[Compressor]):
 def _take_steps(
     steps: int, options: dict[str, object], optimizer: object, selector: object
 ) -> None:
-    """Add the schedule and the codec that are the defaults with ``steps=`` to the options."""
+    """Add the default schedule and codec of ``steps=`` to the options."""
     check_whole(steps, "steps", 1)
     if optimizer is None:
         raise InvalidOption(
@@ -377,12 +389,12 @@ def _take_steps(
     if options.get("schedule") is None:
         options["schedule"] = {"id": "learning_rate", "steps": steps}
     exchange = EXCHANGES.resolve(options.get("exchange", "allgather"))
-    if not exchange.shares_indices:  # it has no codec
+    if not exchange.shares_indices:  # such exchanges use no codec
         options.setdefault("codec", CODEC_OF_RUNS)
 
 
 def _refusal(name: str) -> Callable[..., NoReturn]:
-    """Return a ``compress`` that raises InvalidOption and names the call to make instead."""
+    """Return a function ``compress`` that raises InvalidOption and says which call to write."""
 
     def compress(*_: object) -> NoReturn:
         raise InvalidOption(

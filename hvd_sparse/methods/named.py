@@ -1,4 +1,5 @@
-"""Named methods: each paper's method as a choice of five parts, with the authors' defaults."""
+"""Named methods: each paper's method as a choice of selector, memory, codec, exchange and schedule,
+with the authors' defaults."""
 
 from __future__ import annotations
 
@@ -40,11 +41,13 @@ from hvd_sparse.selectors.terngrad import TernGrad
 from hvd_sparse.selectors.topk import TopK
 
 OKTOPK_WARMUP = 512
-"""Number of dense first steps in Ok-Topk's code for VGG-16; it has 128 for an LSTM, 0 for BERT."""
+"""Number of dense first steps in Ok-Topk's code for VGG-16. The code has 128 such steps for an
+LSTM, and none for BERT."""
 
 
 class Methods(Builder[Compressor]):
-    """Base class of the frontends' ``Compression``, so that options are the same in all.
+    """Base class of the frontends' ``Compression``, which gives all of them the same methods and
+    options.
 
     ``Builder`` explains ``params``, ``density``, ``optimizer`` and the options that all methods
     take.
@@ -55,8 +58,8 @@ class Methods(Builder[Compressor]):
     def topk(cls, params: object, *, density: Density, **options: object) -> Compressor:
         """Exact top-k of every tensor, with error feedback; the baseline.  Paper: aji2017sparse.
 
-        Left out: one threshold for all tensors, which the paper uses for networks with layer
-        normalisation; ``select_over="group"`` is similar.
+        The paper uses one threshold for all tensors of networks with layer normalisation, which is
+        left out; ``select_over="group"`` is similar.
         """
         return cls.build(params, selector=TopK(density), **options)
 
@@ -65,14 +68,15 @@ class Methods(Builder[Compressor]):
     def mgs(cls, params: object, *, density: Density, **options: object) -> Compressor:
         """MGS-SGD: one top-k selection from each group of layers.  Paper: shi2020mgs.
 
-        The first steps measure the arrival of gradients and the costs of selections and messages.
-        Layers are then merged into the groups with the shortest predicted step, and planned again
-        if steps take much longer or shorter. TensorFlow needs ``groups="planned"`` and a program
-        that calls ``replan``; otherwise the groups are those given to Horovod. Departs: the plan is
-        optimal, while the paper's greedy choice may not be (docs/results/planning.md); residuals
-        are kept by tensor, so that none is lost when groups change.
+        The first steps measure when gradients arrive, and the costs of selections and messages.
+        Layers are then merged into the groups with the shortest predicted step. If steps later take
+        much longer or shorter, the groups are planned again. In TensorFlow this needs
+        ``groups="planned"`` and a program that calls ``replan``; otherwise the groups are those
+        given to Horovod. Departs: the plan is optimal, while the paper's greedy choice may not be
+        (docs/results/planning.md); residuals are kept by tensor, so that none is lost when groups
+        change.
 
-        Left out: planning in DDP, whose buckets are the groups.
+        Planning is left out in DDP, where DDP's buckets are the groups.
         """
         options.setdefault("groups", PLANNED if cls._plans_groups else None)
         return cls.build(params, selector=TopK(density), select_over="group", **options)
@@ -82,7 +86,7 @@ class Methods(Builder[Compressor]):
     def radix_select(cls, params: object, *, density: Density, **options: object) -> Compressor:
         """Exact top-k by a radix search, with error feedback.  Paper: alabi2012fast.
 
-        Left out: the paper's implementation on GPUs.
+        The paper's implementation for GPUs is left out.
         """
         return cls.build(params, selector=RadixSelect(density), **options)
 
@@ -106,14 +110,14 @@ class Methods(Builder[Compressor]):
 
         Entries are sent as indices and values, as in the authors' later code.
 
-        Left out: the paper's encoding (use ``codec="run16"``); its warm-up (use
-        ``schedule={"id": "exponential_warmup", ...}``); clipping by the norm over all tensors;
-        ``clip_norm`` bounds the norm of each tensor instead.
+        These parts of the paper are left out: its encoding (use ``codec="run16"``), its warm-up
+        (use ``schedule={"id": "exponential_warmup", ...}``), and clipping by the norm over all
+        tensors (``clip_norm`` bounds the norm of each tensor).
 
         Parameters
         ----------
-        optimizer : as for every method; without it, ``momentum``, ``nesterov`` and ``weight_decay``
-            are used, and the program's optimizer must have no momentum or weight decay
+        optimizer : as for every method. Without it, the method uses ``momentum``, ``nesterov`` and
+            ``weight_decay``, and the program's optimizer must have no momentum or weight decay
         momentum, nesterov, masking, weight_decay, clip_norm : see ``MomentumCorrection``
         sample_density : see ``DgcSampled``
         """
@@ -136,22 +140,23 @@ class Methods(Builder[Compressor]):
         optimizer: object = None,
         **options: object,
     ) -> Compressor:
-        """RedSync: trimmed top-k, or a threshold search with reuse.  Paper: fang2019redsync.
+        """RedSync: trimmed top-k, or a threshold that is searched and reused.  Paper:
+        fang2019redsync.
 
         ``variant="paper"`` is the paper's quantized form: with momentum correction, it sends the
         largest entries of one sign on one step and those of the other sign on the next, as indices
         and one mean.
 
-        Left out: the choice between dense, trimmed and searched by a tensor's size (use
-        ``min_numel`` and ``search``); the dense first epochs (use
-        ``schedule={"id": "dense_warmup", ...}``); exact values for the output layer.
+        These parts of the paper are left out: the choice between dense, trimmed and searched
+        selection by a tensor's size (use ``min_numel`` and ``search``), the dense first epochs (use
+        ``schedule={"id": "dense_warmup", ...}``), and exact values for the output layer.
 
         Parameters
         ----------
-        variant : "ours", which sends values of both signs, without momentum correction unless
+        variant : "ours", which sends values of both signs, and has momentum correction only if
             ``optimizer`` is given; or "paper"
         search : use the threshold search
-        optimizer : as for every method; without it, "paper" corrects a momentum of 0.9, and the
+        optimizer : as for every method. Without it, "paper" corrects a momentum of 0.9, and the
             program's optimizer must have no momentum
         """
         selector: object = RedsyncSearch(density) if search else RedsyncTrimmed(density)
@@ -180,10 +185,11 @@ class Methods(Builder[Compressor]):
         """LDTE-BS: a Laplace threshold estimate, corrected by binary search.  Paper: chen2021ldte.
 
         The search normally starts from the tensor's last threshold, and uses the fit only on the
-        first step and when it misses. The paper fits at every step, and bisects.
+        first step and if the last threshold is too far off. The paper fits at every step, and
+        bisects.
 
-        Left out: the paper's own bracket, tolerance and limit on bisections, because we could not
-        access them.
+        The paper's own bracket, tolerance and limit on bisections are left out, because we could
+        not access them.
 
         Parameters
         ----------
@@ -210,12 +216,13 @@ class Methods(Builder[Compressor]):
     ) -> Compressor:
         """LDTE: the Laplace threshold estimate without a search.  Paper: chen2021ldte.
 
-        Left out: the area relation by which the paper finds key points of the curve, because we
+        The area relation by which the paper finds key points of the curve is left out, because we
         could not access it. The threshold is computed from the fitted tail in closed form.
 
         Parameters
         ----------
-        density : intended fraction of the entries; the number sent depends on the estimate
+        density : intended fraction of the entries; the number of sent entries depends on the
+            estimate
         cap : at most cap * k entries are sent
         """
         return cls.build(params, selector=Ldte(density, cap=cap), **options)
@@ -225,12 +232,14 @@ class Methods(Builder[Compressor]):
     def gaussian_k(
         cls, params: object, *, density: Density, variant: str = "ours", **options: object
     ) -> Compressor:
-        """Threshold from a fitted normal distribution.  Paper: shi2019understanding.
+        """Threshold from a fitted normal distribution, with error feedback.  Paper:
+        shi2019understanding.
 
-        With error feedback. The density is divided between both tails, as in the authors' code;
-        their Algorithm 1 uses the one-sided quantile, as ``variant="paper"`` does.
+        The density is divided between both tails, as in the authors' code. Their Algorithm 1 uses
+        the one-sided quantile, as ``variant="paper"`` does.
 
-        Left out: the code's density that falls from epoch to epoch (use ``schedule=``).
+        The density of the authors' code falls from epoch to epoch, which is left out (use
+        ``schedule=``).
 
         Parameters
         ----------
@@ -249,9 +258,11 @@ class Methods(Builder[Compressor]):
         stages: int = 1,
         **options: object,
     ) -> Compressor:
-        """SIDCo: a threshold from fits to the tail, in stages.  Paper: abdelmoniem2021sidco.
+        """SIDCo: a threshold from distributions fitted to the tail, in stages.  Paper:
+        abdelmoniem2021sidco.
 
-        Left out: a common number of stages for all tensors; here every tensor has its own.
+        The number of stages that all tensors share in the authors' code is left out; here every
+        tensor has its own number of stages.
 
         Parameters
         ----------
@@ -277,10 +288,10 @@ class Methods(Builder[Compressor]):
         """ScaleCom: ranks in turn select the top k for all ranks.  Paper: chen2020scalecom.
 
         The paper selects chunk by chunk, and trains the first 1 to 10 % of the epochs dense, as
-        with ``variant="paper"``.
+        ``variant="paper"`` does.
 
-        Left out: the rule that sets the density of a layer by its arithmetic operations; chunk
-        lengths other than 1 / density.
+        The rule that sets the density of a layer by its arithmetic operations is left out, and so
+        are chunk lengths other than 1 / density.
 
         Parameters
         ----------
@@ -315,8 +326,8 @@ class Methods(Builder[Compressor]):
 
         Parameters
         ----------
-        conserving : keep entries in a residual that the paper's rule loses: those that a merge has
-            cut at an index that is applied
+        conserving : keep entries in a residual that the paper's rule loses, because a merge has cut
+            them and another entry at the same index is applied
         """
         return cls.build(params, selector=TopK(density), exchange=GTopK(conserving), **options)
 
@@ -332,17 +343,20 @@ class Methods(Builder[Compressor]):
         warmup_steps: int | None = None,
         **options: object,
     ) -> Compressor:
-        """Ok-Topk: ranks sum regions, and the k largest sums are applied.  Paper: li2022oktopk.
+        """Ok-Topk: each rank adds up a region, and the k largest sums are applied.  Paper:
+        li2022oktopk.
 
-        The authors' code trains the first steps dense, as with ``variant="paper"``.
+        The authors' code trains the first steps dense, as ``variant="paper"`` does.
 
-        Left out: regions of equal numbers of local selections, found by an allreduce (regions here
-        follow the applied entries); balancing before the last collective (here each rank sends a
-        bounded number of entries).
+        The paper's regions have equal numbers of the ranks' local selections, and an allreduce
+        finds them; this is left out, because regions here follow the applied entries. The paper's
+        balancing before the last collective is left out too, because here each rank sends a bounded
+        number of entries.
 
         Parameters
         ----------
-        variant : "ours", or "paper", which sets ``warmup_steps=512``, the authors' for VGG-16
+        variant : "ours", or "paper", which sets ``warmup_steps=512``, the authors' number for
+            VGG-16
         period : steps between exact evaluations of the local and the global threshold
         warmup_steps : number of dense first steps; None for the variant's default
         """
@@ -359,8 +373,8 @@ class Methods(Builder[Compressor]):
     ) -> Compressor:
         """Send the chunks with the largest norms, summed over all ranks.  Paper: sun2019csc.
 
-        Left out: the paper's momentum correction (use ``optimizer=``) and its density that falls in
-        the first epochs (use ``schedule=``).
+        The paper's momentum correction is left out (use ``optimizer=``), and so is its density that
+        falls in the first epochs (use ``schedule=``).
 
         Parameters
         ----------
@@ -383,7 +397,8 @@ class Methods(Builder[Compressor]):
     ) -> Compressor:
         """Send entries at random positions, with error feedback.  Paper: stich2018sparsified.
 
-        Left out: the learning rate inside the residual, which is left to the optimizer.
+        In the paper, gradients are multiplied by the learning rate before they are added to the
+        residual. This is left out; the optimizer applies the learning rate.
 
         Parameters
         ----------
@@ -404,8 +419,8 @@ class Methods(Builder[Compressor]):
         """AdaComp: signs of the entries that may become the largest of their bin.  Paper:
         chen2018adacomp.
 
-        Left out: the paper's encoding of bins, because we could not access it (``codec="ternary"``
-        sends the number of entries of every bin).
+        The paper's encoding of bins is left out, because we could not access it;
+        ``codec="ternary"`` sends the number of entries of every bin.
 
         Parameters
         ----------
@@ -422,7 +437,7 @@ class Methods(Builder[Compressor]):
         """Signs of the entries above a fixed threshold, with error feedback.  Paper:
         strom2015scalable.
 
-        Left out: nothing; an upper bound on the number of entries is added.
+        Nothing is left out; an upper bound on the number of entries is added.
 
         Parameters
         ----------
@@ -438,8 +453,8 @@ class Methods(Builder[Compressor]):
     def stc(cls, params: object, *, density: Density, **options: object) -> Compressor:
         """Sparse ternary compression: signs of the top k, and their mean.  Paper: sattler2019stc.
 
-        Left out: local steps between exchanges (use ``LocalSteps``); a server that compresses its
-        updates to the workers.
+        The paper's local steps between exchanges are left out (use ``LocalSteps``), and so is the
+        server that compresses its updates to the workers.
         """
         options.setdefault("codec", "sign_mean")
         return cls.build(params, selector=Stc(density), **options)
@@ -450,7 +465,8 @@ class Methods(Builder[Compressor]):
         """Sparse binary compression: the largest entries of one sign, and their mean.  Paper:
         sattler2019sbc.
 
-        Left out: the paper's delay, which is local steps between exchanges (use ``LocalSteps``).
+        The paper's delay, which is a number of local steps between exchanges, is left out (use
+        ``LocalSteps``).
         """
         options.setdefault("codec", "one_sign")
         return cls.build(params, selector=Sbc(density), **options)
@@ -458,12 +474,12 @@ class Methods(Builder[Compressor]):
     @classmethod
     @of_paper("bernstein2019majority")
     def signsgd(cls, params: object, **options: object) -> Compressor:
-        """Majority vote of all signs, without memory.  Paper: bernstein2019majority.
+        """Majority vote of the signs of all entries, without memory.  Paper: bernstein2019majority.
 
         The optimizer receives +1, -1 or, for a tie, 0, so every update has the size of the learning
         rate.
 
-        Left out: Signum's momentum, which each worker applies before the vote.
+        Signum's momentum, which each worker applies before the vote, is left out.
         """
         options.setdefault("memory", "majority_vote")
         options.setdefault("codec", "one_bit")
@@ -472,9 +488,11 @@ class Methods(Builder[Compressor]):
     @classmethod
     @of_paper("karimireddy2019error")
     def ef_sign(cls, params: object, **options: object) -> Compressor:
-        """All signs and one magnitude, with error feedback.  Paper: karimireddy2019error.
+        """Signs of all entries and one magnitude, with error feedback.  Paper:
+        karimireddy2019error.
 
-        Left out: the learning rate inside the residual, which is left to the optimizer.
+        In the paper, gradients are multiplied by the learning rate before they are added to the
+        residual. This is left out; the optimizer applies the learning rate.
         """
         options.setdefault("codec", "one_bit")
         return cls.build(params, selector=EfSign(), **options)
@@ -486,7 +504,8 @@ class Methods(Builder[Compressor]):
     ) -> Compressor:
         """Stochastic ternary gradients, without memory.  Paper: wen2017terngrad.
 
-        Left out: a common scale for all ranks, the largest of theirs; here every rank has its own.
+        A common scale, the largest of all ranks' scales, is left out; here every rank has its own
+        scale.
 
         Parameters
         ----------
@@ -503,4 +522,4 @@ METHODS: dict[str, str] = {
     for name in sorted(dir(Methods))
     if hasattr(getattr(Methods, name), "paper")
 }
-"""Named methods and their papers."""
+"""The named methods, and the citation keys of their papers."""

@@ -1,4 +1,4 @@
-"""Methods and densities on command lines."""
+"""How methods and densities are written on command lines."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from hvd_sparse.methods import METHODS, Methods
 from hvd_sparse.types import Value
 
 BETWEEN_OPTIONS = re.compile(r",(?![^()\[\]{}]*[)\]}])")
-"""A comma outside brackets."""
+"""Pattern of a comma outside brackets, which separates two options."""
 
 Spelled = Union[float, dict[str, float], str]
-"""A number, a mapping of names and globs, or "hiding"."""
+"""A density on a command line: a number, a mapping of names and globs, or "hiding"."""
 FORMS = (
     'a number in (0, 1], densities by name or glob, as in "conv*=0.01,*=0.001", or "hiding", which '
     "is measured in training"
@@ -40,14 +40,14 @@ class SpelledMethod:
         return "density" in inspect.signature(getattr(Methods, self.name)).parameters
 
     def create(self, compression: type[Methods], params: object, **options: object) -> Value:
-        """Create the compressor of a frontend's ``Compression``; the command line's options take
-        precedence over these."""
+        """Create the method's compressor with a frontend's ``Compression``. Options from the
+        command line take precedence over ``options``."""
         return getattr(compression, self.name)(params, **{**options, **self.options})
 
 
 def read_method(text: str) -> SpelledMethod:
-    """Read a method's name, and ``,option=value`` for each option, from a text; values that are not
-    Python literals are strings.
+    """Read a method's name, and ``,option=value`` for each of its options, from a text. A value
+    that is not a Python literal is a string.
 
     Raises
     ------
@@ -83,6 +83,8 @@ def read_density(text: str) -> Spelled:
     """Read the option ``density`` from a text: a number; NAME=DENSITY for names and globs of
     tensors, separated by commas; or "hiding", or for example "hiding:300".
 
+    Raises
+    ------
     InvalidOption : the text has another form, or a density is not in (0, 1]
 
     Examples
@@ -121,7 +123,7 @@ def _number(value: str, where: str, text: str) -> float:
 
 
 def density_argument(text: str) -> Spelled:
-    """Read the option ``density``; a ``type`` for ``argparse``, which raises its errors."""
+    """Read the option ``density``. As a ``type`` of ``argparse``, it raises argparse's errors."""
     try:
         return read_density(text)
     except InvalidOption as error:
@@ -129,7 +131,7 @@ def density_argument(text: str) -> Spelled:
 
 
 def spell_density(density: Union[float, Mapping[str, float], str]) -> str:
-    """Return the text for a density; the inverse of ``read_density``.
+    """Return the text for a density, which ``read_density`` reads.
 
     Examples
     --------

@@ -16,11 +16,10 @@ from hvd_sparse.checks import count_from_density
 from hvd_sparse.collectives.contract import Collective, Pending, Placement
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.exchanges.contract import DENSE_BYTES, Exchange
-from hvd_sparse.plan.measurements import Told
 from hvd_sparse.schedules.contract import LONG_RUN, UNKNOWN_DENSITY
-from hvd_sparse.step.buckets import one_per_tensor
+from hvd_sparse.step.buckets import expected_bytes, one_per_tensor
 from hvd_sparse.step.group_selection import name_of
-from hvd_sparse.types import Report, TensorSpec
+from hvd_sparse.types import Report, State, TensorSpec
 from hvd_sparse.wire.message import overhead_bytes
 
 LOCAL = "local"
@@ -28,14 +27,14 @@ LOCAL = "local"
 SIZES = 5
 """Number of message lengths that are timed."""
 REPETITIONS = 5
-"""Repetitions of every length, after one that is not counted."""
+"""Number of counted repetitions of every length; one before them is not counted."""
 LEAST_SPREAD = 8
 """Least ratio of the longest to the shortest message, so that times differ by more than noise."""
 ITEM = 8
-"""Bytes by which the lengths of repetitions differ, a multiple of the itemsize of sums."""
+"""Bytes by which the lengths of repetitions differ; a multiple of the itemsize of sums."""
 
 OUTLIER = 5.0
-"""Samples are dropped if they differ from their size's median by more than this many median
+"""A sample is dropped if it differs from its length's median by more than this many median
 deviations."""
 
 Buckets = list[tuple[int, ...]]
@@ -75,10 +74,10 @@ class Route:
         return (LOCAL, *phases[1:]) if self.exchange.sums_first else tuple(phases)
 
     def received(self, numel: int, brought: float) -> tuple[float, float]:
-        """Return the bytes that a rank receives for a tensor, in the first collective and later, if
-        a rank sends ``brought`` bytes of it (0 if unknown)."""
+        """Return the bytes that a rank receives for a tensor, in the first collective and in the
+        later ones, if a rank sends ``brought`` bytes of the tensor (0 if unknown)."""
         if self.exchange.is_one_allgather:
-            each = brought or expected_bytes(self.configuration, numel)
+            each = brought or expected_bytes(self.configuration, numel, step=LONG_RUN)
             return (each + overhead_bytes(1) - overhead_bytes(0)) * self.others, 0.0
         density = self.configuration.density(LONG_RUN) or UNKNOWN_DENSITY
         real = count_from_density(numel, density) / numel
@@ -89,16 +88,6 @@ class Route:
             return numel * DENSE_BYTES * mates, inbound
         first = inbound / len(self.kinds)  # divided evenly among the collectives
         return first, inbound - first
-
-
-def expected_bytes(
-    configuration: Configuration, numel: int, spec: TensorSpec | None = None
-) -> float:
-    """Return the bytes that a rank sends for a tensor after warm-up, for lack of a measurement."""
-    density = configuration.density(LONG_RUN, spec) or UNKNOWN_DENSITY
-    return float(
-        count_from_density(numel, density) * configuration.codec.entry_bytes(numel, density)
-    )
 
 
 def sizes_of(told: Sequence[Report]) -> list[int]:
@@ -112,8 +101,8 @@ def sizes_of(told: Sequence[Report]) -> list[int]:
 def time_messages(
     collective: Collective, name: str, route: Route, sizes: Sequence[int], timeout_s: float | None
 ) -> Samples:
-    """Time the route's collectives with messages of the given lengths in bytes, which differ a
-    little between repetitions, because Horovod negotiates new lengths.  Collective."""
+    """Time the route's collectives with messages of the given lengths in bytes. Lengths differ a
+    little between repetitions, because Horovod negotiates new lengths. Collective."""
     found: Samples = {}
     mates = route.placement.mates(route.placement.rank)
     for kind in dict.fromkeys(route.kinds):
@@ -150,19 +139,15 @@ def _prepared(
 
 
 class Costs:
-    """Measured costs on the slowest rank, because all ranks wait for it.
-
-    wire, late, work, decode : as in ``GroupPlan``
-    encode_s : time per tensor besides ``work``, in seconds
-    ready_s : by tensor, seconds from a step's first gradient to the tensor's
-    nbytes : by tensor, bytes that a rank sends
-    """
+    """Measured costs on the slowest rank, for which all ranks wait; lines as in ``GroupPlan``. By
+    tensor, ``ready_s`` has the seconds from a step's first gradient to the tensor's, and ``nbytes``
+    the bytes that a rank sends. ``encode_s`` are the seconds per tensor outside ``work``."""
 
     def __init__(
         self,
         route: Route,
         specs: Sequence[TensorSpec],
-        told: Sequence[Told],
+        told: Sequence[State],
         samples: Sequence[Samples],
         buckets: Buckets,
     ) -> None:
@@ -177,8 +162,7 @@ class Costs:
         self.ready_s, self.nbytes = self._slowest("ready"), self._slowest("nbytes")
 
     def families(self) -> list[list[str]]:
-        """Return the sets of tensors, some of them compressed, that had gradients in the same
-        steps."""
+        """Return the sets of tensors, some compressed, that had gradients in the same steps."""
         families: dict[object, list[str]] = defaultdict(list)
         configuration = self.route.configuration
         dtypes = {spec.key: spec.accumulator for spec in self.specs}
@@ -245,13 +229,14 @@ def _line(seconds: Mapping[str, float], numel: Mapping[str, int]) -> Line:
 
 
 def one_after_another(lines: Sequence[Line]) -> Line:
-    """Return the cost of sequential collectives of equal sizes as a line in their total bytes."""
+    """Return the cost of sequential collectives of equal sizes, as a line in their total bytes."""
     byte_s = sum(line.byte_s for line in lines) / max(1, len(lines))
     return Line(sum(line.start_s for line in lines), byte_s)
 
 
 def fit_line(samples: Iterable[tuple[float, float]]) -> Line:
-    """Fit a line, of coefficients of 0 or more, to (bytes received, seconds) of at least two sizes.
+    """Fit a line, with coefficients of 0 or more, to (bytes received, seconds) of two or more
+    sizes.
 
     A weighted Theil-Sen estimate: the slope is the median of the slopes between all pairs of sizes,
     weighted by their distance, because differences between small messages are mostly noise. The
@@ -270,7 +255,7 @@ def fit_line(samples: Iterable[tuple[float, float]]) -> Line:
 
 
 def _typical(times: np.ndarray) -> float:
-    """Return the mean of the times near the median, which is steadier than a median of a few."""
+    """Return the mean of the times near the median, which varies less than the median."""
     away = np.abs(times - np.median(times))
     return float(np.mean(times[away <= OUTLIER * np.median(away)]))
 

@@ -6,13 +6,11 @@ from __future__ import annotations
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Mapping
-from typing import Any
 
 from hvd_sparse.types import Report
 
 WARMUP = 2
-"""First steps that are not measured, because first calls compile, allocate and handshake."""
+"""Number of first steps that are not measured, because first calls compile and allocate."""
 STEPS = 5
 """Number of steps that are measured."""
 WINDOW = 20
@@ -24,17 +22,15 @@ REVIEW_EVERY = 500
 FACTOR = 1.5
 """Steps have departed if their time has changed by more than this factor since the first window."""
 
-Told = Mapping[str, Any]
-"""A dict received from another rank, for example ``Measurements.to_dict`` or a decision's."""
 
-
-class StepStarts:
-    """Detection of a step's first gradient: the first after a result was requested
-    (``is_between``), or a second gradient of the same tensor."""
+class StepClock:
+    """Timer of a step, from its first gradient to its last result. The first gradient after a
+    request for a result (``is_between``) begins a step, and so does a tensor's second gradient."""
 
     def __init__(self) -> None:
         self._in_step: set[int] = set()
         self.is_between = True
+        self.restart()
 
     def begins(self, position: int | None) -> bool:
         """Record a gradient, and return whether it is the first of its step."""
@@ -46,15 +42,9 @@ class StepStarts:
         self.is_between = False
         return is_first
 
-    def end(self) -> None:
+    def request(self) -> None:
+        """Record that a result is requested, so that the next gradient begins a step."""
         self.is_between = True
-
-
-class StepClock:
-    """Timer of a step, from its first gradient to its last result."""
-
-    def __init__(self) -> None:
-        self.restart()
 
     def restart(self) -> None:
         self._began: float | None = None
@@ -62,8 +52,7 @@ class StepClock:
         self._has_failed = False
 
     def begin(self) -> float | None:
-        """Begin a step, and return the seconds of the last one; None if there was none, or if it
-        failed."""
+        """Begin a step; return the seconds of the last step, or None if it failed or is missing."""
         now = time.perf_counter()
         last_s = None
         if self._began is not None and not self._has_failed:
@@ -119,7 +108,7 @@ class Departure:
 
 
 class Measurements:
-    """A rank's measurements of its own steps; those of failed or rolled-back steps are dropped."""
+    """A rank's measurements of its own steps; failed and rolled-back steps are dropped."""
 
     def __init__(self) -> None:
         self._seen: dict[str, list[int]] = defaultdict(list)
@@ -129,7 +118,7 @@ class Measurements:
         self._number = self._good = 0
         self._began_s = self._own_s = self._ended_s = 0.0
         self.told_s = 0.0
-        """Seconds of selecting and encoding, until they are spent."""
+        """Seconds of selecting and encoding, until ``spend``."""
 
     def begin(self, now_s: float, *, was_good: bool) -> None:
         if was_good:
@@ -150,7 +139,7 @@ class Measurements:
             self._began_s, self._own_s = now_s, 0.0
 
     def end(self, now_s: float) -> None:
-        """Record the time of a result; the last one ends the step."""
+        """Record the time of a result; the last result ends the step."""
         self._ended_s = now_s
 
     def arrive(self, key: str, now_s: float) -> None:
@@ -176,12 +165,10 @@ class Measurements:
             self._step["encode"][whose] = end_s - start_s
 
     def to_dict(self) -> Report:
-        """Return a JSON-serializable dict.
-
-        By tensor (or vector) it has the medians of "ready", "work", "encode" (part of "work") and
-        "decode" in seconds and of "nbytes", and "seen", the numbers of the steps with a gradient;
-        also "whole", the seconds by step number, and "steps", how many count.
-        """
+        """Return a JSON-serializable dict. By tensor (or vector): the medians of "ready", "work",
+        "encode" (part of "work"), "decode" and "nbytes", and "seen", the numbers of the steps with
+        a gradient. Also "whole", the seconds by step number, and "steps", the number of good
+        steps."""
         medians = {
             kind: {key: statistics.median(values) for key, values in self._kept[kind].items()}
             for kind in ("ready", "work", "encode", "decode", "nbytes")

@@ -9,37 +9,34 @@ import contextlib
 import logging
 import threading
 import time
-import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Union, cast
+from typing import Any, ClassVar, Union
 
 from hvd_sparse.checks import count_from_density
 from hvd_sparse.collectives.contract import Collective, in_nodes_of
 from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.errors import PeerFailure, RankMismatch
-from hvd_sparse.plan.costs import Costs, Route, Samples, expected_bytes, sizes_of, time_messages
-from hvd_sparse.plan.group_plan import GroupPlan
-from hvd_sparse.plan.hiding import HiddenDensities
+from hvd_sparse.plan.costs import Costs, Route, Samples, sizes_of, time_messages
+from hvd_sparse.plan.decisions import GroupPlan, HiddenDensities
 from hvd_sparse.plan.measurements import (
     STEPS,
     WARMUP,
     Departure,
     Measurements,
     StepClock,
-    StepStarts,
-    Told,
 )
 from hvd_sparse.plan.policy import SPARSE, Owner, Policy, tell_all, waiting
 from hvd_sparse.schedules.contract import LONG_RUN
 from hvd_sparse.state.checkpoint_file import Gatherer
+from hvd_sparse.step.buckets import expected_bytes
 from hvd_sparse.step.records import StepRun, TensorStep, Ticket
 from hvd_sparse.step.step import Step
-from hvd_sparse.types import Report, Value
+from hvd_sparse.types import Report, State, Value
 
 logger = logging.getLogger("hvd_sparse")
 
 ENOUGH = STEPS // 2 + 1
-"""Successful steps that are needed for a decision; with fewer, the ranks continue measuring."""
+"""Number of successful steps that a decision needs; with fewer, the ranks continue measuring."""
 
 
 Decision = Union[GroupPlan, HiddenDensities]
@@ -48,8 +45,7 @@ Decision = Union[GroupPlan, HiddenDensities]
 
 
 class MeasuringPolicy(Policy):
-    """Policy that measures the first steps, and adopts one decision on all ranks; then, or if there
-    is none to make, measuring ``is_over``."""
+    """Policy that measures the first steps, until all ranks adopt one decision (``is_over``)."""
 
     kind: ClassVar[type[Decision]]
     departed: ClassVar[str]
@@ -59,14 +55,14 @@ class MeasuringPolicy(Policy):
         self._step, self._compressor = step, name
         self._name = f"hvd_sparse.{self.kind.label}.{name}"
         self._timing = f"the timing of messages for {self.kind.option}"
-        self._starts, self._clock, self._departure = StepStarts(), StepClock(), Departure()
+        self._clock, self._departure = StepClock(), Departure()
         self._came_s = 0.0
         self._is_merged = step.configuration.select_over == "group"
         self._measure()
 
     def _measure(self) -> None:
         self.measurements = Measurements()
-        self.decision: Value = None
+        self.decision = None
         self.is_over = False
         self._steps = 0
         self._run: StepRun | None = None
@@ -85,15 +81,15 @@ class MeasuringPolicy(Policy):
 
     def begin(self, owner: Owner, position: int | None) -> str:
         if self.is_over:
-            if self._starts.is_between and self.decision is not None:
+            if self._clock.is_between and self.decision is not None:
                 self._watch_step(owner, position)
             return SPARSE
         self._came_s = time.perf_counter()
-        if self._starts.begins(position):
+        if self._clock.begins(position):
             self._begin_step(owner)
             self._came_s = time.perf_counter()
         if position is not None:
-            self.measurements.arrive(owner.step.specs[position].key, self._came_s)
+            self.measurements.arrive(self._step.specs[position].key, self._came_s)
         return SPARSE
 
     def _begin_step(self, owner: Owner) -> None:
@@ -103,7 +99,8 @@ class MeasuringPolicy(Policy):
             decision = self.next(owner.messenger, owner.limit_s, was_good=was_good)
         if decision is not None:
             self._adopt(owner, decision)
-            self._clock, self._departure = StepClock(), Departure()
+            self._clock.restart()
+            self._departure = Departure()
 
     @property
     def is_due(self) -> bool:
@@ -112,8 +109,8 @@ class MeasuringPolicy(Policy):
         return measured > 0 and measured % STEPS == 0
 
     def next(self, collective: Collective, timeout_s: float | None, *, was_good: bool) -> Value:
-        """Begin a step, with the success of the last one, and return the decision if this step
-        adopts it, else None.  Collective if ``is_due``."""
+        """Begin a step, given the success of the last step; return the decision if this step adopts
+        one, else None. Collective if ``is_due``."""
         is_counted = was_good and self._steps > WARMUP
         if self.is_due:
             # Close the last measured step, to include its numbers.
@@ -149,7 +146,7 @@ class MeasuringPolicy(Policy):
             logger.warning("compressor %s: %s", self._compressor, decision)
         return decision
 
-    def _decide(self, route: Route, told: Sequence[Told], samples: Sequence[Samples]) -> Report:
+    def _decide(self, route: Route, told: Sequence[State], samples: Sequence[Samples]) -> Report:
         """Return the decision's dict, or {"failure": text}, because the other ranks wait."""
         try:
             costs = Costs(route, self._step.specs, told, samples, self._step.buckets)
@@ -160,12 +157,13 @@ class MeasuringPolicy(Policy):
     def _watch_step(self, owner: Owner, position: int | None) -> None:
         """Begin a step after the decision, and measure again if step times have departed.
         Collective if a window of steps has ended, when no exchange is running."""
-        self._starts.begins(position)
+        self._clock.begins(position)
         departure = self._departure
         departure.begin(self._clock.begin())
         if not departure.is_due:
             return
-        slowest_s = max(self._tell_all(owner, "review", departure.median_s))
+        name = f"{self._name}.review"
+        slowest_s = max(tell_all(owner, self._timing, name, departure.median_s))
         if departure.judge(slowest_s):
             if owner.collective.rank == 0:
                 text = "compressor %s: steps take %.1f ms, and %.1f ms when %s"
@@ -174,17 +172,14 @@ class MeasuringPolicy(Policy):
             self._measure_anew()
         self._clock.resume()
 
-    def _tell_all(self, owner: Owner, what: str, mine: object) -> list[Value]:
-        return tell_all(owner, self._timing, f"{self._name}.{what}", mine)
-
-    def sent(self, owner: Owner, position: int, ticket: Ticket) -> None:
+    def sent(self, position: int, ticket: Ticket) -> None:
         """Record the bytes that a tensor sends, at the density after warm-up."""
         if self.is_over:
             return
         self._run = ticket.run
         if isinstance(ticket, TensorStep) and ticket.error is None:
-            spec, configuration = owner.step.specs[position], owner.configuration
-            nbytes = expected_bytes(configuration, spec.numel, spec)
+            spec, configuration = self._step.specs[position], self._step.configuration
+            nbytes = expected_bytes(configuration, spec.numel, spec, LONG_RUN)
             frame = None if ticket.outgoing is None else ticket.outgoing.frame
             if frame is not None:  # otherwise this step is dense, or the exchange makes the frame
                 now = configuration.density(ticket.state.steps, spec, ticket.state.pace)
@@ -198,10 +193,10 @@ class MeasuringPolicy(Policy):
         own_s = time.perf_counter() - self._came_s
         self.measurements.spend(self.measurements.told_s if self._is_merged else own_s)
 
-    def end(self, owner: Owner) -> None:
-        self._starts.end()
+    def end(self) -> None:
+        self._clock.request()
 
-    def arrived(self, owner: Owner) -> None:
+    def arrived(self) -> None:
         if not self.is_over:
             self.measurements.end(time.perf_counter())
         elif self._departure.is_watching:
@@ -211,8 +206,11 @@ class MeasuringPolicy(Policy):
         self._clock.fail()
 
     def forget_world(self, owner: Owner) -> None:
+        self._start_over()
+
+    def _start_over(self) -> None:
         self._measure_anew()
-        self._starts.end()
+        self._clock.request()
 
 
 class PlannedGroups(MeasuringPolicy):
@@ -226,67 +224,47 @@ class PlannedGroups(MeasuringPolicy):
         self._default = list(step.buckets)
         super().__init__(step, name)
 
-    @property
-    def plan(self) -> GroupPlan | None:
-        plan: GroupPlan | None = self.decision
-        return plan
-
     def _adopt(self, owner: Owner, decision: GroupPlan) -> None:
-        owner.step.regroup(decision.buckets(owner.step.specs), is_over=True)
+        self._step.regroup(decision.buckets(self._step.specs), is_over=True)
 
-    def regrouped(self, owner: Owner, groups: object) -> None:
-        """Measure again if the new groups are "planned"; otherwise stop measuring."""
-        MeasuringPolicy.forget_world(self, owner)
+    def regrouped(self, groups: object) -> None:
+        self._start_over()
         if groups != PLANNED:
             self._stop()
 
     def forget_world(self, owner: Owner) -> None:
-        owner.step.regroup(self._default, is_over=True)  # new workers have no plan
+        self._step.regroup(self._default, is_over=True)  # new workers have no plan
         super().forget_world(owner)
 
 
 class GraphPlannedGroups(PlannedGroups):
-    """``groups="planned"`` for TensorFlow graphs, which receive their groups when traced.
+    """``groups="planned"`` for TensorFlow graphs, which receive their groups when traced. The first
+    steps have one message per gradient. Gradients arrive in any thread, and some results arrive
+    before other gradients, so the program marks every step by a call of ``replan``."""
 
-    The first steps have one message per gradient. Gradients arrive in any thread, and some results
-    before other gradients, so the program marks every step by a call of ``replan``.
-    """
-
-    def __init__(self, owner: Owner) -> None:
-        super().__init__(owner.step, owner.name)
-        self._owner = weakref.ref(cast(Any, owner))
+    def __init__(self, step: Step, name: str) -> None:
+        super().__init__(step, name)
         self._lock = threading.Lock()
 
-    @property
-    def groups(self) -> tuple[tuple[str, ...], ...] | None:
-        return None if self.plan is None else self.plan.groups
+    def replan(self, owner: Owner) -> bool:
+        """Begin a step, and return whether the groups have changed. Collective."""
+        before = getattr(self.decision, "groups", None)
+        self._clock.request()
+        self.begin(owner, None)
+        return getattr(self.decision, "groups", None) != before
 
-    def replan(self) -> bool:
-        """Begin a step, and return whether the groups have changed.  Collective."""
-        before = self.groups
-        self._starts.end()
-        self.begin(self._held(), None)
-        return self.groups != before
-
-    def took(self, position: int, ticket: Ticket, came_s: float) -> None:
-        """Record a gradient that arrived at ``came_s``, and its message."""
+    def took(self, position: int, ticket: Ticket, came_s: float, *, everything: bool) -> None:
         if self.is_over:
             return
-        owner = self._held()
         with self._lock:
             self.measurements.came_first(came_s)
-            self.measurements.arrive(owner.step.specs[position].key, came_s)
+            self.measurements.arrive(self._step.specs[position].key, came_s)
             self._came_s = came_s
-            self.sent(owner, position, ticket)
+            self.sent(position, ticket)
 
-    def returned(self) -> None:
+    def arrived(self) -> None:
         with self._lock:
-            self.arrived(self._held())
-
-    def _held(self) -> Owner:
-        owner = self._owner()
-        assert owner is not None  # the caller holds it
-        return cast(Owner, owner)
+            super().arrived()
 
     # The program traces its graphs again, with ``groups``.
     _adopt = MeasuringPolicy._adopt
@@ -301,16 +279,11 @@ class HidingPolicy(MeasuringPolicy):
     departed = "their densities were measured: they are measured anew"
     _loaded: dict[str, float] | None = None
 
-    @property
-    def hiding(self) -> HiddenDensities | None:
-        found: HiddenDensities | None = self.decision
-        return found
-
     def _adopt(self, owner: Owner, decision: HiddenDensities) -> None:
         owner.settle_densities(decision.densities)
 
     def begin(self, owner: Owner, position: int | None) -> str:
-        if self._loaded is not None and self._starts.is_between:
+        if self._loaded is not None and self._clock.is_between:
             self._take_loaded(owner)
         return super().begin(owner, position)
 
@@ -321,9 +294,10 @@ class HidingPolicy(MeasuringPolicy):
         owner.settle_densities(self._loaded)
 
     def _take_loaded(self, owner: Owner) -> None:
-        """Check that the loaded densities are the same on all ranks, and use them.  Collective."""
+        """Check that the loaded densities are the same on all ranks, and use them. Collective."""
         mine, self._loaded = self._loaded, None
-        if any(theirs != mine for theirs in self._tell_all(owner, "loaded", mine)):
+        told = tell_all(owner, self._timing, f"{self._name}.loaded", mine)
+        if any(theirs != mine for theirs in told):
             raise RankMismatch(
                 "the states that ranks have loaded hold other densities: load the same checkpoint "
                 "on all ranks"

@@ -1,9 +1,9 @@
-"""Policies, which decide at every step how gradients are sent; and that of ``Compression.auto``.
+"""Policies, which decide at every step how gradients are sent, and the one of ``Compression.auto``.
 
 ``auto`` sends dense gradients if a trial finds that faster. Each way (sparse, dense, fp16) in turn
-has warm-up steps, one step that shows whether it can win at all, and measured steps, from the first
-gradient to the last result. The slowest rank's medians decide, so that all ranks decide alike at
-the same step.
+has warm-up steps, one step that shows whether the way can win at all, and measured steps, from the
+first gradient to the last result. The slowest rank's medians decide, so that all ranks decide alike
+at the same step.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ from hvd_sparse.checks import check_choice, check_whole
 from hvd_sparse.collectives.contract import Collective
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import ExchangeTimeout, InvalidOption
-from hvd_sparse.plan.group_plan import GroupPlan
-from hvd_sparse.plan.hiding import HiddenDensities
-from hvd_sparse.plan.measurements import StepClock, StepStarts
+from hvd_sparse.plan.measurements import StepClock
 from hvd_sparse.state.checkpoint_file import Gatherer
 from hvd_sparse.step.records import StepRun, Ticket
 from hvd_sparse.step.step import Step
@@ -95,36 +93,27 @@ class Owner(Protocol):
 
 
 class Policy:
-    """Base class of policies; this one sends all gradients sparse.  All ranks make the same calls
-    at the same steps, so calls may be collective."""
+    """Base class of policies; this one sends all gradients sparse. All ranks make the same calls at
+    the same steps, so calls may be collective."""
 
-    @property
-    def verdict(self) -> Verdict | None:
-        """The result of the last trial of ``Compression.auto``; None before it."""
-        return None
-
-    @property
-    def plan(self) -> GroupPlan | None:
-        """The plan of ``groups="planned"``; None before the decision."""
-        return None
-
-    @property
-    def hiding(self) -> HiddenDensities | None:
-        """The result of ``density="hiding"``; None before the decision."""
-        return None
+    decision: Value = None
+    """The ``Verdict``, ``GroupPlan`` or ``HiddenDensities`` of the last measurement, or None."""
 
     def begin(self, owner: Owner, position: int | None) -> str:
         """Return the way of a gradient's step, one of ``WAYS`` or "everything"; ``position`` is
-        None for a tensor that is not registered."""
+        None for an unregistered tensor."""
         return SPARSE
 
-    def sent(self, owner: Owner, position: int, ticket: Ticket) -> None:
+    def sent(self, position: int, ticket: Ticket) -> None:
         """Called after a tensor was compressed."""
 
-    def end(self, owner: Owner) -> None:
+    def took(self, position: int, ticket: Ticket, came_s: float, *, everything: bool) -> None:
+        """Called after a graph has compressed a tensor, whose gradient arrived at ``came_s``."""
+
+    def end(self) -> None:
         """Called when a result is requested; the next gradient begins a step."""
 
-    def arrived(self, owner: Owner) -> None:
+    def arrived(self) -> None:
         """Called when a result has arrived."""
 
     def fail(self) -> None:
@@ -137,7 +126,7 @@ class Policy:
     def loaded(self, owner: Owner, tensors: Mapping[str, object]) -> None:
         """Called after states were loaded, with the states by tensor name."""
 
-    def regrouped(self, owner: Owner, groups: object) -> None:
+    def regrouped(self, groups: object) -> None:
         """Called after the program has changed the groups."""
 
     def forget_world(self, owner: Owner) -> None:
@@ -146,7 +135,7 @@ class Policy:
 
 @contextlib.contextmanager
 def waiting(owner: Owner, what: str) -> Iterator[None]:
-    """Return a context for collectives of a policy; the watchdog reports them as ``what``."""
+    """Return a context for collectives of a policy, which the watchdog reports as ``what``."""
     ledger = owner.watchdog.ledger
     ledger.begin(what)
     ledger.begin_wait()
@@ -165,8 +154,8 @@ def tell_all(owner: Owner, what: str, name: str, mine: object) -> list[Value]:
 
 
 class Trial:
-    """Choice of the fastest of ``ways``, by ``steps`` measured steps of each, in this order; it is
-    reviewed after every ``review_every`` steps (0 for never)."""
+    """Choice of the fastest of ``ways``, by ``steps`` measured steps of each, in this order; the
+    choice is reviewed after every ``review_every`` steps (0 for never)."""
 
     def __init__(self, ways: Sequence[str], steps: int, review_every: int) -> None:
         if isinstance(ways, str) or not ways or len(set(ways)) != len(ways):
@@ -186,7 +175,7 @@ class Trial:
         self._durations: deque[float] = deque(maxlen=max(RECENT, WARMUP + self.steps))
         self._turn = 0
         self._done = 0
-        """Number of steps in this turn, or since the verdict."""
+        """Number of steps of the current way, or since the verdict."""
 
     @property
     def is_timed(self) -> bool:
@@ -195,7 +184,7 @@ class Trial:
         return self.verdict is None or (every > 0 and every - self._done % every <= RECENT)
 
     def next(self, last_s: float | None, agree: Agree) -> str:
-        """Return the way of the step that begins; the last took ``last_s`` seconds, None if it
+        """Return the way of the step that begins; the last step took ``last_s`` seconds, None if it
         failed."""
         if last_s is not None:
             self._durations.append(last_s)
@@ -226,7 +215,7 @@ class Trial:
             self.verdict = Verdict(fastest, medians)
 
     def _review(self, agree: Agree) -> None:
-        """Begin a new trial if the chosen way has become slower than another one was."""
+        """Begin a new trial if the chosen way has become slower than another way was."""
         assert self.verdict is not None
         now = self._slowest(agree, list(self._durations)[-RECENT:])
         chosen = self.verdict.way
@@ -239,30 +228,23 @@ class Trial:
 
 
 class Fallback(Policy):
-    """Policy that follows the verdict of a trial.
-
-    On a dense way Horovod reduces the gradients as without a compressor. Before that, one step of
-    every tensor sends its residual; with ``sends_all`` every dense step sends all state.
-    """
+    """Policy that follows the verdict of a trial. On a dense way Horovod reduces the gradients as
+    without a compressor. Before that, one step of every tensor sends its residual; with
+    ``sends_all`` every dense step sends all state."""
 
     def __init__(self, trial: Trial, *, sends_all: bool = False) -> None:
         self.trial = trial
         self.sends_all = sends_all
         self.clock = StepClock()
         self.owed: dict[int, StepRun | None] = {}
-        """The tensors whose residuals must be sent before dense gradients, by position, and the
-        step that sends each, whose success is unknown."""
-        self._starts = StepStarts()
+        """By position, the tensors whose residuals must be sent before dense gradients, and the
+        step that sends each residual."""
         self._way = SPARSE
-
-    @property
-    def verdict(self) -> Verdict | None:
-        return self.trial.verdict
 
     def begin(self, owner: Owner, position: int | None) -> str:
         if position is None:
             return SPARSE
-        if self._starts.begins(position):
+        if self.clock.begins(position):
             self._way = self.next_way(owner)
         if self._way == SPARSE:
             return SPARSE
@@ -272,35 +254,34 @@ class Fallback(Policy):
         return EVERYTHING if self.sends_all or position in self.owed else self._way
 
     def next_way(self, owner: Owner) -> str:
-        """Return the way of the step that begins.  Collective at some steps."""
-        before = self.verdict
+        """Return the way of the step that begins. Collective at some steps."""
+        before = self.decision
         # Read the clock first, so that the collective does not count as part of the last step.
         way = self.trial.next(self.clock.begin(), lambda mine: self.agree(owner, mine))
-        if self.verdict is not None and self.verdict is not before and owner.collective.rank == 0:
-            logger.warning("compressor %s: %s", owner.name, self.verdict)
+        found = self.decision = self.trial.verdict
+        if found is not None and found is not before and owner.collective.rank == 0:
+            logger.warning("compressor %s: %s", owner.name, found)
         self.clock.resume()
         return way
 
     def agree(self, owner: Owner, mine: np.ndarray) -> np.ndarray:
-        """Gather every rank's float64 [n] into float64 [ranks, n].  Collective."""
+        """Gather every rank's float64 [n] into float64 [ranks, n]. Collective."""
         told = tell_all(owner, TRIAL, f"hvd_sparse.trial.{owner.name}", mine.tolist())
         return np.array(told, np.float64)
 
     def is_paid(self, position: int) -> bool:
         """Return whether a step that succeeded on all ranks has sent a tensor's residual."""
         run = self.owed.get(position)
-        return (
-            run is not None and run.is_finite and run.failure is None and position in run.completed
-        )
+        return run is not None and run.keeps(position)
 
-    def sent(self, owner: Owner, position: int, ticket: Ticket) -> None:
+    def sent(self, position: int, ticket: Ticket) -> None:
         if ticket.bucket is not None:
             self.owed[position] = None if self._way == SPARSE else ticket.run
 
-    def end(self, owner: Owner) -> None:
-        self._starts.end()
+    def end(self) -> None:
+        self.clock.request()
 
-    def arrived(self, owner: Owner) -> None:
+    def arrived(self) -> None:
         self.clock.end()
 
     def fail(self) -> None:
@@ -321,5 +302,6 @@ class Fallback(Policy):
     def forget_world(self, owner: Owner) -> None:
         self.clock.restart()
         self.trial.restart()
+        self.decision = None
+        self.clock.request()
         self.owed.update(dict.fromkeys(self.owed))  # the running steps are lost
-        self._starts.end()

@@ -1,4 +1,4 @@
-"""Schedules give the density of every step.  Each has a file of its own."""
+"""Schedules, which give the density of every step. Every file has one schedule."""
 
 from hvd_sparse.registry import import_siblings
 

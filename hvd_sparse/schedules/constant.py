@@ -1,5 +1,3 @@
-"""Constant schedule: the same density at every step."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

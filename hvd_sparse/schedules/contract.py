@@ -1,4 +1,4 @@
-"""The contract of schedules."""
+"""The contract of schedules, which give the density of every step."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from hvd_sparse.density_rule import Density, check_rule, number_of
 Self = TypeVar("Self", bound="Schedule")
 
 LONG_RUN = 10**9
-"""Number of a step after any warm-up."""
+"""Number of a step that is after any warm-up."""
 
 UNKNOWN_DENSITY = 0.01
-"""Assumed density of methods without a density."""
+"""Density that is assumed for methods without a density."""
 
 
 class Schedule:
-    """Base class of schedules, frozen dataclasses registered in ``SCHEDULES``: the density of a
-    tensor as a pure function of its completed steps."""
+    """Base class of schedules: frozen dataclasses, registered in ``SCHEDULES``. A tensor's density
+    is a function of the number of its completed steps."""
 
     id: ClassVar[str]
     paper: ClassVar[str | None] = None
 
     def density(self, step: int) -> float:
-        """Return the density, in (0, 1], of a tensor's step, the first of which is 0."""
+        """Return the density, in (0, 1], of a tensor's step; the first step is 0."""
         raise NotImplementedError
 
     def at_density(self: Self, density: float) -> Self:
@@ -34,12 +34,12 @@ class Schedule:
 
 @dataclass(frozen=True)
 class ValuedSchedule(Schedule):
-    """Base of the schedules that have a final or a mean density.
+    """Base class of the schedules that have a final or a mean density.
 
     Parameters
     ----------
-    value : this density, in (0, 1], or a rule by tensor; if it is left out of a schedule given as a
-        mapping, it is the method's density
+    value : the final or mean density, in (0, 1], or a rule that gives every tensor its density. If
+        it is left out of a schedule given as a mapping, it is the method's density
     """
 
     value: Density
@@ -49,7 +49,7 @@ class ValuedSchedule(Schedule):
 
     @property
     def number(self) -> float:
-        """The density as a number; InvalidOption if it is a rule."""
+        """The density as a number. Raises InvalidOption if it is a rule."""
         return number_of(self.value, type(self).__name__)
 
     def at_density(self: Self, density: float) -> Self:

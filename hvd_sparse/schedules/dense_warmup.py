@@ -1,5 +1,3 @@
-"""Dense warm-up: dense steps, then sparse steps."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -13,7 +11,7 @@ from hvd_sparse.schedules.contract import ValuedSchedule
 @SCHEDULES.register("dense_warmup")
 @dataclass(frozen=True)
 class DenseWarmup(ValuedSchedule):
-    """Send all entries for some steps, then a fixed density.
+    """Send all entries for a number of steps, then use a fixed density.
 
     Parameters
     ----------

@@ -1,5 +1,3 @@
-"""DGC's warm-up: a density that falls exponentially from stage to stage."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -22,13 +20,13 @@ class ExponentialWarmup(ValuedSchedule):
         "code":  density of stage e = max(c^(e+1), value), c = value^(1/(stages+1))
                  0.316, 0.1, 0.0316, 0.01, ...
 
-    (values for 5 stages and 0.001)
+    The listed densities are those of 5 stages and ``value`` 0.001.
 
     Parameters
     ----------
-    stage_steps : number of steps of a stage; in the paper those of an epoch
+    stage_steps : number of steps of a stage; a stage of the paper is an epoch
     stages : number of stages; afterwards the density is ``value``
-    formula : "paper", or "code", the formula of the authors' later code, which contradicts that
+    formula : "paper"; or "code", the formula of the authors' later code, which contradicts that
         code's documentation
 
     Notes

@@ -1,5 +1,3 @@
-"""Density proportional to the learning rate."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -10,7 +8,7 @@ from hvd_sparse.schedules.contract import ValuedSchedule
 from hvd_sparse.types import Pace
 
 LEAST = 1e-9
-"""Density at a learning rate of 0: selectors send one entry, and memories that contain the
+"""Density at a learning rate of 0. Selectors then select one entry, and memories that apply the
 optimizer's momentum send none."""
 
 
@@ -25,19 +23,19 @@ class LearningRate(ValuedSchedule):
 
     Parameters
     ----------
-    value : mean density of the run, in (0, 1], or a rule by tensor; if it is left out of a schedule
-        given as a mapping, it is the method's density
-    steps : number of calls of the rate's scheduler in the run: steps, or epochs if a PyTorch
+    value : mean density of the run, in (0, 1], or a rule that gives every tensor its mean density.
+        If it is left out of a schedule given as a mapping, it is the method's density
+    steps : number of calls of the learning-rate scheduler in the run: steps, or epochs if a PyTorch
         scheduler is stepped once per epoch.  The mean rate is computed with a copy of the scheduler
-        (``scheduler=``) or from the Keras schedule.  None if the mean is not known in advance
+        (``scheduler=``) or from the Keras schedule.  None if the mean is not known before the run
 
     Notes
     -----
-    If the mean is not known in advance, for example without a scheduler or with one that follows a
-    metric, the density is value * rate / first rate, at most ``value``.  Fewer bytes than ``value``
-    stands for are then sent.
+    If the mean is not known before the run, for example without a scheduler or with one that
+    follows a metric, the density is value * rate / first rate, at most ``value``.  The run then
+    sends fewer bytes than at a density of ``value``.
 
-    Different rates on different ranks raise ``RankMismatch``.
+    If ranks have different rates, ``RankMismatch`` is raised.
 
     Derived here.
     """
@@ -54,7 +52,7 @@ class LearningRate(ValuedSchedule):
         return self.number
 
     def density_at(self, pace: Pace) -> float:
-        """Return the density at a learning rate, in (0, 1]."""
+        """Return the density, in (0, 1], of a step at a learning rate."""
         share = pace.share
         if not share > 0:  # also for NaN, which the ranks' checksums reveal
             return LEAST

@@ -1,5 +1,3 @@
-"""Piecewise constant schedule."""
-
 from __future__ import annotations
 
 import bisect
@@ -18,9 +16,10 @@ class Piecewise(Schedule):
 
     Parameters
     ----------
-    boundaries : ascending steps; from ``boundaries[i]`` on the density is ``densities[i + 1]``
-    densities : one more than boundaries, each in (0, 1]; for a tensor with its own density all are
-        scaled so that the last equals it
+    boundaries : ascending steps; from step ``boundaries[i]`` on, the density is ``densities[i +
+        1]``
+    densities : one more than boundaries, each in (0, 1]. For a tensor with its own density, all are
+        multiplied by one factor so that the last equals this density
     """
 
     boundaries: tuple[int, ...]

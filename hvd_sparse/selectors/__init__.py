@@ -1,4 +1,4 @@
-"""Selectors, which choose the entries to send, one a file."""
+"""Selectors, which choose the entries to send. Every file has one selector."""
 
 from hvd_sparse.registry import import_siblings
 

@@ -1,8 +1,10 @@
-"""Aims: taking candidates in the pass that adds the gradient, so that selectors need no other.
+"""Aims, by which the pass that adds the gradient also collects the entries that a selector may
+select.
 
-An aim slightly below the last threshold is reached by all entries that will be selected and by a
-few more, which go back to the residual. The margin below the threshold adapts to the number of
-candidates, because too few cost another pass, and too many only a longer list.
+The collected entries are called candidates. An aim lies slightly below the tensor's last threshold,
+so that all entries that will be selected reach it, and a few more, which go back to the residual.
+The margin below the last threshold adapts to the number of candidates, because too few cost another
+pass, and too many only a longer list.
 """
 
 from __future__ import annotations
@@ -14,29 +16,29 @@ from hvd_sparse.kernels.rows import LEAST, MOST, steered
 from hvd_sparse.types import Memo
 
 AIM = 0.97
-"""Factor of the last threshold at which a search starts, because under error feedback entries pile
-up just below it, and a start too high costs a pass."""
+"""Factor of the last threshold at which a search starts. Under error feedback many entries lie just
+below the last threshold, and a start above them costs another pass."""
 
 START = 0.03
-"""Initial margin below the last threshold."""
+"""Initial margin: the fraction by which an aim lies below the last threshold."""
 
 SMALLEST, LARGEST = 2.0**-126, (2.0 - 2.0**-23) * 2.0**127
-"""The smallest normal float32, and the largest."""
+"""The smallest normal float32, and the largest float32."""
 
 CAPACITY = 6
-"""Capacity of an aim, as a multiple of k; more candidates show that the threshold is bad."""
+"""Capacity of an aim, as a multiple of k. More candidates show that the threshold is unsuitable."""
 
 FEW = 4096
-"""Least capacity of an aim; a list of this length is short for any k."""
+"""Smallest capacity of an aim; a list of this length is short for any k."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """The decision about the candidates: the largest ``count`` of them are selected.
+    """A selector's decision about the candidates: the largest ``count`` of them are selected.
 
     memo, is_fallback : as in ``Found``
-    threshold : for the next step's warm start; None stands for the aim's if all are selected,
-        otherwise for the smallest selected magnitude
+    threshold : threshold for the next step's warm start. None stands for the aim's threshold if all
+        candidates are selected, otherwise for the smallest selected magnitude
     """
 
     count: int
@@ -49,8 +51,9 @@ class Cut:
 class Miss:
     """An aim whose candidates could not be used.
 
-    count : how many entries reach it; None if they exceed its capacity
-    is_sure : False if only a tensor of a group had no room, so that the group's count may fit
+    count : how many entries reach the aim; None if they exceed its capacity
+    is_sure : False if one tensor of a group exceeded its part of the capacity, so that the count of
+        the whole group may still fit
     """
 
     aim: Aim
@@ -59,20 +62,24 @@ class Miss:
 
     @property
     def retry(self) -> float:
-        """The threshold to start a search from."""
+        """The threshold from which a search starts."""
         return self.aim.threshold * (1.05 if self.count is None else 0.95)
 
     @property
     def known(self) -> tuple[float, int]:
-        """The aim's threshold and a bound on its count, which gives the side for the search."""
+        """The aim's threshold, and the number of entries that reach it or, if that is unknown, a
+        lower bound of the number. They tell a search on which side of the aim the threshold
+        lies."""
         return self.aim.threshold, self.aim.capacity + 1 if self.count is None else self.count
 
 
 def aim_below(
     warm: float | None, margin: Memo, count: int, numel: int, brings: tuple[str, ...] = ()
 ) -> Aim | None:
-    """Return an aim a margin below the last threshold; None without one, or for a subnormal one,
-    because some threads flush it to zero."""
+    """Return an aim below the last threshold ``warm``, by the fraction ``margin`` of it.
+
+    It is None if there is no last threshold, or a subnormal one, which some threads flush to zero.
+    """
     if warm is None or warm < SMALLEST or not count:
         return None
     return Aim(
@@ -81,16 +88,18 @@ def aim_below(
 
 
 def aim_at(warm: float | None, capacity: int) -> Aim | None:
-    """Return an aim at the last threshold, to reuse it; None as for ``aim_below``."""
+    """Return an aim at the last threshold, to use this threshold again. None if there is no last
+    threshold, or it is subnormal or exceeds float32."""
     return Aim(warm, capacity) if warm and SMALLEST <= warm <= LARGEST else None
 
 
 def steer(margin: Memo, found: int | None, needed: int) -> float:
-    """Return the next margin; a miss widens it at once, and later steps narrow it slowly.
+    """Return the next margin. If the needed entries were not found, the margin grows at once; later
+    steps narrow it slowly.
 
     margin : the last margin, or None at the first step
-    found, needed : number of candidates, None if they exceed the aim's capacity, and of those that
-        the selector needs
+    found : number of candidates; None if they exceed the aim's capacity
+    needed : number of candidates that the selector needs
     """
     if found is None:
         return float(min(MOST, max(LEAST, 0.5 * margin_of(margin))))

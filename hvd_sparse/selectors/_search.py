@@ -1,7 +1,7 @@
 """Search for a threshold by counting the entries that reach it.
 
-A bracket [low, high] with count(low) > wanted > count(high) shrinks until a count lies in the band,
-or no threshold lies between its ends.
+A bracket [low, high] with count(low) > wanted > count(high) shrinks until the count at a threshold
+lies in a band around the wanted number, or no threshold lies between the bracket's ends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from hvd_sparse.types import Selection
 
 @dataclass(frozen=True)
 class Band:
-    """The accepted counts, least <= count <= most, and the wanted one."""
+    """The numbers of entries that a search accepts, ``least`` to ``most``, and the wanted
+    number."""
 
     least: int
     wanted: int
@@ -32,7 +33,7 @@ class Band:
 
 @lru_cache(maxsize=4096)  # called at every step of a tensor
 def band_around(count: int, tolerance: tuple[float, float]) -> Band:
-    """Return the band from low * count to high * count, for (low, high) = tolerance."""
+    """Return the band from low * count to high * count, where (low, high) = tolerance."""
     low, high = tolerance
     # 1e-9 compensates for rounding: for example, 1.13 * 100 is 112.99999999999999.
     return Band(
@@ -42,7 +43,7 @@ def band_around(count: int, tolerance: tuple[float, float]) -> Band:
 
 @dataclass
 class Bracket:
-    """Two thresholds and their counts; too many entries reach ``low``, too few reach ``high``."""
+    """Two thresholds, and how many entries reach them: ``low`` too many, ``high`` too few."""
 
     low: float
     high: float
@@ -65,20 +66,22 @@ def bisection(bracket: Bracket, wanted: int) -> float:
 
 
 def log_count(bracket: Bracket, wanted: int) -> float:
-    """Return the threshold with the wanted count by linear interpolation of log(count), which in
-    tails of gradients is nearly linear; away from both ends, so that the bracket shrinks."""
-    # Use half an entry for a count of 0, to take its logarithm.
+    """Return the threshold at which linear interpolation of log(count), which is nearly linear in
+    the tails of gradients, gives the wanted number. It keeps away from both ends, so that the
+    bracket shrinks."""
+    # A count of 0 has no logarithm, so half an entry takes its place.
     most, least = math.log(bracket.low_count), math.log(max(bracket.high_count, 0.5))
     fraction = (most - math.log(wanted)) / (most - least) if most > least else 0.5
     return bracket.low + min(0.95, max(0.05, fraction)) * (bracket.high - bracket.low)
 
 
 CANDIDATES = 16
-"""Largest number of candidates, as a multiple of k."""
+"""Largest number of candidates that a search lists, as a multiple of k."""
 
 STANDSTILLS = 2
-"""The search ends after this many counts of the whole vector that repeat an end of the bracket:
-with many equal magnitudes, or a spike that has moved an end far away, passes do not help."""
+"""A search ends after this many counts of the whole vector that equal the count at an end of the
+bracket: further passes do not help if many magnitudes are equal, or if one very large entry has
+moved an end far away."""
 
 STEPS: dict[str, Callable[[Bracket, int], float]] = {"bisection": bisection, "log_count": log_count}
 
@@ -93,7 +96,7 @@ def is_tolerance(tolerance: object) -> bool:
 class SearchResult:
     """A threshold, the entries that reach it, and the number of counts over the whole vector.
 
-    converged : the threshold's count lies in the band; otherwise the wanted number of largest
+    converged : the number of entries lies in the band; otherwise the wanted number of largest
         entries is selected, and the threshold is their smallest magnitude
     """
 
@@ -104,12 +107,12 @@ class SearchResult:
 
 
 class _Counter:
-    """Counter of the entries that reach a threshold. If slightly too many do, they are kept as
-    candidates, and the search continues in this short list."""
+    """Counts the entries that reach a threshold. If slightly too many entries reach it, they are
+    kept as candidates, and later counts use this short list."""
 
     def __init__(self, x: np.ndarray, wanted: int, kernels: Kernels) -> None:
         self._x, self._kernels = x, kernels
-        # Copy at most an eighth of the vector, or 3 k entries if these are more.
+        # Copy at most an eighth of the vector, or 3 k entries if that is more.
         self._few = min(CANDIDATES * wanted, max(x.size // 8, 3 * wanted))
         self._candidates: Selection | None = None
         self._last: tuple[float, Selection | None] = (-1.0, None)
@@ -122,7 +125,7 @@ class _Counter:
         count, taken = self._kernels.count_and_take(self._x, threshold, self._few)
         self.passes += 1
         self._last = threshold, taken
-        # All later thresholds are higher, so their entries are among those taken.
+        # All later thresholds are higher, so the entries that reach them are among the taken ones.
         if count > most:
             self._candidates = taken
         return count
@@ -159,15 +162,16 @@ def search_threshold(
     max_passes: int,
     known: tuple[float, int] | None = None,
 ) -> SearchResult:
-    """Search for a threshold whose count lies in the band, and take the entries that reach it.
+    """Search for a threshold that a number of entries within the band reach, and take these
+    entries.
 
     The search fails after ``max_passes`` counts, over the vector or over candidates; if no number
     of x's precision lies strictly inside the bracket (ties, spikes); or after ``STANDSTILLS``
     repeated counts. Then the wanted number of largest entries is selected exactly.
 
-    first : the threshold to count first
+    first : the first threshold for which entries are counted
     search : "bisection" or "log_count"
-    known : a threshold that has been counted, and its count
+    known : a threshold and the number of entries that reach it, if already counted
     """
     round_to = x.dtype.type
     bracket = Bracket(0.0, float(moments.abs_max), moments.nonzeros, 0)

@@ -1,5 +1,3 @@
-"""AdaComp: the entries that one more gradient like this could make the largest of their bin."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -17,8 +15,8 @@ CONVOLUTION_BIN, OTHER_BIN = 50, 500
 @SELECTORS.register("adacomp")
 @dataclass(frozen=True)
 class AdaComp(Selector):
-    """Select, in every bin, the entries that one more gradient like this would raise to the
-    maximum.
+    """Select the entries that would reach the maximum of their bin if this step's gradient were
+    added once more.
 
         H = accumulated + gradient
         entry j of a bin is sent if |H_j| >= max over the bin of |accumulated|
@@ -31,10 +29,10 @@ class AdaComp(Selector):
 
     Notes
     -----
-    The number of entries adapts to the data, so there is no density. Exact zeros have no sign and
-    are not sent. Memories keep accumulated - sent at the sent entries, because the common scale is
-    too large for bins with small maxima. Cost: one pass for the bins' maxima, one to compare and
-    take.
+    The number of selected entries adapts to the data, so there is no density. Exact zeros have no
+    sign and are not sent. Memories keep accumulated - sent at the sent entries, because the common
+    scale is too large for bins with small maxima. Cost: one pass for the bins' maxima, and one to
+    compare and take.
 
     Paper: chen2018adacomp.
     """
@@ -63,5 +61,5 @@ class AdaComp(Selector):
 
 
 def bin_length_of(spec: TensorSpec | None) -> int:
-    """Return the paper's bin length for the kind of layer, guessed from the shape."""
+    """Return the paper's bin length for the kind of layer, inferred from the tensor's shape."""
     return CONVOLUTION_BIN if spec is not None and len(spec.shape) > 2 else OTHER_BIN

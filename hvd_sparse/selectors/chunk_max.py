@@ -1,5 +1,3 @@
-"""ScaleCom's chunk-wise selection: the largest entry of every chunk."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -16,9 +14,9 @@ from hvd_sparse.types import Selection
 class ChunkMax(DensitySelector):
     """Select the largest entry of each of k chunks of ceil(numel / k) entries.
 
-    At most k entries are sent, because chunks of zeros send nothing; of equal magnitudes the first.
-    There is no search or sort, but the selection is not the top k. Cost: one pass, and a vector of
-    zeros.
+    At most k entries are sent, because a chunk of zeros sends nothing. If magnitudes in a chunk are
+    equal, the first entry is selected. No search or sort is needed, but the selection is not the
+    top k. Cost: one pass, and a vector of zeros.
 
     Paper: chen2020scalecom.  Departs: one entry per chunk, while the paper also allows several.
     """

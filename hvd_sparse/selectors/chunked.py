@@ -1,5 +1,3 @@
-"""Chunked (coarse) sparsification: whole chunks with the largest norms."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -20,13 +18,14 @@ class Chunked(DensitySelector):
     Parameters
     ----------
     density : float in (0, 1]: max(1, floor(chunks * density)) chunks are sent
-    chunk_length : entries per chunk; the last one may be shorter
+    chunk_length : entries per chunk; the last chunk may be shorter
 
     Notes
     -----
-    Of equal norms the lower chunk is selected first.  Exact zeros in a chunk are sent too. Exchange
-    ``shared_index`` sums the norms over the ranks, so that all ranks select the same chunks and no
-    indices are sent. Cost: one pass for the norms, one copy of the chunks.
+    If norms are equal, the chunk with the lower indices is selected first.  Exact zeros in a chunk
+    are sent too. Exchange ``shared_index`` sums the norms over the ranks, so that all ranks select
+    the same chunks and no indices are sent. Cost: one pass for the norms, and one copy of the
+    selected chunks.
 
     Paper: sun2019csc.  Departs: with other exchanges every rank selects its own chunks, and sends
     their indices.

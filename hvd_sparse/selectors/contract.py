@@ -1,4 +1,4 @@
-"""Contract of the selectors, which choose the entries to send, and the properties they declare."""
+"""Contract of the selectors, which choose the entries to send, and their declared properties."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ DensitySelf = TypeVar("DensitySelf", bound="DensitySelector")
 
 
 class Found(NamedTuple):
-    """A selection, and how it was found.
+    """The selected entries, and how they were found.
 
-    threshold : the magnitude that selected them, for the next step's warm start
+    threshold : the magnitude that the selected entries reach, for the next step's warm start
     passes : number of passes over the whole vector, without those for moments, mean and standard
-        deviation and the one that copies the entries
+        deviation, and without the pass that copies the entries
     is_fallback : the search did not converge, and exact top-k selected among its candidates
     memo : further state for this tensor's next step, JSON-serializable
     is_one_pass : the pass that added the gradient collected all entries that were needed
-    is_taken : that pass has already cleared the entries in the vector
+    is_taken : that pass has already cleared the selected entries in the vector
     """
 
     selection: Selection
@@ -47,14 +47,14 @@ class Found(NamedTuple):
 class Context(NamedTuple):
     """The inputs of a selector besides the vector.
 
-    moments : of the vector, if already computed
-    warm, memo : the last threshold of this tensor, and further state from its last step
+    moments : moments of the vector, if already computed
+    warm, memo : the tensor's last threshold, and the memo of ``Found`` from its last step
     rng : a generator for (seed, tensor, step), or a function that makes one
     gradient : this step's part of the accumulated vector, for selectors with ``needs_gradient``
     miss : the aim of this step, if its candidates could not be used
-    reached : number of entries that reached that aim, if the kernels answer from their list
-    kept : for ``Selector.cut``, the vector without the entries that reached the aim; None if they
-        are from several vectors
+    reached : number of candidates, if the kernels use their list in the vector's place
+    kept : for ``Selector.cut``, the vector without the candidates; None if the candidates are from
+        several vectors
     """
 
     kernels: Kernels = reference
@@ -76,19 +76,20 @@ class Context(NamedTuple):
         return int(self.memo) if isinstance(self.memo, (int, float)) else 0
 
     def margin_for(self, needed: int) -> Memo:
-        """Return the next memo of selectors whose memo is the margin of an aim that ``needed``
-        entries should reach."""
+        """Return the next memo of a selector whose memo is the margin of its aim, if ``needed``
+        entries should reach the aim."""
         if self.miss is not None:
             return steer(self.memo, self.miss.count, needed)
         return self.memo if self.reached is None else steer(self.memo, self.reached, needed)
 
     def reused(self, accumulated: np.ndarray, steps: int, most: int) -> tuple[Found | None, int]:
-        """Return the entries that reach the last threshold, None if it is ``steps`` steps old, or
-        if none or more than ``most`` reach it; and the number of passes so far."""
+        """Return the entries that reach the last threshold, and the number of passes so far. The
+        entries are None if the threshold is ``steps`` steps old, or if none or more than ``most``
+        reach it."""
         if not self.warm or self.age >= steps:
             return None, 0
         if self.miss is not None and self.miss.is_sure:
-            return None, 1  # counted by the pass that added the gradient
+            return None, 1  # the pass that added the gradient has counted them
         threshold = min(self.warm, float(np.finfo(accumulated.dtype).max))
         count, selection = self.kernels.take_at_most(accumulated, threshold, most)
         return Found(selection, threshold) if 0 < count <= most else None, 1
@@ -110,25 +111,27 @@ class Selector:
     Attributes
     ----------
     paper : citation key, or None
-    is_exact : the indices are always those of the exact top-k
-    is_by_magnitude : every sent entry is at least as large as every unsent one, the lower index
-        first if they are equal
-    ignores : which of "order", "scale" and "signs" may change in the vector without changing the
-        selected entries
-    pass_limit : upper bound of the passes for any data
-    needs_rng : draws at random; has a ``seed``
-    needs_gradient : compares this step's gradient with the residual, so the memory must provide it
-    is_unbiased : the expectation of the sent vector is the accumulated one, so no residual is
+    is_exact : the selected indices are always those of the exact top-k
+    is_by_magnitude : every sent entry is at least as large as every unsent one; if they are equal,
+        the entry with the lower index is sent first
+    ignores : which of "order", "scale" and "signs" of the vector's entries may change without a
+        change of the selected entries
+    pass_limit : upper bound of ``Found.passes`` for any data
+    needs_rng : the selector draws at random, and has an option ``seed``
+    needs_gradient : the selector compares this step's gradient with the residual, so the memory
+        must provide the gradient
+    is_unbiased : the expectation of the sent vector is the accumulated vector, so no residual is
         needed
     has_shared_indices : all ranks select the same indices
-    sums_statistics : selects by statistics that may be summed over the ranks first (``measure``,
-        ``find_by``), so that all ranks select alike
-    sends_votes : sends +1 and -1, whose majority a memory may count
-    changes_values : sends other values than the accumulated ones; memories keep the difference
-    asks_kernels : ``find`` uses the vector only through kernels, besides its size and dtype, so
-        that a list of its largest entries can replace it (``kernels.listed``)
+    sums_statistics : the selector selects by statistics (``measure``, ``find_by``). If they are
+        summed over the ranks first, all ranks select the same entries
+    sends_votes : the selector sends +1 and -1, whose majority a memory may count
+    changes_values : the selector sends other values than the accumulated ones; memories keep the
+        difference
+    asks_kernels : ``find`` reads the vector's entries only through kernels, so that a list of its
+        largest entries can take its place (``kernels.listed``)
     needs_host : the reason why gradients on an accelerator are copied to the host; empty if the
-        selector works there
+        selector works on the accelerator
     """
 
     id: ClassVar[str]
@@ -163,7 +166,7 @@ class Selector:
         kernels: Kernels = reference,
         rng: np.random.Generator | None = None,
     ) -> Selection:
-        """Return the entries to send, from a cold start.
+        """Return the entries to send of a tensor that had no step before.
 
         Parameters
         ----------
@@ -190,21 +193,22 @@ class Selector:
         return self.find(accumulated, Context(kernels=kernels, rng=rng)).selection
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
-        """Return the entries to send of a vector, read-only, and how they were found."""
+        """Return the entries to send and how they were found. ``accumulated`` is read-only."""
         raise NotImplementedError
 
     def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
-        """Return the aim of the pass that adds the gradient, or None for a pass that takes nothing;
-        ``warm`` and ``memo`` are as in ``Context``."""
+        """Return the aim of the pass that adds the gradient, or None if this pass shall take no
+        entries. ``warm`` and ``memo`` are as in ``Context``."""
         return None
 
     def band(self, numel: int) -> Band | None:
-        """Return the accepted numbers of entries that reach ``aim_below``, and the number to keep
-        of more; None if ``cut`` needs more than their number."""
+        """Return which numbers of candidates ``cut`` accepts, and how many it keeps if there are
+        more. None if ``cut`` is overridden, because it needs more than the number of candidates."""
         return None
 
     def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
-        """Return how many entries that reached the aim are selected; None if a search is needed."""
+        """Return how many of the entries that reached the aim, ``taken``, are selected; None if a
+        search is needed."""
         band, found = self.band(taken.numel), taken.indices.size
         if band is None or found < band.least:
             return None
@@ -213,23 +217,23 @@ class Selector:
         return Cut(found if found <= band.most else band.wanted, memo)
 
     def as_sent(self, kept: Selection) -> Selection:
-        """Return entries chosen by ``cut`` with the values to send."""
+        """Return the entries that ``cut`` chose, with the values to send."""
         return kept
 
     def measures(self, numel: int) -> int:
-        """Return the number of statistics of a vector, for ``sums_statistics``."""
+        """Return the number of statistics that ``measure`` returns for a vector."""
         raise NotImplementedError
 
     def measure(self, accumulated: np.ndarray, kernels: Kernels) -> np.ndarray:
-        """Return the statistics that ``find_by`` chooses by, in the vector's dtype."""
+        """Return the statistics by which ``find_by`` selects, in the vector's dtype."""
         raise NotImplementedError
 
     def find_by(self, statistics: np.ndarray, accumulated: np.ndarray, kernels: Kernels) -> Found:
-        """Return the entries to send, selected by statistics alone."""
+        """Return the entries to send, selected by their statistics alone."""
         raise NotImplementedError
 
     def at_density(self: Self, density: float) -> Self:
-        """Return this selector for another density; itself if it has no density."""
+        """Return this selector for another density, or the selector itself if it has no density."""
         return self
 
 
@@ -239,7 +243,8 @@ class DensitySelector(Selector):
 
     Parameters
     ----------
-    density : float in (0, 1]; or a rule by tensor, which ``at_density`` replaces by a number
+    density : float in (0, 1]; or a rule that gives every tensor its density, which ``at_density``
+        replaces by a number
     """
 
     density: Density
@@ -251,11 +256,11 @@ class DensitySelector(Selector):
 
     @cached_property  # needed several times a step, and constant
     def share(self) -> float:
-        """The density as a number; InvalidOption if it is a rule."""
+        """The density as a number. Raises InvalidOption if the density is a rule."""
         return number_of(self.density, type(self).__name__)
 
     def count(self, numel: int) -> int:
-        """Return k, the number of entries that the density asks for."""
+        """Return k, the number of entries of a tensor that is given by the density."""
         return count_from_density(numel, self.share)
 
     def at_density(self: DensitySelf, density: float) -> DensitySelf:
@@ -265,8 +270,8 @@ class DensitySelector(Selector):
 class ExactSelector(DensitySelector):
     """Base class of selectors of exactly the k largest entries.
 
-    If k entries or more reach an aim, the k largest are among them. So in nearly every step no pass
-    is needed besides the one that adds the gradient.
+    If k entries or more reach an aim, the k largest are among them. Therefore in nearly every step
+    no pass is needed besides the one that adds the gradient.
     """
 
     is_exact: ClassVar[bool] = True
@@ -296,8 +301,8 @@ def take_bounded(
     context: Context,
     passes: int,
 ) -> Found:
-    """Take the entries above an estimated threshold, at least one and at most the ``most`` largest
-    ones."""
+    """Take the entries that reach an estimated threshold: at least the largest entry, and at most
+    the ``most`` largest entries."""
     if not moments.nonzeros:
         return Found(Selection.empty(accumulated.size, accumulated.dtype), threshold, passes)
     threshold = max(0.0, min(threshold, moments.abs_max))

@@ -1,5 +1,3 @@
-"""DGC's selection: a threshold from a sample, corrected by the number of selected entries."""
-
 from __future__ import annotations
 
 import math
@@ -24,8 +22,8 @@ class DgcSampled(DensitySelector):
     """Select about k entries above a threshold from a strided sample.
 
         threshold = smallest magnitude in the top fraction ``density`` of the sample
-        more than high * k entries reach it: exact top-k of these
-        fewer than low * k: threshold *= low, and repeat
+        if more than high * k entries reach the threshold: exact top-k of these
+        if fewer than low * k entries reach it: threshold *= low, and repeat
 
     Parameters
     ----------
@@ -40,12 +38,13 @@ class DgcSampled(DensitySelector):
     At least the largest entry and at most high * k entries are sent.
 
     Cost: in most steps little more than the pass that adds the gradient, which also collects
-    entries slightly smaller than the last threshold; if enough of them are in the sample, the rest
-    of the sample is not read. Otherwise the sample, and if too few entries were collected, one pass
-    per round.
+    entries slightly smaller than the last threshold. If the sample has enough of the collected
+    entries, the rest of the sample is not read. Otherwise the cost is reading the sample and, if
+    too few entries were collected, one pass per round.
 
-    Paper: lin2018dgc.  Departs from the authors' code, which cuts the entries over k by position,
-    so that the ends of tensors are seldom sent; here the largest are kept.
+    Paper: lin2018dgc.  Departs from the authors' code: if more than k entries reach the threshold,
+    the code sends those with the lowest indices, so that the ends of tensors are seldom sent; here
+    the largest entries are sent.
     """
 
     sample_density: float = 0.01
@@ -122,7 +121,7 @@ class DgcSampled(DensitySelector):
     def _sampled_threshold(
         self, accumulated: np.ndarray, context: Context, taken: Selection | None = None
     ) -> float:
-        """Return the threshold from a sample; infinity if the sample is all zeros.
+        """Return the threshold from a sample of the vector; infinity if the sample is all zeros.
 
         taken : the entries that reached the pass's aim, which are no longer in the vector
         """
@@ -133,7 +132,7 @@ class DgcSampled(DensitySelector):
             ahead = taken.indices.astype(np.int64) - start
             is_sampled = (ahead >= 0) & (ahead % stride == 0)
             largest = np.abs(taken.values[is_sampled])
-            if largest.size >= top:  # the others are below the aim
+            if largest.size >= top:  # the sample's other entries are below the aim
                 return float(np.partition(largest, largest.size - top)[largest.size - top])
         sample = context.kernels.sample_magnitudes(accumulated, start, stride)
         if taken is not None:
@@ -141,8 +140,8 @@ class DgcSampled(DensitySelector):
         return float(reference.take_largest(sample, top).values.min(initial=np.inf))
 
     def stride(self, numel: int) -> int:
-        """Return the distance between sampled entries, odd, so that the sample does not stay in the
-        same columns of a matrix."""
+        """Return the distance between sampled entries. It is odd, so that the sample is spread over
+        all columns of a matrix."""
         fewest = math.ceil(2 / self.share)
         if numel <= fewest:
             return 1

@@ -1,5 +1,3 @@
-"""EF-signSGD's selection: all signs and one magnitude."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -7,11 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors.contract import (
-    Context,
-    Found,
-    Selector,
-)
+from hvd_sparse.selectors.contract import Context, Found, Selector
 from hvd_sparse.types import Selection
 
 
@@ -23,10 +17,11 @@ class EfSign(Selector):
         sent_j = sign(accumulated_j) * mean(|accumulated|)
 
     With error feedback, |accumulated - sent|^2 = |accumulated|^2 - (sum of magnitudes)^2 / numel if
-    no entry is 0. Cost: one pass for the mean, one to write the signs.
+    no entry is 0. Cost: one pass for the mean, and one to write the signs.
 
-    Paper: karimireddy2019error.  Departs: the learning rate is left to the optimizer; the mean over
-    the ranks divides by their number, which a published implementation omits.
+    Paper: karimireddy2019error.  Departs: the optimizer applies the learning rate, not the
+    selector; the sum over the ranks is divided by their number, which a published implementation
+    omits.
     """
 
     paper = "karimireddy2019error"

@@ -1,5 +1,3 @@
-"""Fixed threshold: the entries above a magnitude that is constant in training."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -14,7 +12,7 @@ from hvd_sparse.selectors.contract import Context, Found, Selector, least_of, ta
 from hvd_sparse.types import Memo, Selection
 
 CAPACITY = 2
-"""Capacity of a pass, as a multiple of the largest number of entries sent."""
+"""Capacity of an aim, as a multiple of the largest number of entries that may be sent."""
 
 
 @SELECTORS.register("fixed_threshold")
@@ -25,22 +23,22 @@ class FixedThreshold(Selector):
     Parameters
     ----------
     threshold : float > 0, in units of the accumulated gradient
-    max_density : float in (0, 1]; the largest fraction of a tensor that is sent, the largest of
-        more
+    max_density : float in (0, 1]; the largest fraction of a tensor that is sent. If more entries
+        reach the threshold, the largest are sent
     signs_only : send sign(x) * threshold instead of x (Strom); the excess stays in the residual
 
     Notes
     -----
-    A fixed threshold minimises the total error over training instead of the error of every step. At
-    least the largest entry is sent, except with ``signs_only``, whose threshold would be too large
-    a value for it.
+    A fixed threshold minimises the total error over training instead of the error of every step. If
+    no entry reaches the threshold, the largest entry is sent; with ``signs_only`` nothing is sent,
+    because the threshold would be larger than the entry.
 
     Cost: in nearly every step no pass besides the one that adds the gradient, which also collects
-    the entries that reach the threshold; or, if they exceeded ``max_density`` at the last step,
-    those slightly smaller than the smallest entry that was sent then.
+    the entries that reach the threshold. If they exceeded ``max_density`` at the last step, the
+    pass collects the entries slightly smaller than the smallest one that was sent then.
 
     Paper: sahu2021rethinking; with ``signs_only``, strom2015scalable.  Departs: ``max_density``,
-    and at least one entry.
+    and at least one entry is sent.
     """
 
     threshold: float
@@ -58,7 +56,7 @@ class FixedThreshold(Selector):
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         most, miss = count_from_density(accumulated.size, self.max_density), context.miss
-        # More entries reach the aim than may be sent, so there is no need to count.
+        # More entries reach the aim than may be sent, so no count is needed.
         if miss is not None and miss.is_sure and miss.count is None:
             kept, is_fallback = context.kernels.take_largest(accumulated, most), True
         elif self.signs_only:
@@ -75,7 +73,8 @@ class FixedThreshold(Selector):
 
     def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
         most = count_from_density(numel, self.max_density)
-        # If the last step had too many entries, it ended above the threshold; so may this one.
+        # If too many entries reached the threshold at the last step, its ``warm`` is higher than
+        # the threshold; an aim below ``warm`` may suffice again.
         below = aim_below(warm, memo, most, numel)
         if below is None or below.threshold <= self.threshold:
             return Aim(self.threshold, most)

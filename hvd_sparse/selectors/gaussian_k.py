@@ -1,5 +1,3 @@
-"""Gaussian-k: a threshold from a fitted normal distribution, adjusted a few times."""
-
 from __future__ import annotations
 
 import math
@@ -23,30 +21,32 @@ class GaussianK(DensitySelector):
     """Select the entries above a threshold from a fitted normal distribution.
 
         threshold = mean + std * Phi^-1(1 - density / 2)
-        up to ``rounds`` times: too few entries: threshold *= lower; too many: threshold *= higher
+        up to ``rounds`` times: count the entries that reach the threshold;
+            if too few: threshold *= lower; if too many: threshold *= higher
 
     Parameters
     ----------
-    variant : "ours": halve below 2k/3, multiply by 1.5 above 4k/3, 3 rounds; "paper": the same, but
-        with the one-sided quantile Phi^-1(1 - density) of Algorithm 1, and without an adjustment
-        after the last count; "improved" (Ok-Topk): divide or multiply by 1.02 outside [3k/4, 5k/4],
-        20 rounds
+    variant : "ours": halve the threshold below 2k/3 entries, multiply it by 1.5 above 4k/3, in 3
+        rounds; "paper": the same, but with the one-sided quantile Phi^-1(1 - density) of Algorithm
+        1, and no adjustment after the last count; "improved" (Ok-Topk): divide or multiply by 1.02
+        outside [3k/4, 5k/4], in 20 rounds
     cap : float >= 1; at most cap * k entries are sent, the largest of them
 
     Notes
     -----
-    Factors of 0.5 and 1.5 do not bracket the threshold, so the count may differ much from k. At
-    least the largest entry is sent. The one-sided quantile selects twice the density if the mean is
-    0.
+    The factors 0.5 and 1.5 may skip the thresholds that about k entries reach, so the number of
+    sent entries may differ much from k. At least the largest entry is sent. If the mean is 0, the
+    one-sided quantile selects twice the density.
 
     Cost: one pass for the mean and the standard deviation, one per round, and one to take the
-    entries. On a device the pass that adds the gradient computes both in nearly every step, and
-    collects entries slightly smaller than the last threshold, among which the rounds count.
+    entries. On a device the pass that adds the gradient computes both statistics in nearly every
+    step, and collects entries slightly smaller than the last threshold; the rounds count only
+    these.
 
     Paper: shi2019understanding.  Departs, except for "paper": the threshold of the last round is
     used, while Algorithm 1 sends the entries that the previous round counted; the density is
-    divided between both tails, as in the published code. In all variants: ``cap``, and at least one
-    entry.
+    divided between both tails, as in the published code. Departs in all variants: ``cap``, and at
+    least one entry is sent.
     """
 
     variant: str = "ours"
@@ -73,7 +73,7 @@ class GaussianK(DensitySelector):
         rule = VARIANTS[self.variant]
         wanted = self.count(accumulated.size)
         moments = context.moments_of(accumulated)
-        if moments.nonzeros <= wanted:  # take all of them
+        if moments.nonzeros <= wanted:  # take all non-zeros
             return Found(context.kernels.take_at_least(accumulated, 0.0), memo=context.memo)
         most = math.floor(rule.most * wanted)
         mean, std = context.kernels.mean_and_std(accumulated)
@@ -90,8 +90,8 @@ class GaussianK(DensitySelector):
         found = take_bounded(
             accumulated, threshold, int(self.cap * wanted), moments, context, passes
         )
-        # With more than ``most`` candidates, every count above the aim is known exactly or exceeds
-        # ``most``.
+        # If more than ``most`` candidates reach the aim, every count at a threshold above the aim
+        # is exact, or exceeds ``most``.
         needed = max(found.selection.count, most + 1)
         return found._replace(memo=context.margin_for(needed))
 
@@ -102,7 +102,7 @@ class Rule:
 
     rounds : largest number of counts
     least, most : the range of count / k that ends the rounds
-    lower, higher : factors of the threshold
+    lower, higher : factors of the threshold if too few or too many entries reach it
     is_literal : follow Algorithm 1, with the one-sided quantile and no adjustment after the last
         count
     """

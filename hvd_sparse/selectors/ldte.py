@@ -1,5 +1,3 @@
-"""LDTE: a top-k threshold from the tail of a fitted Laplace distribution."""
-
 from __future__ import annotations
 
 import math
@@ -7,9 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_sparse.checks import (
-    check_cap,
-)
+from hvd_sparse.checks import check_cap
 from hvd_sparse.kernels.contract import Aim, Moments
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors._aim import aim_below
@@ -31,7 +27,8 @@ def laplace_threshold(moments: Moments, count: int) -> float:
 @SELECTORS.register("ldte")
 @dataclass(frozen=True)
 class Ldte(DensitySelector):
-    """Select the entries above the threshold of a fitted Laplace distribution, uncorrected.
+    """Select the entries above the threshold of a fitted Laplace distribution, without a
+    correction.
 
         threshold = mean(|accumulated|) * ln(numel / k)
 
@@ -41,17 +38,18 @@ class Ldte(DensitySelector):
 
     Notes
     -----
-    Stated by the paper: the residual gradient is closer to a Laplace than to a normal distribution;
-    the threshold follows from the area under its tail, its parameter from maximum likelihood.
-    Derived by us: the formula above, location 0.
+    The paper states: the residual gradient is closer to a Laplace than to a normal distribution;
+    the threshold follows from the area under the distribution's tail, and its parameter from
+    maximum likelihood. We derived the formula above and the location 0.
 
-    For other distributions the count differs much from k. Under error feedback the tail is cut off,
-    and the estimate selects very few entries: use ``ldte_bs``.  At least the largest entry is sent.
+    For other distributions the number of selected entries differs much from k. Under error feedback
+    the distribution's tail is cut off, and the estimate selects very few entries: use ``ldte_bs``.
+    At least the largest entry is sent.
 
-    Cost: one pass for the mean, one to take the entries; on a device a single pass in nearly every
-    step, which also collects entries slightly smaller than the last threshold.
+    Cost: one pass for the mean, and one to take the entries. On a device a single pass suffices in
+    nearly every step, which also collects entries slightly smaller than the last threshold.
 
-    Paper: chen2021ldte.  Departs: ``cap``, and at least one entry.
+    Paper: chen2021ldte.  Departs: ``cap``, and at least one entry is sent.
     """
 
     cap: float = 8.0

@@ -1,17 +1,10 @@
-"""LDTE-BS: the Laplace estimate, corrected by binary search."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_sparse.checks import (
-    check_choice,
-    check_truth,
-    check_whole,
-    count_from_density,
-)
+from hvd_sparse.checks import check_choice, check_truth, check_whole, count_from_density
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.registry import SELECTORS
@@ -25,8 +18,8 @@ from hvd_sparse.types import Memo
 @SELECTORS.register("ldte_bs")
 @dataclass(frozen=True)
 class LdteBs(DensitySelector):
-    """Select about k entries above a threshold from a fitted Laplace distribution, corrected by
-    counting.
+    """Select about k entries above a threshold from a fitted Laplace distribution, which is
+    corrected by counting.
 
         t0 = mean(|accumulated|) * ln(numel / k)
         repeat: count(|accumulated| >= t); stop inside [low * k, high * k]; else narrow the bracket
@@ -34,32 +27,33 @@ class LdteBs(DensitySelector):
     Parameters
     ----------
     search : "log_count" interpolates the logarithm of the count inside the bracket; "bisection"
-        halves it
-    tolerance : (low, high) with 0 < low <= 1 <= high: the counts, over k, that end the search
+        halves the bracket
+    tolerance : (low, high) with 0 < low <= 1 <= high: the search ends if count / k lies between
+        them
     max_passes : largest number of counts, over the vector or among candidates, after which exact
         top-k selects among the candidates
-    warm_start : start just below the tensor's last threshold
+    warm_start : start the search just below the tensor's last threshold
 
     Notes
     -----
-    Stated by the paper: fit a Laplace distribution to the residual gradient, read the top-k
-    threshold off it, correct it by binary search; no sampling, no sort. Derived by us, because we
-    had no access to the paper's text on these: t0 in closed form (maximum likelihood, location 0),
+    The paper states: fit a Laplace distribution to the residual gradient, read the top-k threshold
+    off it, and correct it by binary search, without sampling or sorting. We had no access to the
+    paper's text on the details, and derived: t0 in closed form (maximum likelihood, location 0),
     the bracket [0, max], the tolerance, the limit on counts, the interpolation, the warm start, the
-    search among candidates, and the guaranteed ending.
+    search among candidates, and a search that always ends.
 
-    If the bracket closes, the passes are used up or two counts do not narrow the bracket (ties,
-    spikes), exact top-k selects k entries. So the count is always inside the tolerance, or exactly
-    min(k, non-zeros).
+    If the bracket closes, ``max_passes`` is reached or two counts do not narrow the bracket (ties,
+    spikes), exact top-k selects k entries. The number of selected entries is therefore always
+    inside the tolerance, or exactly min(k, non-zeros).
 
     Cost: in nearly every step no pass besides the one that adds the gradient, which also collects
     entries slightly smaller than the last threshold; if there are more than the tolerance allows,
     the k largest are kept. Otherwise, for example on the first step, one pass per count and one to
-    take the entries; once at most 16 k entries reach a threshold, the search continues among them
+    take the entries. Once at most 16 k entries reach a threshold, the search continues among these
     (docs/results/selecting.md).
 
-    Paper: chen2021ldte.  Departs: ``search="bisection", warm_start=False`` is the nearest to its
-    text; the defaults need fewer passes for the same guarantee.
+    Paper: chen2021ldte.  Departs: ``search="bisection", warm_start=False`` is closest to the
+    paper's text; the defaults need fewer passes for the same guarantee.
     """
 
     search: str = "log_count"
@@ -103,7 +97,7 @@ class LdteBs(DensitySelector):
             # All non-zeros are selected, so no search is needed.
             return Found(kernels.take_at_least(accumulated, 0.0), context.warm, memo=context.memo)
         known, warm = None, context.warm if self.warm_start else None
-        if miss:  # gives the side of the threshold at no cost
+        if miss:  # the aim's count narrows the bracket at no cost
             first, known = miss.retry, miss.known
         else:
             first = AIM * warm if warm else laplace_threshold(moments, count)

@@ -1,5 +1,3 @@
-"""Exact top-k by a radix search over the magnitudes' bit patterns."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -16,7 +14,8 @@ DIGIT_BITS = 8
 @SELECTORS.register("radix_select")
 @dataclass(frozen=True)
 class RadixSelect(ExactSelector):
-    """Select exactly the k entries of largest magnitude, found digit by digit.
+    """Select exactly the k entries of largest magnitude, by finding the k-th magnitude digit by
+    digit.
 
         bits(|x|) orders magnitudes; for each of its bytes, the highest first:
             make a histogram of this byte over the entries that share the digits found so far;
@@ -29,7 +28,7 @@ class RadixSelect(ExactSelector):
     take the entries.
 
     Paper: alabi2012fast.  Departs: every pass reads the whole vector instead of copied candidates,
-    so no copy of its size is written.
+    so that no copy of the vector's size is written.
     """
 
     paper = "alabi2012fast"

@@ -1,5 +1,3 @@
-"""Random-k: entries at random positions."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -24,9 +22,9 @@ class RandomK(DensitySelector):
     Notes
     -----
     Values are not rescaled, as error feedback requires: E|x - sent|^2 = (1 - k / numel) |x|^2.
-    Exact zeros at these positions are sent too, so that shared positions are the same on all ranks.
-    Positions depend only on the seed, the tensor and the step, and unless shared on the rank. Cost:
-    O(k) if k is small compared to numel.
+    Exact zeros at the drawn positions are sent too, so that shared positions are the same on all
+    ranks. Positions depend only on the seed, the tensor and the step and, without ``shared_seed``,
+    on the rank. Cost: O(k) if k is small compared to numel.
 
     Paper: stich2018sparsified.
     """

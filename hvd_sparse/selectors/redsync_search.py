@@ -1,5 +1,3 @@
-"""RedSync's threshold search by bisection, with reuse of the threshold for some steps."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -18,25 +16,26 @@ from hvd_sparse.types import Memo, Selection
 @SELECTORS.register("redsync_search")
 @dataclass(frozen=True)
 class RedsyncSearch(DensitySelector):
-    """Select k to 2k entries above a threshold found by bisection between mean and maximum.
+    """Select k to 2k entries above a threshold that bisection finds between mean and maximum.
 
         threshold = mean(|x|) + m * (max(|x|) - mean(|x|)),  m by bisection until k <= count <= 2k
 
     Parameters
     ----------
-    reuse_steps : number of steps for which a threshold is reused
+    reuse_steps : number of further steps that use a found threshold
     max_passes : largest number of passes, after which exact top-k selects among the candidates
 
     Notes
     -----
-    A reused threshold is dropped if it selects no entry, or more than 2k. The search continues
-    below the mean down to 0, while the paper's ends at the mean with the entries found.
+    If a reused threshold selects no entry, or more than 2k, a new one is searched. The search
+    continues below the mean down to 0, while the paper's search ends at the mean, with the entries
+    found so far.
 
     Cost: one pass for the moments, one per bisection, and one to take the entries.  With a reused
-    threshold no pass besides the one that adds the gradient, which also collects the entries.
+    threshold, no pass besides the one that adds the gradient, which also collects the entries.
 
     Paper: fang2019redsync.  Departs from a widely copied implementation that raises the threshold
-    if too few entries reach it; the paper's number of steps of reuse is not known to us.
+    if too few entries reach it. We do not know for how many steps the paper reuses a threshold.
     """
 
     reuse_steps: int = 5

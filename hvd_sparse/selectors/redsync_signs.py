@@ -1,5 +1,3 @@
-"""RedSync's quantized selection: entries of alternating signs, sent as their mean."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ from hvd_sparse.types import Selection
 @SELECTORS.register("redsync_signs")
 @dataclass(frozen=True)
 class RedsyncSigns(DensitySelector):
-    """Select the largest positive entries on one step and the most negative ones on the next.
+    """Select the largest positive entries on one step and the most negative entries on the next.
 
         side = max(accumulated, 0) on even steps of a tensor, min(accumulated, 0) on odd steps
         sent_j = mean(side over the selected entries)
@@ -29,12 +27,12 @@ class RedsyncSigns(DensitySelector):
 
     Notes
     -----
-    Memories keep accumulated - sent at the sent entries. All values of a message are equal, so it
-    consists of the indices and one number, whose sign the codec sends. Cost: that of the other two
-    selectors, and a pass that reads the tensor and writes one side of it.
+    Memories keep accumulated - sent at the sent entries. All values of a message are equal, so a
+    message consists of the indices and one number, whose sign the codec sends. Cost: that of the
+    other two selectors, and a pass that reads the tensor and writes ``side``.
 
-    Paper: fang2019redsync.  Departs: a threshold is not reused, because the next step has the other
-    sign; the output layer's values are averaged like all others.
+    Paper: fang2019redsync.  Departs: a threshold is not reused, because the next step selects the
+    other sign; the output layer's values are averaged like those of all other layers.
     """
 
     search: bool = False
@@ -62,7 +60,8 @@ class RedsyncSigns(DensitySelector):
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         is_negative = context.age % 2 == 1
         side = (np.minimum if is_negative else np.maximum)(accumulated, 0)
-        # Without the moments and the threshold, which are those of the whole vector.
+        # The context's moments and threshold are those of the whole vector, so they are not used
+        # here.
         found = self._inner.find(side, Context(kernels=context.kernels))
         kept = found.selection
         mean = kept.values.mean(dtype=np.float64) if kept.count else 0.0

@@ -1,5 +1,3 @@
-"""RedSync's trimmed top-k: exact top-k among the entries above a coarse threshold."""
-
 from __future__ import annotations
 
 import math
@@ -15,7 +13,7 @@ from hvd_sparse.selectors.contract import Context, ExactSelector, Found, least_o
 @SELECTORS.register("redsync_trimmed")
 @dataclass(frozen=True)
 class RedsyncTrimmed(ExactSelector):
-    """Select exactly the k largest entries, among those above a coarse threshold, the cut.
+    """Select exactly the k largest entries, among the entries above a coarse threshold, the cut.
 
         cut = mean(|x|) + r * (max(|x|) - mean(|x|))
         r = 1 - step, 1 - 2 * step, ... until k entries reach the cut
@@ -28,10 +26,10 @@ class RedsyncTrimmed(ExactSelector):
     -----
     The selection equals that of ``topk``. The cut is 0 for r <= 0, so the search always ends.
 
-    Cost: in nearly every step no pass besides the one that adds the gradient, as for ``topk``, and
-    exact top-k of the whole vector if that pass collected too few or too many entries.  On the
-    first step one pass for the moments, one per cut, one to take the candidates, and exact top-k of
-    these.
+    Cost: in nearly every step no pass besides the one that adds the gradient, as for ``topk``; if
+    that pass collected too few or too many entries, also an exact top-k of the whole vector.  On
+    the first step one pass for the moments, one per cut, one to take the candidates, and an exact
+    top-k of these.
 
     Paper: fang2019redsync.  Departs from a widely copied implementation that sends all entries
     above the cut, up to hundreds of times k.
@@ -52,7 +50,7 @@ class RedsyncTrimmed(ExactSelector):
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         wanted, passes = self.count(accumulated.size), 0
-        if context.miss is not None:  # there are no moments for a cut
+        if context.miss is not None:  # the pass computed no moments, which a cut needs
             selection = context.kernels.take_largest(accumulated, wanted)
         else:
             coarse, passes = self._coarse_cut(accumulated, wanted, context)

@@ -1,5 +1,3 @@
-"""Ok-Topk's local selection: an exact threshold every ``period`` steps, reused in between."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -22,22 +20,24 @@ class ReusedThreshold(DensitySelector):
     """Select the entries above a threshold from an exact selection some steps ago.
 
         every ``period`` steps: exact top-k; the threshold is the smallest selected magnitude
-        other steps: threshold *= drift after a step with more than 5/4 k entries, /= drift
-        after one with fewer than 2/3 k
+        other steps: threshold *= drift after a step with more than 5/4 k entries,
+                     threshold /= drift after a step with fewer than 2/3 k
 
     Parameters
     ----------
     period : number of steps from one exact selection to the next, 1 or more
     drift : factor of the threshold, 1 or more
-    cap : a step is exact if more than cap * k entries, or none, reach the threshold
+    cap : if more than cap * k entries, or none, reach the threshold, the step selects the exact
+        top-k
 
     Notes
     -----
     Cost: in nearly every step no pass besides the one that adds the gradient, which also collects
-    the entries that reach the threshold, or on exact steps also slightly smaller ones. Otherwise an
-    exact top-k.
+    the entries that reach the threshold; before an exact selection it collects slightly smaller
+    ones, too. Otherwise the cost is an exact top-k.
 
-    Paper: li2022oktopk.  Departs: ``cap``; ``>=`` keeps the k-th entry.
+    Paper: li2022oktopk.  Departs: ``cap``; entries equal to the threshold are selected (``>=``), so
+    that an exact selection keeps its k-th entry.
     """
 
     period: int = 32

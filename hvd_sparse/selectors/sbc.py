@@ -1,5 +1,3 @@
-"""SBC's selection: the largest entries of one sign, sent as their mean."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -7,11 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors.contract import (
-    Context,
-    DensitySelector,
-    Found,
-)
+from hvd_sparse.selectors.contract import Context, DensitySelector, Found
 from hvd_sparse.types import Selection
 
 
@@ -24,13 +18,13 @@ class Sbc(DensitySelector):
         minus = mean of the magnitudes of the k most negative entries
         if plus >= minus: send plus at the positive entries; else -minus at the negative ones
 
-    Fewer than k entries are sent if fewer have that sign. Memories keep accumulated - sent at the
-    sent entries, so that |accumulated - sent|^2 = |accumulated|^2 - (sum of the sent entries'
-    magnitudes)^2 / count. Cost: that of ``topk`` twice, each after a pass that clears the other
-    sign.
+    If fewer than k entries have the chosen sign, only these are sent. Memories keep accumulated -
+    sent at the sent entries, so that |accumulated - sent|^2 = |accumulated|^2 - (sum of the sent
+    entries' magnitudes)^2 / count. Cost: that of ``topk`` twice, each after a pass that clears the
+    entries of the other sign.
 
-    Paper: sattler2019sbc.  Departs: of entries as large as the k-th, only as many as needed are
-    sent, while the paper's comparison with a threshold sends all of them.
+    Paper: sattler2019sbc.  Departs: if several entries are as large as the k-th, only as many as
+    make k are sent, while the paper's comparison with a threshold sends all of them.
     """
 
     paper = "sattler2019sbc"

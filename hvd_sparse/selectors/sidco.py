@@ -1,5 +1,3 @@
-"""SIDCo: a threshold from fits of a sparsity-inducing distribution to the tail, in stages."""
-
 from __future__ import annotations
 
 import math
@@ -19,8 +17,10 @@ STEPS = 200
 
 
 def upper_tail(shape: float, x: float) -> float:
-    """Return P(X > x) for a gamma distribution with unit scale, with an error of about 1e-12: by a
-    power series below shape + 1, by a continued fraction (Lentz) above it."""
+    """Return P(X > x) for a gamma distribution with unit scale, with an error of about 1e-12.
+
+    Below shape + 1 a power series is used, above it a continued fraction (Lentz).
+    """
     if x <= 0:
         return 1.0
     scale = math.exp(shape * math.log(x) - x - math.lgamma(shape))
@@ -47,7 +47,7 @@ def upper_tail(shape: float, x: float) -> float:
 
 
 def tail_quantile(shape: float, probability: float) -> float:
-    """Return the x with P(X > x) = probability, by bisection."""
+    """Return the x with P(X > x) = probability for a gamma distribution with unit scale."""
     high = max(1.0, shape)
     while upper_tail(shape, high) > probability:
         high *= 2.0
@@ -64,9 +64,11 @@ def exponential(tail: Tail, ratio: float) -> float:
 
 
 def generalised_pareto(tail: Tail, ratio: float) -> float:
-    """Return the same for a generalised Pareto distribution, fitted by moments; with shape 0 it is
-    exponential."""
-    # Without variance, fit an exponential distribution, for which the quotient is 1.
+    """Return the value that a fraction ``ratio`` of a generalised Pareto distribution exceeds.
+
+    The distribution is fitted by moments; with shape 0 it is exponential.
+    """
+    # Without variance, fit an exponential distribution, whose quotient is 1.
     quotient = tail.mean**2 / tail.variance if tail.variance > 0 else 1.0
     shape, scale = 0.5 * (quotient - 1.0), 0.5 * tail.mean * (quotient + 1.0)
     if abs(shape) < 1e-9:
@@ -75,8 +77,8 @@ def generalised_pareto(tail: Tail, ratio: float) -> float:
 
 
 def gamma(tail: Tail, ratio: float) -> float:
-    """Return the same for a gamma distribution, whose shape comes from the usual approximation to
-    maximum likelihood."""
+    """Return the value that a fraction ``ratio`` of a gamma distribution exceeds. The shape comes
+    from the usual approximation to maximum likelihood."""
     # Positive by Jensen's inequality, except for rounding and equal values.
     s = max(math.log(tail.mean) - tail.mean_log, 1e-9)
     shape = (3.0 - s + math.sqrt((s - 3.0) ** 2 + 24.0 * s)) / (12.0 * s)
@@ -84,7 +86,7 @@ def gamma(tail: Tail, ratio: float) -> float:
 
 
 MARGIN = 0.1
-"""Margin of the aim below the last threshold, as a fraction of it; on devices."""
+"""Distance of the aim below the last threshold, as a fraction of that threshold."""
 
 Fit = Callable[[Tail, float], float]
 FITS: dict[str, tuple[Fit, Fit]] = {
@@ -92,41 +94,41 @@ FITS: dict[str, tuple[Fit, Fit]] = {
     "generalised_pareto": (generalised_pareto, generalised_pareto),
     "gamma": (gamma, generalised_pareto),
 }
-"""Distributions of the first stage and of the later stages."""
+"""For each option ``distribution``, the fit of the first stage and the fit of the later stages."""
 
 
 @SELECTORS.register("sidco")
 @dataclass(frozen=True)
 class Sidco(DensitySelector):
-    """Select the entries above a threshold from several fits, each to the tail left by the last.
+    """Select the entries above a threshold from several fits, each to the tail above the last one.
 
-        stage 1: the threshold that r1 = first_ratio of the fitted distribution exceeds
-        stage m: the same for the excesses over the last threshold,
-                 r = (density / r1)^(1 / (stages - 1))
+        stage 1: the threshold that a fraction r1 = first_ratio of the fitted distribution exceeds
+        stage m: fit the excesses over the last threshold, and add the value that a fraction
+                 r = (density / r1)^(1 / (stages - 1)) of this distribution exceeds
 
     Parameters
     ----------
     distribution : "exponential", "generalised_pareto" or "gamma" (generalised Pareto in later
         stages)
     stages : initial number of stages
-    first_ratio : r1
-    adapt_every : number of steps after which a tensor's stages change if the mean of count / k
-        differs from 1 by more than 20 %; 0 for never
+    first_ratio : r1, in (0, 1)
+    adapt_every : number of steps after which a tensor's number of stages changes if the mean of
+        count / k differs from 1 by more than 20 %; 0 for never
     cap : float >= 1; at most cap * k entries are sent, the largest of them
 
     Notes
     -----
-    More stages raise the count for light tails and lower it for heavy ones. The number of stages
-    therefore changes in the direction that reduced the error last time. At least the largest entry
-    is sent.
+    More stages raise the number of selected entries for light tails and lower it for heavy tails.
+    The number of stages therefore changes in the direction that reduced the error last time. At
+    least the largest entry is sent.
 
     Cost: one pass per stage, and one to take the entries.  On a device, in nearly every step, the
     pass that adds the gradient also computes the statistics of the first stage, and collects
     entries slightly smaller than the last threshold; every further stage needs another pass.
 
     Paper: abdelmoniem2021sidco.  Departs: every tensor has its own number of stages, while the
-    published code has one for all; an empty tail ends the stages; the vector is not normalised,
-    which makes no difference.
+    published code has one for all tensors; if the tail has too few entries, no further stage is
+    fitted; the vector is not normalised, which does not change the selection.
     """
 
     distribution: str = "exponential"
@@ -183,7 +185,7 @@ class Sidco(DensitySelector):
         for stage, ratio in enumerate(ratios):
             tail = context.kernels.tail(accumulated, threshold)
             passes += 1
-            # Too few entries to fit: keep the threshold of the last stage.
+            # Too few entries to fit a distribution: keep the threshold of the last stage.
             if tail.count < 2 or tail.mean <= 0:
                 break
             excess = (later_fit if stage else first_fit)(tail, min(ratio, 1 - 1e-12))
@@ -193,9 +195,9 @@ class Sidco(DensitySelector):
 
 @dataclass(frozen=True)
 class History:
-    """The adaptation of a tensor's number of stages.
+    """How a tensor's number of stages adapts.
 
-    change, steps : the last change, 1 or -1, and the number of steps since
+    change, steps : the last change, 1 or -1, and the number of steps since this change
     total : sum of count / k over these steps
     last_error : distance of the mean of count / k from 1 before the last change
     """
@@ -224,6 +226,6 @@ class History:
         error = abs(total / steps - 1.0)
         if error <= 0.2:
             return History(self.stages, self.change, last_error=error)
-        # A larger error than before: the last change was in the wrong direction.
+        # If the error has grown, the last change was in the wrong direction.
         change = -self.change if error > self.last_error else self.change
         return History(min(most, max(1, self.stages + change)), change, last_error=error)

@@ -1,5 +1,3 @@
-"""signSGD's selection: all signs, as votes."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -7,18 +5,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors.contract import (
-    Context,
-    Found,
-    Selector,
-)
+from hvd_sparse.selectors.contract import Context, Found, Selector
 from hvd_sparse.types import Selection
 
 
 @SELECTORS.register("sign_vote")
 @dataclass(frozen=True)
 class SignVote(Selector):
-    """Send +1 or -1 for every non-zero entry, as its vote; memory ``majority_vote`` counts them.
+    """Send +1 or -1 for every non-zero entry as its vote. Memory ``majority_vote`` counts the
+    votes.
 
     Exact zeros do not vote. Cost: one pass to write the signs.
 

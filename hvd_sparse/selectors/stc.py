@@ -1,5 +1,3 @@
-"""STC's selection: top-k, sent as signs of one magnitude."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -7,12 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors.contract import (
-    Context,
-    ExactSelector,
-    Found,
-    least_of,
-)
+from hvd_sparse.selectors.contract import Context, ExactSelector, Found, least_of
 from hvd_sparse.types import Selection
 
 
@@ -23,9 +16,9 @@ class Stc(ExactSelector):
 
         sent_j = sign(accumulated_j) * mean(|accumulated| over the k entries)
 
-    Memories keep accumulated - sent at the sent entries: |accumulated - sent|^2 = |accumulated|^2 -
-    (sum of the sent entries' magnitudes)^2 / k. Cost: that of ``topk``, and a pass over the k
-    entries.
+    Memories keep accumulated - sent at the sent entries, so that |accumulated - sent|^2 =
+    |accumulated|^2 - (sum of the sent entries' magnitudes)^2 / k. Cost: that of ``topk``, and a
+    pass over the k entries.
 
     Paper: sattler2019stc.
     """

@@ -1,5 +1,3 @@
-"""TernGrad's selection: -s, 0 or s at random, with the right expectation."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -8,18 +6,14 @@ import numpy as np
 
 from hvd_sparse.checks import check_number, check_whole
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors.contract import (
-    Context,
-    Found,
-    Selector,
-)
+from hvd_sparse.selectors.contract import Context, Found, Selector
 from hvd_sparse.types import Selection
 
 
 @SELECTORS.register("terngrad")
 @dataclass(frozen=True)
 class TernGrad(Selector):
-    """Send sign(x_j) * s with probability |x_j| / s.
+    """Send sign(x_j) * s with probability |x_j| / s, and otherwise nothing.
 
         x = accumulated, clipped at clip * std(accumulated);  s = max(|x|)
 
@@ -30,12 +24,12 @@ class TernGrad(Selector):
 
     Notes
     -----
-    The selection is unbiased for the clipped gradient, so ``memory="none"`` suffices. The random
-    numbers depend only on the seed, the tensor, the step and the rank. Cost: two passes, and one
-    random number per entry.
+    The expectation of the sent vector is the clipped gradient, so ``memory="none"`` suffices. The
+    random numbers depend only on the seed, the tensor, the step and the rank. Cost: two passes, and
+    one random number per entry.
 
-    Paper: wen2017terngrad.  Departs: every rank has its own s, while the paper uses the largest of
-    all ranks.
+    Paper: wen2017terngrad.  Departs: every rank has its own s, while the paper uses the largest s
+    of all ranks.
     """
 
     clip: float | None = 2.5

@@ -1,5 +1,3 @@
-"""Exact top-k, the baseline."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -23,16 +21,18 @@ class TopK(ExactSelector):
 
         k = max(1, min(numel, floor(numel * density + 1e-9)))
 
-    If there are fewer than k non-zero entries, all of them are selected.  Of equal magnitudes the
-    lower index is selected first.
+    If there are fewer than k non-zero entries, all of them are selected.  If magnitudes are equal,
+    the entry with the lower index is selected first.
 
-    Cost: in nearly every step no pass besides the one that adds the gradient. This pass also
-    collects entries slightly smaller than the last k-th magnitude, and the k largest are kept.
-    Otherwise counting passes until at most 3 k entries reach the threshold, and one to take these;
-    counting starts from the Laplace estimate (see ``ldte_bs``) on the first step, and from slightly
-    below the last threshold in groups.
+    Cost: in nearly every step, the pass that adds the gradient is the only one. It also collects
+    the entries that reach a threshold slightly below the last k-th magnitude, and the k largest of
+    these are selected. If it collects none (on the first step, and sometimes in groups), too few or
+    too many, further passes search for a threshold that k to 3 k entries reach, and the k largest
+    of these are selected. The search starts near the last threshold, or from the Laplace estimate
+    (see ``ldte_bs``) if there is no last threshold.
 
-    Paper: aji2017sparse.  Departs: k entries of each tensor instead of one threshold for all.
+    Paper: aji2017sparse.  Departs: k entries of each tensor are selected, instead of all entries
+    above one threshold for all tensors.
     """
 
     paper = "aji2017sparse"
@@ -48,13 +48,13 @@ class TopK(ExactSelector):
         known, warm = None, context.warm
         if miss:
             first, known = miss.retry, miss.known
-        else:  # in groups, whose passes collect no entries, there may be a last threshold
+        else:  # tensors of groups may have a last threshold, though their passes collect no entries
             first = AIM * warm if warm else laplace_threshold(moments, count)
         band = Band(count, 2 * count, 3 * count)
         result = search_threshold(
             accumulated, first, band, moments, kernels, "log_count", MAX_PASSES, known
         )
-        # The search selects up to 3 k.
+        # The search may select up to 3 k entries.
         selection, threshold = kernels.trim(result.selection, count, None)
         memo = context.margin_for(count)
         return Found(selection, threshold, result.passes, memo=memo)

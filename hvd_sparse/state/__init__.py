@@ -1,1 +1,1 @@
-"""Checkpoints, and states of elastic runs."""
+"""Checkpoints, and the states from which elastic runs resume."""

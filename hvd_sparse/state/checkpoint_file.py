@@ -5,10 +5,10 @@
     ...       the arrays, one after the other
     ...       JSON: the states, with dtype, length and place in the file of every array
     8         length of the JSON
-    32        SHA-256 of everything before
+    32        SHA-256 of all bytes before
 
 A file is written under a temporary name, flushed to the disk and renamed. Reading a file runs no
-code. The digest detects truncated and altered files; it does not authenticate them.
+code from it. The digest detects truncated and altered files; it does not authenticate them.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ SHORTEST = len(MAGIC) + LENGTH_BYTES + DIGEST_BYTES
 CHUNK_BYTES = 1 << 22
 DTYPES = ("float32", "float64")
 MALFORMED = (TypeError, ValueError, LookupError, AttributeError, OverflowError, RecursionError)
-"""Errors of Python's for content of another form."""
+"""Errors of Python that content of another form causes."""
 PARTIAL, RANDOM_LETTERS = ".partial", 8
 """Suffix of a temporary file, and the number of random letters that ``tempfile`` adds before it."""
 
 Parts = Iterator["tuple[str, str, dict[int, np.ndarray]]"]
-"""Tuples of a tensor's key, an array's name, and the arrays of this name by rank."""
+"""Tuples of a tensor's key, an array's name, and the arrays of this name, by rank."""
 
 
 class Writer:
-    """Writer of a checkpoint, array by array, so that only one needs to be in memory."""
+    """Writes a checkpoint array by array, so that only one array needs to be in memory."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
@@ -61,14 +61,14 @@ class Writer:
         self._place += len(data)
 
     def add(self, array: np.ndarray) -> dict[str, object]:
-        """Write an array, and return its JSON-serializable description for use in a state."""
+        """Write an array, and return a description for JSON, which takes its place in a state."""
         array = np.ascontiguousarray(array)
         told = {"dtype": array.dtype.name, "length": array.size, "place": self._place}
         self._write(array.view(np.uint8).data if array.size else b"")
         return told
 
     def finish(self, states: Sequence[State]) -> None:
-        """Write the states, with arrays replaced by descriptions from ``add``, and the digest."""
+        """Write the states, with the descriptions of ``add`` for arrays, and the digest."""
         text = json.dumps({"states": states}).encode()
         self._write(text)
         self._write(len(text).to_bytes(LENGTH_BYTES, "little"))
@@ -86,8 +86,8 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-            # Rename under the lock: another writer would take an unlocked file for that of a killed
-            # writer, and remove it.
+            # Rename while the file is locked. Another writer would take an unlocked file for that
+            # of a killed writer, and remove it.
             os.replace(partial, target)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -101,12 +101,12 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 
 def _create(target: Path) -> tuple[int, str]:
-    """Create a temporary file beside the target, locked as long as its writer lives."""
+    """Create a temporary file beside the target, which stays locked until its writer ends."""
     while True:
         handle, partial = tempfile.mkstemp(
             suffix=PARTIAL, prefix=f".{target.name}.", dir=target.parent
         )
-        # Without support for locks in the file system, ``_sweep`` removes no files either.
+        # If the file system does not support locks, ``_sweep`` removes no files either.
         with contextlib.suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX)
         if os.fstat(handle).st_nlink:
@@ -118,7 +118,8 @@ def _sweep(target: Path) -> None:
     with os.scandir(target.parent) as entries:
         left = [entry.path for entry in entries if _is_partial(entry.name, target.name)]
     for partial in left:
-        # An error means that the file's writer lives, or that another writer has removed the file.
+        # An error means that the file's writer is running, or that another writer has removed the
+        # file.
         with contextlib.suppress(OSError):
             handle = os.open(partial, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
@@ -134,7 +135,7 @@ def _is_partial(name: str, target: str) -> bool:
 
 
 def to_bytes(*states: State) -> bytes:
-    """Return the content of a file with the states of some or all ranks."""
+    """Return the bytes of a checkpoint file with the states of some or all ranks."""
     stream = io.BytesIO()
     writer = Writer(stream)
     writer.finish([with_arrays(state, writer.add) for state in states])
@@ -151,15 +152,14 @@ def with_arrays(state: State, change: Callable[..., object]) -> Report:
 
 
 def read(path: str | os.PathLike[str]) -> list[Report]:
-    """Read the states in a file, with read-only views as arrays; raise CorruptCheckpoint or
-    OSError."""
-    is_empty = not os.path.getsize(path)  # which cannot be mapped
+    """Read the states in a file; arrays are read-only. Raises CorruptCheckpoint or OSError."""
+    is_empty = not os.path.getsize(path)  # an empty file cannot be mapped
     content = np.empty(0, np.uint8) if is_empty else np.memmap(path, np.uint8, mode="r")
     return _parse(content, os.fspath(path))
 
 
 def from_bytes(data: bytes) -> Report:
-    """Return the state written by ``to_bytes``; raise CorruptCheckpoint like ``read``."""
+    """Return the state that ``to_bytes`` wrote. Raises CorruptCheckpoint, as ``read`` does."""
     return _parse(np.frombuffer(data, np.uint8), "a saved state")[0]
 
 
@@ -208,7 +208,7 @@ def _take(content: np.ndarray, told: State) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Gatherer:
-    """Allgathers of values and of states under one name, one after the other."""
+    """Runs allgathers of values and of states under one name, one after the other."""
 
     _collective: Collective
     _name: str
@@ -217,15 +217,17 @@ class Gatherer:
     def _gather(self, data: np.ndarray) -> np.ndarray:
         return self._collective.allgather(data.view(np.uint8), self._name).wait(self._timeout_s)
 
-    def tell_all(self, value: object) -> list[Any]:  # Any, because it is JSON
-        """Return the JSON-serializable values of all ranks, in rank order.  Collective."""
+    def tell_all(self, value: object) -> list[Any]:  # Any, because the values are JSON
+        """Send a value that JSON can hold to all ranks; return those of all ranks in rank order."""
         line = json.dumps(value).encode() + b"\n"
         gathered = self._gather(np.frombuffer(line, np.uint8)).tobytes()
         return [json.loads(line) for line in gathered.splitlines()]
 
     def parts(self, mine: State, told: Sequence[State]) -> Parts:
-        """Gather every array, by tensor and name, even if a rank lacks it.  Collective.  ``told``
-        are the states of all ranks, with [dtype, length] for every array."""
+        """Gather every array, by tensor and name, even if a rank lacks it. All ranks must iterate.
+
+        told : the states of all ranks, in which [dtype, length] replaces every array
+        """
         for key in mine["model"]:
             sizes = {
                 rank: state["tensors"][key]["arrays"]
@@ -252,8 +254,8 @@ def gather_into_file(
     name: str,
     timeout_s: float | None,
 ) -> None:
-    """Write the states of all ranks to one file, on rank 0, array by array; if that fails, raise
-    PeerFailure with rank 0's error on all ranks.  Collective."""
+    """Write the states of all ranks to one file, on rank 0, array by array. All ranks must call
+    this. If rank 0 fails, PeerFailure with its error is raised on all ranks."""
     gatherer = Gatherer(collective, name, timeout_s)
     mine = with_arrays(state, np.asarray)
     told = gatherer.tell_all(with_arrays(mine, lambda array: [array.dtype.name, array.size]))
@@ -268,8 +270,8 @@ def gather_into_file(
                     for rank, array in arrays.items():
                         told[rank]["tensors"][key]["arrays"][array_name] = writer.add(array)
                 writer.finish(told)
-        # Any exception, because invalid paths do not only raise OSError, and the other ranks wait
-        # for the reason.
+        # Catch any exception, because an invalid path may raise other errors than OSError, and the
+        # other ranks wait for the reason.
         except Exception as error:
             if lost:
                 raise
@@ -286,7 +288,8 @@ def gather_into_file(
 
 
 def _noting(parts: Parts, lost: list[Exception]) -> Parts:
-    """Yield the parts, and note an error in gathering, which cannot be sent to the other ranks."""
+    """Yield the parts, and keep an error of gathering in ``lost``, because it cannot be sent to the
+    other ranks."""
     try:
         yield from parts
     except Exception as error:

@@ -1,14 +1,15 @@
-"""What happens to states when the number of ranks changes.
+"""Redistribution of the ranks' states if the number of ranks changes.
 
-The residuals pending for the optimizer are ``factor * sum over ranks (residual)``, where Horovod's
-factor is 1/N for Average and independent of N for Sum.  From N states, each of M new ranks gets
+The sum of the residuals that the optimizer will get is ``factor * sum over ranks (residual)``,
+where Horovod's factor is 1/N for Average and does not depend on N for Sum.  From N states, each of
+M new ranks gets
 
     Average:  the mean of the N            (1/M) * M * (sum / N)  =  (1/N) * sum
     Sum:      the sum, divided by M        M * (sum / M)          =  sum
 
-Sums are computed in float64 and rounded once. Velocities are treated like residuals. Arrays that
-are the same on every rank, or each rank's estimate of the same quantity, get their mean.
-Thresholds and measured densities are reset.
+Sums are computed in float64 and rounded once. Velocities are redistributed like residuals. For
+arrays that are the same on every rank, or each rank's estimate of the same quantity, new ranks get
+the mean. Thresholds and measured densities are reset.
 
 In an elastic run, ranks notice a lost worker at different times. Every rank therefore keeps,
 besides its last commit, the states from which another rank may resume (docs/adr/0017).
@@ -31,20 +32,25 @@ from hvd_sparse.types import Report, State
 
 REPLICATED = frozenset({"decay", "mean", "square", "largest"})
 """Names of memories' arrays that are the same on every rank, or each rank's own estimate of the
-same."""
+same quantity."""
 SHARED_FIELDS = ("version", "config", "model", "world_size", "reduction")
 """Fields of a state that are equal on all ranks of a world."""
 
 FORGOTTEN = dict.fromkeys(("threshold", "memo", "exchange_memo"))
-"""A tensor's fields that are reset when the number of ranks changes."""
+"""Fields of a tensor that are reset when the number of ranks changes."""
 
 Point = list[Any]
-"""[generation, steps by tensor]: a list, because points are exchanged as JSON."""
+"""[generation, steps by tensor], where the generation numbers the worlds. It is a list because
+ranks exchange points as JSON."""
 
 
 def redistribute(states: Sequence[State], world_size: int) -> list[Report]:
-    """Redistribute ``Compressor.state_dict()`` of every rank, in any order, to a world of another
-    size, without loss; return a state for each new rank, in rank order.
+    """Redistribute the states of all ranks to a world of another size, without loss.
+
+    states : ``Compressor.state_dict()`` of every rank, in any order
+    world_size : number of new ranks
+
+    Returns a state for each new rank, in rank order.
 
     Raises
     ------
@@ -101,7 +107,8 @@ def _check_one_world(states: Sequence[State]) -> None:
 
 
 def _shared(state: State, field: str) -> object:
-    """Return a field without the options that may differ between ranks."""
+    """Return a field of a state; of the field "config", only the options that must be equal on all
+    ranks."""
     if field != "config":
         return state.get(field)
     return {option: value for option, value in state[field].items() if option not in LOCAL}
@@ -114,8 +121,7 @@ def _lengths(tensor: State) -> tuple[tuple[str, int], ...]:
 def _weight_of(
     name: str, tensor: State, reduction: str, holders: int, old_size: int, new_size: int
 ) -> float:
-    """Return the factor by which a new rank multiplies an array's sum over ``holders`` old
-    ranks."""
+    """Return the factor by which a new rank multiplies an array's sum over the old ranks."""
     if name in REPLICATED or not tensor["is_sparse"]:
         return 1.0 / holders
     return 1.0 / (old_size if reduction == "average" else new_size)
@@ -142,10 +148,12 @@ def sum_tensors(
     name: str,
     timeout_s: float | None,
 ) -> Report:
-    """Return the tensors of this rank's state in the new world, by allreduces.  Collective.
+    """Return the tensors of this rank's state in the new world, by allreduces. All ranks must call
+    this.
 
-    ``mine`` is its state of the old world, None if it was not part of it; ``chosen`` is one of the
-    ``holders`` ranks' old states, with every array replaced by [dtype, length].
+    mine : this rank's state in the old world; None if it was not part of it
+    chosen : the old state of one of the ``holders`` ranks, with [dtype, length] in place of every
+        array
     """
     sizes = holders, chosen["world_size"], collective.world_size
     tensors = {}
@@ -165,7 +173,8 @@ def sum_tensors(
 
 @dataclass(frozen=True)
 class Held:
-    """A state that this rank keeps, and its world's generation, which is 0 before rejoining."""
+    """A state that this rank keeps, and the generation of its world, which is 0 before the first
+    rejoining."""
 
     generation: int
     state: State
@@ -181,9 +190,9 @@ class Held:
 class Commits:
     """This rank's commits, and the other states from which the ranks may resume.
 
-    It keeps two commits, because another rank may be one commit behind.  Until both belong to the
-    present world, it also keeps the state with which this world began, and the state at which this
-    rank noticed a failure, because another rank may have committed there.
+    Two commits are kept, because another rank may be one commit behind.  Until both belong to the
+    present world, two more states are kept: the one with which this world began, and the one at
+    which this rank noticed a failure, because another rank may have committed there.
     """
 
     def __init__(self) -> None:
@@ -195,13 +204,13 @@ class Commits:
         self._loose: Held | None = None
 
     def commit(self, state: State) -> None:
-        """Keep a state, which must not be modified afterwards, as the last commit."""
+        """Keep a state as the last commit. The state must not be modified afterwards."""
         new = Held(self._generation, state)
         older = [held for held in self._commits if held.point != new.point]
         self._commits = [new, *older[:1]]
         if older and older[0].generation == self._generation:
             # Ranks are at most one commit apart, so every rank has committed in this world, and
-            # none resumes from an earlier one.
+            # none resumes from an earlier world.
             self._base = self._loose = None
 
     def go_back(self, state: State) -> State:
@@ -216,10 +225,13 @@ class Commits:
     def rejoin(
         self, state: State, collective: Collective, name: str, timeout_s: float | None
     ) -> Report:
-        """Return this rank's state in the new world, from its present ``state``, which has no
-        tensors if the rank is new.  Collective.
+        """Return this rank's state in the new world. All ranks must call this.
 
-        RankMismatch, on all ranks : one of them lacks the state from which the others resume
+        state : this rank's present state, which has no tensors if the rank is new
+
+        Raises
+        ------
+        RankMismatch : on all ranks, if one of them lacks the state from which the others resume
         """
         self._is_rejoining = True
         live = Held(self._generation, with_arrays(state, np.asarray))
@@ -249,18 +261,20 @@ class Commits:
         generation = 1 + max(point[0] for each in told for point in each["held"])
         joined = Held(generation, {**live.state, **place, "tensors": tensors})
         self._base, self._loose = mine, joined
-        # A barrier: a rank that commits after it knows that all ranks hold the joined state.
+        # This allgather is a barrier: a rank that commits after it is sure that all ranks hold the
+        # joined state.
         gatherer.tell_all("joined")
         self._generation, self._is_rejoining = joined.generation, False
         return dict(joined.state)
 
 
 def _agree(told: Sequence[State]) -> tuple[int, list[int]]:
-    """Return the rank from whose point all ranks resume, and the ranks that hold this point."""
+    """Return the leader, from whose state all ranks resume, and the ranks that hold the state of
+    the same point."""
     met = [rank for rank, each in enumerate(told) if each["has_met"]]
     trained = [rank for rank, each in enumerate(told) if each["live"]["tensors"]]
-    # Ignore the state of a new worker, from an older checkpoint, if there are ranks of the old
-    # world.
+    # If there are ranks of the old world, ignore the states of new workers, which are from an older
+    # checkpoint.
     old = met or trained or list(range(len(told)))
     leader = old[0]
     point = told[leader]["held"][0]
@@ -282,7 +296,8 @@ def _agree(told: Sequence[State]) -> tuple[int, list[int]]:
 def _was_there(held: list[Point], point: Point) -> bool:
     """Return whether a rank took part in the world of a point.
 
-    States of generation 0 only count for points of generation 0, as later workers have them too.
+    States of generation 0 count only for points of generation 0, because later workers have them
+    too.
     """
     return bool(point[1]) and any(
         steps and generation <= point[0] and (generation > 0 or point[0] == 0)

@@ -1,4 +1,5 @@
-"""Validation of a saved state (``Compressor.state_dict``): its form and its fit to a compressor."""
+"""Validation of a saved state (``Compressor.state_dict``): its form, and its fit to a
+compressor."""
 
 from __future__ import annotations
 
@@ -20,13 +21,14 @@ TENSOR_FIELDS = ("steps", "threshold", "memo", "is_sparse", "arrays")
 REDUCTIONS = ("sum", "average")
 STATE_VERSION = 2
 CHUNK = 1 << 20
-"""Entries per chunk of a check, to bound its memory."""
+"""Number of entries that are checked at once, which bounds the memory."""
 ADDED = "largest"
-"""An array that states of older versions lack, as they had nothing to put there."""
+"""An array that states of older versions lack, because its memories did not have it."""
 
 
 class IncompatibleKeys(NamedTuple):
-    """Names of tensors that differ, like the result of ``torch.nn.Module.load_state_dict``.
+    """Names of tensors that only the compressor or only the state has, as
+    ``torch.nn.Module.load_state_dict`` returns them.
 
     Attributes
     ----------
@@ -48,8 +50,8 @@ def bare(name: str) -> str:
 
 
 def named_as(state: State, specs: Sequence[TensorSpec]) -> State:
-    """Rename a state's tensors to the compressor's names if only ``torch.compile`` prefixes
-    differ."""
+    """Return the state with the compressor's names of tensors, if the names differ only in the
+    prefixes of ``torch.compile``; otherwise the state itself."""
     if not isinstance(state, Mapping):
         return state
     parts = {part: state.get(part) for part in ("model", "tensors")}
@@ -58,7 +60,7 @@ def named_as(state: State, specs: Sequence[TensorSpec]) -> State:
         if not isinstance(told, Mapping) or not all(isinstance(key, str) for key in told):
             return state
         changed[part] = {ours.get(bare(key), key): value for key, value in told.items()}
-        if len(changed[part]) < len(told):  # it has names with and without the prefix
+        if len(changed[part]) < len(told):  # the state has a name both with and without the prefix
             return state
     return {**state, **changed}
 
@@ -79,10 +81,11 @@ def differences_of(
     *,
     strict: bool = True,
 ) -> list[str]:
-    """Return the reasons why a state cannot be loaded at a ``place``, rank and world size; raise
-    CorruptCheckpoint for NaN or Inf.
+    """Return the reasons why a state cannot be loaded on this rank. Raises CorruptCheckpoint if the
+    state has NaN or Inf.
 
-    kept : entries of every tensor whose residual this rank keeps
+    place : this process's rank, and the number of ranks
+    kept : for every tensor, the number of entries whose residual this rank keeps
     strict : the state must have the same tensors as the compressor
     """
     if not isinstance(state, Mapping) or state.get("version") != STATE_VERSION:
@@ -162,8 +165,9 @@ def _of_lengths(
 
 
 def lengths_of(memory: Memory, spec: TensorSpec, kept: int) -> dict[str, tuple[int, ...]]:
-    """Return the valid lengths of a memory's arrays by name, for ``kept`` entries of a tensor."""
-    # Take the names from the state of a tensor of one entry, which costs no memory.
+    """Return the valid lengths of a memory's arrays, by name, for ``kept`` entries of a tensor."""
+    # Create the state of a tensor of one entry to get the names of the arrays, because it needs
+    # little memory.
     arrays = memory.create(replace(spec, shape=(1,)), rollback=False).arrays()
     return {name: (kept,) if len(array) else (kept, 0) for name, array in arrays.items()}
 
@@ -184,7 +188,7 @@ def _check_numbers(tensors: State, specs: Sequence[TensorSpec]) -> None:
 
 
 def check_form(state: State) -> None:
-    """Raise CorruptCheckpoint unless a state has all fields with values of the right types."""
+    """Raise CorruptCheckpoint unless a state has all fields, with values of the right types."""
     missing = [field for field in FIELDS if field not in state]
     wrong = [] if missing else [f"{name} is {_short(state[name])}" for name in _wrong_fields(state)]
     tensors: State = {} if missing or wrong else state["tensors"]

@@ -1,4 +1,4 @@
-"""Buckets: groups of tensors whose entries are sent in one message."""
+"""Buckets: groups of tensors that share a message."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from hvd_sparse.schedules.contract import UNKNOWN_DENSITY
 from hvd_sparse.types import INDEX_LIMIT, TensorSpec
 
 BUCKET_BYTES = 64 * 1024
-"""Expected payload at which a bucket is full, because above this size the start-up cost of a
-collective no longer matters."""
+"""Expected payload at which a bucket is full; start-up costs of larger messages do not matter."""
 
 MOST_GROUPS = 2**53
-"""Upper bound on the number of groups, because the division of tensors among groups uses floats."""
+"""Upper bound on the number of groups, because floats divide the tensors among groups."""
 
 
 def one_per_tensor(
@@ -28,10 +27,8 @@ def one_per_tensor(
 def merge_small(
     specs: Sequence[TensorSpec], configuration: Configuration, bucket_bytes: int = BUCKET_BYTES
 ) -> list[tuple[int, ...]]:
-    """Merge neighbouring compressed tensors, from the last registered to the first.
-
-    Backward passes make gradients in about this order, so a bucket is complete early.
-    """
+    """Merge neighbouring compressed tensors, from the last registered to the first, because
+    backward passes make gradients in about this order, so a bucket is complete early."""
     plan: list[tuple[int, ...]] = []
     members: list[int] = []
     filled = 0.0
@@ -41,17 +38,15 @@ def merge_small(
             plan.append(tuple(sorted(members)))
             members, filled = [], 0.0
         members.append(position)
-        filled += _expected_bytes(specs[position], configuration)
+        filled += expected_bytes(configuration, specs[position].numel, specs[position])
     if members:
         plan.append(tuple(sorted(members)))
     return plan
 
 
 def grouped(specs: Sequence[TensorSpec], configuration: Configuration) -> list[tuple[int, ...]]:
-    """Return the buckets of ``configuration.groups``; InvalidOption for unknown names.
-
-    A compressed tensor outside all groups has its own bucket.
-    """
+    """Return the buckets of ``configuration.groups``; InvalidOption for unknown names. A compressed
+    tensor outside all groups has its own bucket."""
     groups = configuration.groups
     if groups is None and configuration.hides:
         return one_per_tensor(specs, configuration)  # densities are set layer by layer
@@ -82,7 +77,8 @@ def _equal(
     specs: Sequence[TensorSpec], configuration: Configuration, positions: list[int], groups: int
 ) -> list[tuple[int, ...]]:
     """Return at most this many groups of neighbours of about equal bytes, the last tensor first."""
-    sizes = [_expected_bytes(specs[position], configuration) for position in reversed(positions)]
+    members = [specs[position] for position in reversed(positions)]
+    sizes = [expected_bytes(configuration, spec.numel, spec) for spec in members]
     total, filled, groups = sum(sizes), 0.0, min(groups, MOST_GROUPS)
     plan: dict[int, list[int]] = {}  # most are empty if there are more groups than tensors
     for position, size in zip(reversed(positions), sizes):
@@ -106,7 +102,6 @@ def check_merged(
 
 
 def why_not_merged(members: Sequence[TensorSpec], configuration: Configuration) -> str | None:
-    """Return why selection cannot be over these tensors, or None."""
     if configuration.select_over != "group":
         return None
     first, numel = members[0], sum(spec.numel for spec in members)
@@ -114,19 +109,19 @@ def why_not_merged(members: Sequence[TensorSpec], configuration: Configuration) 
         if other.accumulator != first.accumulator:
             return (
                 f"tensors {first.key!r} and {other.key!r} of one group are accumulated in "
-                f"{first.accumulator} and "
-                f"{other.accumulator}"
+                f"{first.accumulator} and {other.accumulator}"
             )
     if numel >= INDEX_LIMIT:
         return (
             f"the {len(members)} tensors of a group from {first.key!r} to {members[-1].key!r} have "
-            f"{numel} entries "
-            f"together, where indices of 32 bits number at most {INDEX_LIMIT - 1}"
+            f"{numel} entries together, where indices of 32 bits number at most {INDEX_LIMIT - 1}"
         )
     return None
 
 
-def _expected_bytes(spec: TensorSpec, configuration: Configuration) -> float:
-    density = configuration.density(0, spec) or UNKNOWN_DENSITY
-    entry_bytes: float = configuration.codec.entry_bytes(spec.numel, density)
-    return count_from_density(spec.numel, density) * entry_bytes
+def expected_bytes(
+    configuration: Configuration, numel: int, spec: TensorSpec | None = None, step: int = 0
+) -> float:
+    density = configuration.density(step, spec) or UNKNOWN_DENSITY
+    entry_bytes: float = configuration.codec.entry_bytes(numel, density)
+    return count_from_density(numel, density) * entry_bytes

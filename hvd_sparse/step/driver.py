@@ -1,9 +1,9 @@
 """Runs a step's collectives, for frontends that can wait for them: numpy and PyTorch.
 
-``compress`` starts a bucket's exchange as soon as the bucket is full.  The first ``decompress``
-of a step runs all exchanges of the step, phase by phase, in registration order.  Horovod asks for
-results in the order of its hooks, which differs between ranks; in that order, ranks would wait for
-each other.
+``compress`` starts a bucket's exchange as soon as the bucket is full. The first ``decompress`` of a
+step runs all exchanges of the step, phase by phase, in registration order. Horovod asks for results
+in the order of its hooks, which differs between ranks; if the exchanges ran in that order, ranks
+would wait for each other.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from hvd_sparse.errors import ExchangeTimeout, PeerFailure, SparseError
 from hvd_sparse.exchanges.context import Arrival
 from hvd_sparse.step.records import BucketRun, Late, StepRun, TensorStep, Ticket, distinct
 from hvd_sparse.step.step import Step
+from hvd_sparse.types import Value
 from hvd_sparse.wire.padding import Padding
 
 Result = TypeVar("Result")
 
 NOTHING = np.empty(0, np.float32)
-"""Parameter for memories that need none."""
+"""The argument ``parameter`` for memories that need none."""
 
 
 class Conversation(Generic[Result]):
@@ -42,11 +43,9 @@ class Conversation(Generic[Result]):
         self.is_done = False
         self._advance(None)
 
-    def _advance(self, received: np.ndarray | None) -> None:
+    def _advance(self, received: Value) -> None:
         try:
-            request = (
-                self._generator.send(received) if received is not None else next(self._generator)
-            )
+            request = self._generator.send(received)
         except StopIteration as stop:
             self.result, self.is_done, self.pending = stop.value, True, None
             return
@@ -60,15 +59,13 @@ class Conversation(Generic[Result]):
         self._advance(self.pending.wait(timeout_s))
 
     def finish(self, timeout_s: float | None) -> Result:
-        """Wait for all phases, and return the result of the exchange."""
         while not self.is_done:
             self.step(timeout_s)
         return cast(Result, self.result)  # the result type may include None
 
 
 class Driver:
-    """Runs the exchanges of a step object over the collective of its process set; ``name`` is the
-    prefix of the collectives' names."""
+    """Runs a step's exchanges over a collective; ``name`` begins the names of all collectives."""
 
     def __init__(
         self, step: Step, collective: Collective, name: str, padding: Padding | None = None
@@ -79,11 +76,10 @@ class Driver:
         self._padding = padding
         self._under_way: dict[BucketRun, Conversation[dict[int, Arrival]]] = {}
         self._coming: list[tuple[BucketRun, StepRun]] = []
-        """Full buckets whose data is still on its way from a device."""
+        """Full buckets whose data is still being copied from a device."""
         self._current: StepRun | None = None
-        self._rank = (
-            self._world_size
-        ) = -1  # known from the first step on; processes outside the process set have none
+        # Known from the first step on; a process outside the process set has none.
+        self._rank = self._world_size = -1
         if step.configuration.exchange.needs_nodes:
             step.place(collective.rank, collective.world_size, collective.nodes)
 
@@ -114,14 +110,14 @@ class Driver:
         if run is not self._current:
             self._discard_old(run)
         for each in self._coming.copy() if self._coming else ():
-            delivery = each[0].delivery
-            if delivery is not None and delivery.is_here():
+            has_arrived = each[0].has_arrived
+            if has_arrived is not None and has_arrived():
                 self._start(*each)
         # As early as possible, so that communication overlaps the backward pass.
         if len(bucket.entered) == len(bucket.members):
             if bucket.begun:
                 self.step.begin_passes(bucket)
-            if bucket.delivery is None:
+            if bucket.has_arrived is None:
                 self._start(bucket, run)
             else:
                 self._coming.append((bucket, run))
@@ -149,14 +145,10 @@ class Driver:
         *,
         is_dropped: bool = False,
     ) -> np.ndarray:
-        """Return the reduced gradient, flat; on a sparse step in the array ``TensorStep.out``, if
-        the frontend has set one.
-
-        On any error the whole step is rolled back before the error is raised.
-
-        is_dropped : no rank uses the result, so the tensor's step has no effect, and the returned
-            array is empty
-        """
+        """Return the reduced gradient, flat; on a sparse step in ``TensorStep.out``, if the
+        frontend has set this array. On any error the whole step is rolled back before the error is
+        raised. With ``is_dropped``, no rank uses the result, so the step has no effect, and the
+        result is empty."""
         if ticket.run.failure is not None:
             raise ticket.run.failure
         # The errors of unregistered gradients must reach the other ranks before this rank raises.
@@ -183,17 +175,15 @@ class Driver:
         return all(each.pending.is_done() for each in under_way if each.pending is not None)
 
     def forget(self) -> None:
-        """Drop all exchanges without waiting, because Horovod was restarted and none will end."""
+        """Drop all exchanges, because Horovod was restarted and no exchange will end."""
         self._under_way.clear()
         self._coming.clear()
         self._current = None
         self._rank = self._world_size = -1
 
     def refuse(self, ticket: Ticket) -> NoReturn:
-        """Raise this rank's error for a gradient of no registered tensor.
-
-        All buckets' messages report it, because the other ranks wait for one of them.
-        """
+        """Raise this rank's error for a gradient of an unregistered tensor. The messages of all
+        buckets report it, because each other rank waits for one of them."""
         run = ticket.run
         for index, members in enumerate(self.step.buckets):
             bucket = run.open(index, members)
@@ -206,12 +196,9 @@ class Driver:
     def abandon(
         self, run: StepRun, error: SparseError, carried: tuple[Ticket, np.ndarray] | None = None
     ) -> NoReturn:
-        """Roll a step back and raise this rank's error, or an earlier one of the exchanges.
-
-        The exchanges are finished first, because the other ranks wait for them.
-
-        carried : a tensor's ticket and reduced carrier, to check before any wait
-        """
+        """Finish the exchanges, because the other ranks wait for them; then roll the step back, and
+        raise the error, or an earlier one. A tensor's reduced carrier (``carried``) is checked
+        before."""
         try:
             if carried is not None:
                 self.step.report(*carried)
@@ -223,8 +210,7 @@ class Driver:
         raise error
 
     def _discard_old(self, run: StepRun) -> None:
-        """Begin a step; first finish the exchanges of a failed step, whose names are needed
-        again."""
+        """Begin a step; first finish the exchanges of a failed step, which have the same names."""
         self._current = run
         for bucket, its_run in self._coming.copy():
             if its_run is not run:

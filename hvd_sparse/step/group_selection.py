@@ -1,8 +1,8 @@
-"""Group selection: one selection from several tensors, whose accumulated vectors count as one.
+"""Group selection: one selection from the accumulated vectors of several tensors.
 
-Only the selection is common: residuals, messages and steps stay with each tensor.  In a steady
-state the vectors are not joined.  The passes that add the gradients extract the entries that
-reach the group's last threshold, and the selection is made from these.
+Residuals, messages and steps stay with each tensor. Usually the vectors are not joined: the passes
+that add the gradients extract the entries that reach the group's last threshold, and the selection
+is made from these entries.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.exchanges._entries import join, region_of
-from hvd_sparse.exchanges.context import Waiting
 from hvd_sparse.kernels.arrays import aligned_empty
 from hvd_sparse.kernels.contract import Aim, Moments
+from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.selectors._aim import Miss
 from hvd_sparse.selectors.contract import Context, Found, Selector
 from hvd_sparse.step.pipeline import Pipeline, cut_down, draws
@@ -29,16 +29,12 @@ from hvd_sparse.types import Selection, TensorSpec
 def send_merged(
     pipeline: Pipeline, tickets: Sequence[TensorStep], rank: int, world_size: int
 ) -> None:
-    """Select from all of these tensors' accumulated vectors at once, and encode each one's part.
-
-    tickets : of one dtype, in the same order on all ranks; all have ``waiting``
-    """
-    states, passes = (
-        [ticket.state for ticket in tickets],
-        [cast(Waiting, t.waiting) for t in tickets],
-    )
-    vectors = [waiting.accumulated for waiting in passes]
-    lists = [waiting.taken for waiting in passes]
+    """Select from the accumulated vectors of all tickets at once, and encode each tensor's share.
+    The tensors have one dtype, and the same order on all ranks."""
+    states = [ticket.state for ticket in tickets]
+    passes = [cast(Accumulated, ticket.accumulated) for ticket in tickets]
+    vectors = [each.vector for each in passes]
+    lists = [None if each.taking is None else each.taking.taken for each in passes]
     for vector, taken in zip(vectors, lists):
         if taken is not None:  # before anything can fail, so that no entry is lost
             pipeline.kernels.restore(vector, taken)
@@ -51,12 +47,12 @@ def send_merged(
     warm, memo = (states[0].threshold, states[0].memo) if is_warm else (None, None)
     began_s = pipeline.spans.now()
     selector = _selector_of_all(pipeline.configuration, spec, steps, states)
-    moments = _moments_of_all([waiting.moments for waiting in passes])
+    moments = _moments_of_all([each.moments for each in passes])
     rng = draws(spec.key, steps, selector, rank) if selector.needs_rng else None
     context = Context(pipeline.kernels, moments, warm, memo, rng, spec=spec)
     aim = selector.aim(spec.numel, warm, memo)
     # Only if the passes of all tensors had this threshold.
-    if aim and any(each.aim is None or each.aim.threshold != aim.threshold for each in passes):
+    if aim and any(each.aim is None or each.aim.threshold != aim.threshold for each in tickets):
         aim = None
     found = _cut_of_all(lists, vectors, selector, aim, context) if aim else None
     if found is None:
@@ -65,23 +61,23 @@ def send_merged(
         found = selector.find(joined, context._replace(miss=miss))
     pipeline.spans.tell("select", spec.key, began_s)
     sent, start = [], 0
-    for state, waiting, vector in zip(states, passes, vectors):
+    for ticket, state, vector in zip(tickets, states, vectors):
         place = slice(start, start + vector.size)
         share = found._replace(selection=region_of(found.selection, place))
         # The tensor's own parts, because the receiver decodes with these.
         parts = pipeline.configuration.at_step(state.steps, state.spec, state.pace)
         outgoing = pipeline.send_found(state, parts, share, vector, world_size, spec.key)
-        outgoing.norm = waiting.norm  # as in the carrier: measured before entries were removed
+        outgoing.norm = ticket.norm  # as in the carrier: measured before entries were removed
         sent.append(outgoing)
         start += vector.size
     for ticket, outgoing in zip(tickets, sent):  # all or none
-        ticket.outgoing, ticket.waiting = outgoing, None
+        ticket.outgoing, ticket.accumulated = outgoing, None
 
 
 def _selector_of_all(
     configuration: Configuration, spec: TensorSpec, steps: int, states: Sequence[TensorState]
 ) -> Selector:
-    """Return a selector for the whole group, whose k is the sum of the tensors' own."""
+    """Return the selector of the whole group, whose k is the sum of the tensors' k."""
     if configuration.rule is None and not configuration.follows_rate:
         return configuration.at_step(steps).selector
     asked = [
@@ -92,7 +88,7 @@ def _selector_of_all(
 
 
 def name_of(specs: Sequence[TensorSpec]) -> str:
-    """Return the name of a group of tensors; a single tensor's key is its name."""
+    """Return the name of a group of tensors; for a single tensor, its key."""
     if len(specs) == 1:
         return specs[0].key
     text = "\n".join(f"{spec.key} {spec.numel}" for spec in specs)
@@ -106,7 +102,7 @@ def _cut_of_all(
     aim: Aim,
     context: Context,
 ) -> Found | None:
-    """Select from the entries that the tensors' passes extracted; None if a search is needed."""
+    """Select from the entries that the passes extracted; return None if a search is needed."""
     regions, start = [], 0
     for taken, vector in zip(lists, vectors):
         if taken is None:
@@ -122,7 +118,7 @@ def _cut_of_all(
 
 
 def _miss(lists: Sequence[Selection | None], aim: Aim) -> Miss:
-    """Return the counts that the passes found, as a hint for the search."""
+    """Return the number of extracted entries, as a hint for the search."""
     count = sum(taken.count for taken in lists if taken is not None)
     if count > aim.capacity:
         return Miss(aim, None)

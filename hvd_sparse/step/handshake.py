@@ -1,5 +1,4 @@
-"""The handshake: before the first step, all ranks check that their configurations and tensors
-agree."""
+"""The handshake: before the first step, all ranks compare their configurations and tensors."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ def describe_rank(
     name: str,
     placement: Placement | None = None,
 ) -> Report:
-    """Return all settings that must be the same on every rank, JSON-serializable."""
+    """Return all settings that must be equal on all ranks, JSON-serializable."""
     rule = configuration.rule
     return {
         "nodes": None if placement is None else list(placement.nodes),
@@ -42,42 +41,27 @@ def describe_rank(
 
 
 def keeps_subnormals() -> bool:
-    """Return whether this thread computes with subnormal numbers or flushes them to zero.
-
-    ``torch.set_flush_denormal`` and fast-math compiler flags change this for a thread.  Ranks
-    that differ in it would get different sums of the same messages.
-    """
+    """Return whether this thread computes with subnormal numbers or flushes them to zero, as after
+    ``torch.set_flush_denormal`` or with fast-math compiler flags. Ranks that differ in this compute
+    different sums of the same messages."""
     return bool((np.full(8, 1e-20, np.float32) * np.float32(1e-20) > 0).all())
 
 
-def handshake(document: Report, world_size: int) -> Generator[AllGather, np.ndarray, None]:
-    """Compare the ranks' documents, as an exchange; RankMismatch with the differences."""
+def handshake(document: Report) -> Generator[AllGather, np.ndarray, None]:
+    """Compare the documents of all ranks, as an exchange; RankMismatch names the differences."""
     text = json.dumps(document, sort_keys=True, indent=0).encode()
     # Digests first, because the documents are long and nearly always equal.
     digests = yield AllGather(np.frombuffer(hashlib.sha256(text).digest(), np.uint8))
-    if (
-        len({digests[i : i + DIGEST_BYTES].tobytes() for i in range(0, digests.size, DIGEST_BYTES)})
-        == 1
-    ):
+    if (digests.reshape(-1, DIGEST_BYTES) == digests[:DIGEST_BYTES]).all():
         return
-    # Each with its length in front, because an allgather does not mark where a rank's part ends.
-    gathered = yield AllGather(np.frombuffer(len(text).to_bytes(8, "little") + text, np.uint8))
-    documents = _split(gathered, world_size)
+    # Each ends with a zero, which JSON escapes, because an allgather does not mark a rank's part.
+    gathered = yield AllGather(np.frombuffer(text + b"\0", np.uint8))
+    documents = [each.splitlines() for each in gathered.tobytes().decode().split("\0")[:-1]]
     raise RankMismatch(
         "the ranks do not run the same thing: "
         + "; ".join(_differences(documents))
         + ". Build the same model and the same compressor, with the same options, on every rank"
     )
-
-
-def _split(gathered: np.ndarray, world_size: int) -> list[list[str]]:
-    data = gathered.tobytes()
-    documents = []
-    for _ in range(world_size):
-        size = int.from_bytes(data[:8], "little")
-        documents.append(data[8 : 8 + size].decode().splitlines())
-        data = data[8 + size :]
-    return documents
 
 
 def _differences(documents: list[list[str]]) -> list[str]:

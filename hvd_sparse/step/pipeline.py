@@ -2,11 +2,8 @@
 
     memory.compensate -> selector.find -> codec.encode -> memory.update
 
-``receiver`` decodes and sums in rank order.
-
-If only the exchange determines which entries leave a rank (``settles_later``), memory.update runs
-after it.  If the exchange sums before selection (``sums_first``), the pipeline starts with the
-sum.
+With an exchange that ``settles_later``, memory.update runs after the exchange. With an exchange
+that ``sums_first``, the pipeline starts with the sum. ``receiver`` decodes and sums in rank order.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ import numpy as np
 
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import NonFiniteGradient
-from hvd_sparse.exchanges.context import Begun, Observed, Outgoing, Waiting
+from hvd_sparse.exchanges.context import Outgoing
 from hvd_sparse.exchanges.contract import Exchange
 from hvd_sparse.kernels.arrays import as_array
 from hvd_sparse.kernels.contract import Aim, Kernels
@@ -29,6 +26,7 @@ from hvd_sparse.kernels.listed import ListedKernels
 from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.selectors._aim import Cut, Miss
 from hvd_sparse.selectors.contract import Context, Found, Selector
+from hvd_sparse.step.records import TensorStep
 from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.step_parts import StepParts
 from hvd_sparse.tracing import Spans
@@ -39,14 +37,12 @@ GROUP_SHARE = 8
 
 
 class Pipeline:
-    """The five parts, joined."""
-
     def __init__(self, configuration: Configuration, kernels: Kernels) -> None:
         self.configuration = configuration
         self.kernels = kernels
         self.spans = Spans()
         self.observes = configuration.telemetry is True
-        """Whether telemetry measures norms and waiting times; switched at some steps."""
+        """Whether telemetry measures norms and staleness; changes between steps."""
         self.looks_first = not configuration.rollback and not configuration.memory.adds_gradient
         """Whether a gradient is checked for NaN and Inf before its pass, because the pass would
         spoil the only buffer."""
@@ -58,7 +54,7 @@ class Pipeline:
         is_simple = exchange.selects_everywhere and not exchange.settles_later
         self.selects_late = is_simple and not exchange.sums_first
         """Whether selection may wait until the bucket's message is made; then the carrier, which
-        leaves earlier, can contain neither norms nor a flag for NaN and Inf."""
+        leaves earlier, has neither norms nor a flag for NaN and Inf."""
 
     def send(
         self,
@@ -70,14 +66,11 @@ class Pipeline:
         dense: bool,
         is_summed: bool = False,
         parts: StepParts | None = None,
-        begun: Begun | None = None,
+        accumulated: Accumulated | None = None,
     ) -> Outgoing:
-        """Take a gradient in, and return this rank's contribution.
-
-        gradient : flat, C-contiguous, of the accumulator's dtype; read once, not kept
-        is_summed : it is a sum over ranks of this rank's part, for exchanges that sum first
-        begun : the pass, if ``begin`` has launched it
-        """
+        """Process a flat gradient, which is not kept, and return this rank's contribution. A
+        gradient that ``is_summed`` is a sum of this rank's part, for exchanges that sum first.
+        ``accumulated`` is the result of the pass, if ``begin`` has launched it."""
         if self.exchange.sums_first and not is_summed:
             return self._send_whole(state, gradient, world_size, dense=dense)
         if dense:
@@ -97,7 +90,7 @@ class Pipeline:
         # Known before the pass, so that the pass that adds the gradient also extracts the entries.
         warm, memo = state.start
         aim = _aim_of(state, selector, warm, memo)
-        accumulated = self._accumulate(state, gradient, world_size, aim, begun)
+        accumulated = self._accumulate(state, gradient, world_size, aim, accumulated)
         holds = state.is_on_device and self._may_hold(parts)
         try:
             added = gradient if accumulated.added is None else accumulated.added
@@ -120,29 +113,24 @@ class Pipeline:
             self._put_back(accumulated)
             raise
 
-    def begin(
-        self, state: TensorState, gradient: np.ndarray, world_size: int, parts: StepParts
-    ) -> Begun:
+    def begin(self, ticket: TensorStep, gradient: np.ndarray, world_size: int) -> None:
         """Launch the pass of a tensor on its device, without a wait."""
-        memory = state.memory
-        aim = _aim_of(state, parts.selector, *state.start)
-        memory.step = state.steps
-        return Begun(gradient, memory.compensate(gradient, self.kernels, world_size, aim))
+        state = ticket.state
+        aim = _aim_of(state, ticket.parts.selector, *state.start)
+        state.memory.step, ticket.gradient = state.steps, gradient
+        ticket.accumulated = state.memory.compensate(gradient, self.kernels, world_size, aim)
 
-    def wait(
-        self, state: TensorState, gradient: np.ndarray, world_size: int, parts: StepParts
-    ) -> Waiting:
+    def wait(self, ticket: TensorStep, gradient: np.ndarray, world_size: int) -> None:
         """Accumulate a gradient, for ``group_selection``."""
-        aim = self._aim_of_group(state, parts.selector)
-        vector, moments, taking, _ = self._accumulate(state, gradient, world_size, aim)
-        taken = None if taking is None else taking.taken
-        return Waiting(vector, moments, aim, taken, self._norm(vector))
+        ticket.aim = self._aim_of_group(ticket.state, ticket.parts.selector)
+        ticket.accumulated = self._accumulate(ticket.state, gradient, world_size, ticket.aim)
+        ticket.norm = self._norm(ticket.accumulated.vector)
 
     def _send_whole(
         self, state: TensorState, gradient: np.ndarray, world_size: int, *, dense: bool
     ) -> Outgoing:
-        """Return the whole gradient, for exchanges that sum first; on a dense step with the
-        residual added to this rank's part."""
+        """Return the whole gradient, for exchanges that sum first; on a dense step the residual is
+        added to this rank's part."""
         if not self.kernels.moments(gradient).is_finite:
             raise _not_finite(gradient, state.spec)
         # A copy, because the program may write to the gradient while Horovod sums.
@@ -180,16 +168,14 @@ class Pipeline:
         gradient: np.ndarray,
         world_size: int,
         aim: Aim | None,
-        begun: Begun | None = None,
+        accumulated: Accumulated | None = None,
     ) -> Accumulated:
         memory = state.memory
         if self.looks_first and not self.kernels.moments(gradient).is_finite:
             raise _not_finite(gradient, state.spec)
         memory.step = state.steps
-        if begun is None:
+        if accumulated is None:
             accumulated = memory.compensate(gradient, self.kernels, world_size, aim)
-        else:
-            accumulated = begun.accumulated
         taking, moments = accumulated.taking, accumulated.moments
         is_finite = moments is None or moments.is_finite
         if not is_finite or (taking is not None and taking.nonfinite):
@@ -208,11 +194,9 @@ class Pipeline:
         )
 
     def _aim_of_group(self, state: TensorState, selector: Selector) -> Aim | None:
-        """Return an aim at the group's threshold, for a tensor last selected in a group.
-
-        None without ``rollback``, because a step abandoned here would lose the extracted entries,
-        and None if norms are measured, because they need the whole vector.
-        """
+        """Return an aim at the group's threshold, for a tensor last selected in a group. None
+        without ``rollback``, which could lose the extracted entries, and with telemetry, whose
+        norms need the whole vector."""
         if self.observes or not self.configuration.rollback or state.selected_in == state.spec.key:
             return None
         aim, numel = _aim_of(state, selector, state.threshold, state.memo), state.spec.numel
@@ -220,7 +204,7 @@ class Pipeline:
         return aim and aim._replace(capacity=max(aim.capacity, numel // GROUP_SHARE))
 
     def _put_back(self, accumulated: Accumulated) -> None:
-        """Add the extracted entries back: with ``rollback=False`` there is no other copy."""
+        """Add extracted entries back, of which ``rollback=False`` keeps no other copy."""
         if accumulated.taking is not None and accumulated.taking.taken is not None:
             self.kernels.restore(accumulated.vector, accumulated.taking.taken)
 
@@ -233,11 +217,8 @@ class Pipeline:
         world_size: int,
         selected_in: str,
     ) -> Outgoing:
-        """Encode a tensor's selection, and keep the rest in the memory.
-
-        vector : the accumulated vector
-        found : this tensor's selection, made from the vector that ``selected_in`` names
-        """
+        """Encode a tensor's selection, and keep the rest in the memory. The selection is this
+        tensor's share of one from the vector named ``selected_in``."""
         selector, codec, spans = parts.selector, parts.codec, self.spans
         began_s = spans.now() if spans.is_heard else 0.0
         if self.configuration.max_gathered_bytes is not None and not selector.has_shared_indices:
@@ -273,7 +254,7 @@ class Pipeline:
             spans.tell("encode", state.spec.key, began_s)
         norm = 0.0
         if observed is not None:  # of the entries that were not sent
-            norm = math.sqrt(observed.kept_squared if is_taken else _squared(vector))
+            norm = math.sqrt(observed[0] if is_taken else _squared(vector))
         return Outgoing(frame, None, sent.indices.size, norm, found, observed=observed)
 
     def _norm(self, x: np.ndarray) -> float:
@@ -282,10 +263,8 @@ class Pipeline:
     def settle(
         self, state: TensorState, left: Selection | None, returned: Selection | None, memo: Memo
     ) -> None:
-        """Update the memory after an exchange that settles later.
-
-        left : the entries that leave this rank, with the selector's values
-        """
+        """Update the memory after an exchange that settles later; ``left`` has the entries that
+        leave this rank, with the selector's values."""
         if left is not None:
             parts = self.configuration.at_step(state.steps, state.spec, state.pace)
             changes_values = parts.selector.changes_values
@@ -294,21 +273,19 @@ class Pipeline:
 
 
 def draws(key: str, steps: int, selector: Selector, rank: int) -> Callable[[], np.random.Generator]:
-    """Return a function that makes the selector's random generator."""
     # If all ranks send values at the same indices, all draw the same numbers.
     drawer = None if selector.has_shared_indices else rank
     return partial(generator, getattr(selector, "seed", 0), key, steps, drawer)
 
 
 def _aim_of(state: TensorState, selector: Selector, warm: float | None, memo: Memo) -> Aim | None:
-    """Return the aim of a tensor's pass; None if it would only help on devices and this is the
-    host."""
+    """Return the aim of a tensor's pass; None on the host if the aim only helps on devices."""
     aim = selector.aim(state.spec.numel, warm, memo)
     return None if aim is not None and aim.brings and not state.is_on_device else aim
 
 
 def _surplus(accumulated: Accumulated, found: Found) -> tuple[np.ndarray, Selection] | None:
-    """Return the vector of a pass, and the entries it extracted that were not selected."""
+    """Return the vector of a pass, and the entries that were extracted but not selected."""
     taken = None if accumulated.taking is None else accumulated.taking.taken
     if taken is None or not found.is_taken or found.selection.count == taken.count:
         return None
@@ -318,10 +295,8 @@ def _surplus(accumulated: Accumulated, found: Found) -> tuple[np.ndarray, Select
 def _find(
     selector: Selector, aim: Aim | None, accumulated: Accumulated, context: Context, *, holds: bool
 ) -> Found:
-    """Select from the entries that the pass extracted, or else from the whole vector.
-
-    holds : surplus entries of the pass are not added back here
-    """
+    """Select from the entries that the pass extracted, or else from the whole vector. With
+    ``holds``, surplus entries of the pass are not added back here."""
     vector, taking, kernels = accumulated.vector, accumulated.taking, context.kernels
     if aim is None or taking is None:
         return selector.find(vector, context)
@@ -360,10 +335,8 @@ def cut_down(
     kernels: Kernels,
     into: np.ndarray | None,
 ) -> Found:
-    """Return the entries that a selector's decision keeps, with their values as sent.
-
-    into : the vector to which the other entries are added back; None for none
-    """
+    """Return the entries that a selector's decision keeps, with their values as sent; the others
+    are added back to the vector ``into``, if any."""
     selection, threshold = taken, aim.threshold
     if cut.count < taken.indices.size:
         selection, threshold = kernels.trim(taken, cut.count, into)
@@ -391,7 +364,6 @@ def _bounded(found: Found, most: int | None, vector: np.ndarray, kernels: Kernel
 
 
 def _not_finite(gradient: np.ndarray, spec: TensorSpec) -> NonFiniteGradient:
-    """Return the error for a gradient whose sum with the residual is not finite."""
     bad = int(np.count_nonzero(~np.isfinite(as_array(gradient))))
     what = f"{bad} of {gradient.size} entries of its gradient are NaN or Inf"
     if not bad:
@@ -404,18 +376,18 @@ def _not_finite(gradient: np.ndarray, spec: TensorSpec) -> NonFiniteGradient:
     return error
 
 
-def _observe(state: TensorState, vector: np.ndarray, sent: Selection, is_taken: bool) -> Observed:
-    """Measure for telemetry, before the memory keeps the rest.
-
-    is_taken : the vector has zeros at the sent entries
-    """
+def _observe(
+    state: TensorState, vector: np.ndarray, sent: Selection, is_taken: bool
+) -> tuple[float, float, int]:
+    """Return ``Outgoing.observed``, before the memory keeps the rest. If ``is_taken``, the vector
+    has zeros at the sent entries."""
     there = _squared(vector)
     if is_taken:
         kept, there = there, there + _squared(sent.values)
     else:
         left = vector[sent.indices]
         kept = there - _squared(left) + _squared(left - sent.values)
-    return Observed(max(kept, 0.0), there, state.waited(sent.indices))
+    return max(kept, 0.0), there, state.waited(sent.indices)
 
 
 def _squared(x: np.ndarray) -> float:
@@ -423,10 +395,8 @@ def _squared(x: np.ndarray) -> float:
 
 
 def generator(seed: int, key: str, step: int, rank: int | None = None) -> np.random.Generator:
-    """Return a selector's generator for one step of a tensor; of all ranks without a rank.
-
-    It is counter-based, so the order of hooks does not matter.
-    """
+    """Return a selector's generator for one step of a tensor; without a rank, the same on all
+    ranks. It is counter-based, so the order of hooks does not matter."""
     digest = hashlib.sha256(f"{seed}|{key}".encode()).digest()
     # Philox counts draws in the lowest words, so steps and ranks would only overlap after 2**128
     # draws.

@@ -1,10 +1,9 @@
-"""The receiving half of a step: the sum of what all ranks sent, and its outcome."""
+"""The receiving half of a step: the sum of all contributions, and the result of the step."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -20,44 +19,35 @@ from hvd_sparse.step.records import BucketRun, Counted, TensorStep, Ticket, in_w
 from hvd_sparse.step.transactions import Transactions
 from hvd_sparse.types import Selection, TensorSpec
 from hvd_sparse.wire.carrier import CHECKSUM_MASK, CarrierReport
-from hvd_sparse.wire.checksum import crc32
-from hvd_sparse.wire.frame import decode_for, frame_head
+from hvd_sparse.wire.frame import crc32, decode_for, frame_head
 
 MOST, MOST_HALF = 1e38, 6.5e4
 """Bounds that leave float32 and bfloat16, and float16, room for rounding."""
 HALF_LIMIT = 65520.0
 """The smallest magnitude that becomes Inf as float16."""
 MOST_FACTOR = 1e6
-"""Largest usual factor of a sum; Horovod's are at most 1 by default."""
+"""Largest usual factor of a sum; Horovod's default factors are at most 1."""
 
 Row = tuple[float, ...]
-
-
-class Sum(NamedTuple):
-    """One tensor's sum: ``out``, flat, is to become factor * (sum of the parts)."""
-
-    spec: TensorSpec
-    codec: Codec
-    parts: Sequence[Part]
-    out: np.ndarray
-    factor: float
+Sum = tuple[TensorSpec, Codec, Sequence[Part], np.ndarray, float]
+"""A request to set an array, flat, to a factor times the sum of a tensor's parts: the tensor, its
+codec, the parts, the array and the factor."""
 
 
 class Receiver:
-    """The receiving half of a ``Step``, which sets these attributes."""
-
-    configuration: Configuration
-    specs: list[TensorSpec]
-    pipeline: Pipeline
-    transactions: Transactions
-    finishes: bool
-    has_replica: bool
-    reduction: str
-    applied: dict[str, int]
+    def __init__(
+        self, configuration: Configuration, specs: Sequence[TensorSpec], kernels: Kernels
+    ) -> None:
+        self.configuration, self.specs = configuration, list(specs)
+        self.finishes = configuration.memory.finishes
+        self.has_replica = configuration.check_replicas_every > 0
+        self.pipeline = Pipeline(configuration, kernels)
+        self.transactions = Transactions(configuration, self.specs)
+        self.reduction = "average"
+        self.applied: dict[str, int] = {}
 
     def receive(self, bucket: BucketRun, arrivals: dict[int, Arrival]) -> None:
-        """Accept the results of a bucket's exchange, and keep the entries that did not leave this
-        rank."""
+        """Accept the results of an exchange; keep the entries that did not leave this rank."""
         bucket.arrivals = arrivals
         if not self.pipeline.exchange.settles_later:
             return
@@ -72,8 +62,7 @@ class Receiver:
                     self.pipeline.settle(state, arrival.left, arrival.returned, arrival.memo)
 
     def report(self, ticket: Ticket, reduced: np.ndarray) -> CarrierReport:
-        """Return the joint report of all ranks' carriers, and keep it; errors as in
-        ``CarrierLayout.read``."""
+        """Return the joint report of all ranks' carriers; raises as ``CarrierLayout.read``."""
         # Kept, because decompress needs it before the wait and again for the factor.
         if ticket.report is None:
             layout, pace = ticket.layout, None if ticket.state is None else ticket.state.pace
@@ -86,11 +75,9 @@ class Receiver:
         return ticket.report
 
     def result(self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray) -> np.ndarray:
-        """Return the reduced gradient of a tensor, flat, of the accumulator's dtype.
-
-        reduced : Horovod's result for the array that ``compress`` returned
-        parameter : the tensor's value, flat, for memories that need it
-        """
+        """Return the reduced gradient of a tensor, flat, of the accumulator's dtype. ``reduced`` is
+        Horovod's result for the array that ``compress`` returned; ``parameter`` is the tensor's
+        value, flat, for memories that need it."""
         report = ticket.report or self.report(ticket, reduced)
         self._check(ticket, report)
         # Other tickets have an error, which has just been raised.
@@ -111,10 +98,9 @@ class Receiver:
         with transactions.lock:
             if run.failure is not None:
                 raise run.failure
-            if sent.dense is None:
-                counted = Counted(ticket.key, sent, kept.stop - kept.start, 0)
-            else:
-                counted = Counted(ticket.key, None, 0, sent.dense.nbytes)
+            counted: Counted = ticket.key, sent, kept.stop - kept.start, 0
+            if sent.dense is not None:
+                counted = ticket.key, None, 0, sent.dense.nbytes
             run.counted.append(counted)
             transactions.stats.completed.append(counted)
             if not run.is_finite:
@@ -125,7 +111,6 @@ class Receiver:
             )
 
     def _check(self, ticket: Ticket, report: CarrierReport) -> None:
-        """Raise if a rank failed, or if the step was rolled back."""
         if ticket.error is not None:
             words = in_words(ticket.error)
             raise PeerFailure(f"compressing failed on this rank: {words}") from ticket.error
@@ -143,16 +128,12 @@ class Receiver:
                 raise ticket.run.failure
             raise RankMismatch(
                 f"tensor {ticket.key!r} was compressed again before its last step was "
-                "decompressed: "
-                "give every tape or optimizer that reduces it a compressor of its own"
+                "decompressed: give every tape or optimizer that reduces it a compressor of its own"
             )
 
     def _sum(self, ticket: TensorStep, factor: float) -> float | None:
-        """Write a tensor's sum, and return an upper bound of its magnitudes; None if it leaves the
-        range of floats, which it does on all ranks.
-
-        factor : of the sum, from the carriers
-        """
+        """Write a tensor's sum, and return an upper bound of its magnitudes; None, on all ranks, if
+        the sum leaves the range of floats. ``factor`` is that of the carriers."""
         bucket, state = ticket.bucket, ticket.state
         arrival = bucket.arrivals[ticket.position]
         if not arrival.is_finite:
@@ -169,7 +150,7 @@ class Receiver:
             self.pipeline.kernels.restore(vector, entries)
         spans, spec = self.pipeline.spans, state.spec
         began_s = spans.now() if spans.is_heard else 0.0
-        given = Sum(spec, ticket.parts.codec, arrival.parts, self._place(ticket), factor)
+        given = spec, ticket.parts.codec, arrival.parts, self._place(ticket), factor
         try:
             most = write_sum(given, self.pipeline.kernels)
         except NonFiniteGradient:
@@ -179,21 +160,17 @@ class Receiver:
         return most
 
     def _place(self, ticket: TensorStep) -> np.ndarray:
-        """Return the array for a tensor's result."""
         if ticket.out is None:
             spec = ticket.state.spec
             ticket.out = aligned_empty(spec.numel, spec.accumulator)
         return ticket.out
 
     def _sum_together(self, bucket: BucketRun, factor: float) -> dict[int, tuple[float, float]]:
-        """Write the sums of a bucket's tensors together; return factor and bound of each.
-
-        The other tensors' carriers have not been read: if one has another factor, its tensor is
-        summed again.  Sums that may overflow, and traced tensors of the host, are left out.
-
-        factor : from the carrier of the first tensor
-        """
-        pipeline, sums, places = self.pipeline, [], []
+        """Write the sums of a bucket's tensors together; return the factor and bound of each. All
+        have the factor of the first carrier; if another carrier has another factor, its tensor is
+        summed again. Sums that may overflow, and traced tensors on the host, are left out."""
+        pipeline, places = self.pipeline, []
+        sums: list[Sum] = []
         for position, ticket in bucket.sending.items():
             arrival, state = bucket.arrivals.get(position), ticket.state
             if arrival is None or not arrival.is_finite or ticket.outgoing is None:
@@ -202,11 +179,11 @@ class Receiver:
             own = factor * state.memory.gain if self.finishes else factor
             if not (pipeline.spans.is_heard and isinstance(out, np.ndarray)):
                 places.append(position)
-                sums.append(Sum(state.spec, ticket.parts.codec, arrival.parts, out, own))
+                sums.append((state.spec, ticket.parts.codec, arrival.parts, out, own))
         surplus = self._surplus(bucket.sending.values())
         bounds = _write_sums(sums, surplus, pipeline.kernels)
         return {
-            position: (each.factor, most)
+            position: (each[-1], most)
             for position, each, most in zip(places, sums, bounds)
             if most is not None
         }
@@ -226,10 +203,8 @@ class Receiver:
     def finish_dense(
         self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray
     ) -> np.ndarray:
-        """Return the optimizer's input for a tensor that Horovod reduced by itself.
-
-        It has no carrier: the result, the same on all ranks, is checked for NaN and Inf.
-        """
+        """Return the optimizer's input for a tensor that Horovod reduced by itself. The result,
+        which is the same on all ranks, is checked for NaN and Inf, because there is no carrier."""
         is_number = is_finite(reduced)
         if is_number and not self.finishes:
             return reduced
@@ -249,11 +224,9 @@ class Receiver:
         is_finite: bool,
         most: float = math.inf,
     ) -> np.ndarray:
-        """Apply the memory's ``finish``, then rescale; a step with NaN or Inf leaves no trace, on
-        all ranks, which check the same bits.
-
-        most : upper bound of the magnitudes; infinite if unknown
-        """
+        """Apply the memory's ``finish``, then multiply by the loss scale. A step with NaN or Inf
+        leaves no trace, on all ranks, because they check the same bits. ``most`` is an upper bound
+        of the magnitudes."""
         is_touched = False
         assert ticket.position is not None
         if is_finite and self.finishes:
@@ -300,7 +273,6 @@ class Receiver:
 
 
 def stays_finite(gradient: np.ndarray, dtype: str, kernels: Kernels) -> bool:
-    """Return whether a reduced gradient stays finite as the parameter's dtype; one pass."""
     if not isinstance(gradient, np.ndarray):
         moments: Moments = kernels.moments(gradient)
         return moments.is_finite and (dtype != "float16" or moments.abs_max < HALF_LIMIT)
@@ -311,10 +283,8 @@ def stays_finite(gradient: np.ndarray, dtype: str, kernels: Kernels) -> bool:
 
 def write_sum(given: Sum, kernels: Kernels) -> float:
     """Write one sum, and return an upper bound of its magnitudes, infinite if unknown.
-
-    Raises CorruptPayload if a payload does not fit, and NonFiniteGradient, on all ranks, if the sum
-    overflows; then ``out`` is unchanged.
-    """
+    CorruptPayload if a payload does not fit; NonFiniteGradient, on all ranks, if the sum overflows,
+    and then ``out`` is unchanged."""
     spec, codec, parts, out, factor = given
     arrived, most = _gather(spec, parts, out.dtype, codec, kernels)
     is_safe = abs(factor) <= MOST_FACTOR and most < math.inf
@@ -325,11 +295,9 @@ def write_sum(given: Sum, kernels: Kernels) -> float:
 
 
 def _write_sums(sums: Sequence[Sum], surplus: Surplus, kernels: Kernels) -> list[float | None]:
-    """Write the sums of a bucket's tensors, and add surplus entries of device passes back.
-
-    Returns an upper bound of each sum's magnitudes; None if nothing was written, because a payload
-    is corrupt or the sum may overflow.
-    """
+    """Write the sums of a bucket's tensors, and put the entries back that a pass on a device took
+    but did not select. Return for each sum an upper bound of its magnitudes, or None if the sum was
+    not written, because a payload is corrupt or the sum may overflow."""
     bounds, given = _write_rows(sums, kernels), []
     for place, (spec, codec, parts, out, factor) in enumerate(sums):
         if bounds[place] is not None:
@@ -347,7 +315,7 @@ def _write_sums(sums: Sequence[Sum], surplus: Surplus, kernels: Kernels) -> list
 
 
 def _write_rows(sums: Sequence[Sum], kernels: Kernels) -> list[float | None]:
-    """Write the sums that one call of the engine can: of tensors on the host with plain frames."""
+    """Write the sums that one call of the engine can write: plain frames, on the host."""
     bounds: list[float | None] = [None] * len(sums)
     engine = rows_of(kernels)
     if engine is None:
@@ -369,7 +337,7 @@ def _write_rows(sums: Sequence[Sum], kernels: Kernels) -> list[float | None]:
         engine.sum_rows(table, np.array(frames, FRAME), head, codec.row_body, dtype)
         for place, most in zip(places, table["most"].tolist()):
             if most == most:
-                bounds[place] = most * abs(sums[place].factor)
+                bounds[place] = most * abs(sums[place][-1])
     return bounds
 
 
@@ -393,11 +361,9 @@ def _gather(
     codec: Codec,
     kernels: Kernels,
 ) -> tuple[list[Selection], float]:
-    """Decode the parts of a tensor; CorruptPayload if one is not for this tensor.
-
-    Returns the parts, with indices in the whole tensor, and an upper bound, up to rounding, of the
-    magnitudes in their sum; the bound is infinite or NaN if the sum may overflow.
-    """
+    """Decode the parts of a tensor; CorruptPayload if a part is not for this tensor. Return the
+    parts, with indices in the whole tensor, and an upper bound, up to rounding, of the magnitudes
+    in their sum; the bound is infinite or NaN if the sum may overflow."""
     arrived, most = [], 0.0
     for place, sent in parts:
         start, numel = place.start, place.stop - place.start

@@ -5,80 +5,58 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, Union
+from typing import Protocol, Union
 
 import numpy as np
 
-from hvd_sparse.exchanges.context import Arrival, Begun, Outgoing, Waiting
-from hvd_sparse.kernels.contract import Moments, Taking, Zeros
+from hvd_sparse.exchanges.context import Arrival, Outgoing
+from hvd_sparse.kernels.contract import Aim, Moments, Taking, Zeros
+from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.step_parts import StepParts
 from hvd_sparse.wire.carrier import CarrierLayout, CarrierReport, carrier_layout
 
 MOST_ERRORS = 3
-"""Upper bound on the errors of one rank that a message quotes in one step; the rest are counted."""
+"""Number of errors of one rank that a message quotes in one step; further errors are counted."""
 OF_ONE_RANK = carrier_layout(np.float64, 1)
 
 Answer = Union[Taking, Moments]
-"""The result of a device's pass; reading it waits for the device."""
+"""The result of a pass on a device; reading an attribute waits for the device."""
+Counted = tuple[str, Union[Outgoing, None], int, int]
+"""A tensor's completed step, for the counters: its name, its contribution (None on a dense step),
+the number of entries whose residual this rank keeps, and the bytes of its dense vector."""
 
 
-class Delivery(Protocol):
-    """Copies from devices to the host; ``is_here`` does not wait."""
-
-    def is_here(self) -> bool: ...
-
-
-class Late(Delivery, Protocol):
-    """A gradient that a device copies to the host, flat; ``array`` waits for it."""
+class Late(Protocol):
+    """A flat gradient that a device copies to the host; ``array`` waits for the copy."""
 
     def array(self) -> np.ndarray: ...
 
 
 class Devices(Protocol):
-    """The devices of a compressor's tensors."""
-
     def zeros_of(self, position: int) -> Zeros | None:
-        """Return the allocator for a tensor's device; None for the host."""
+        """Return the function that allocates vectors on a tensor's device; None for the host."""
 
-    def send(self, answers: Sequence[Answer], late: Sequence[Late]) -> Delivery:
-        """Launch a bucket's passes together, and copy their results to the host; does not wait."""
+    def send(self, answers: Sequence[Answer], late: Sequence[Late]) -> Callable[[], bool]:
+        """Launch a bucket's passes, and copy their results to the host, without a wait; return a
+        function that returns whether all copies have arrived."""
 
     def together(self, walks: Sequence[Callable[[], None]]) -> None:
-        """Run independent functions, one per tensor, with their reads from the device joined."""
-
-
-class Counted(NamedTuple):
-    """One tensor's completed step, for the counters.
-
-    sent : None on a dense step, whose vector is not kept
-    numel : entries whose residual this rank keeps
-    """
-
-    key: str
-    sent: Outgoing | None
-    numel: int
-    dense_bytes: int
+        """Run independent functions, one per tensor, and join their reads from the device."""
 
 
 @dataclass(eq=False)
 class BucketRun:
-    """One bucket in one step; tensors are named by position.
-
-    sending : members that send sparse
-    begun : members that are processed only when the bucket is full
-    delivery : copies from devices that the bucket waits for
-    errors : errors of this rank, for the bucket's message
-    began_s : start of the exchange, 0 unless traced
-    summed : factor and upper bound of the magnitudes of each sum; None before the first result
-    """
+    """One bucket in one step; tensors are named by position. Members in ``begun`` are selected from
+    when the bucket is full. ``has_arrived`` returns whether copies from devices have arrived.
+    ``summed`` has the factor and an upper bound of each sum, once a result was requested."""
 
     index: int
     members: tuple[int, ...]
     entered: set[int] = field(default_factory=set)
     sending: dict[int, TensorStep] = field(default_factory=dict)
     begun: list[TensorStep] = field(default_factory=list)
-    delivery: Delivery | None = None
+    has_arrived: Callable[[], bool] | None = None
     errors: list[str] = field(default_factory=list)
     is_exchanged: bool = False
     began_s: float = 0.0
@@ -88,17 +66,10 @@ class BucketRun:
 
 @dataclass(eq=False)
 class StepRun:
-    """One step of all tensors.
-
-    entered, completed : positions of the tensors that were compressed, and decompressed
-    errors : errors about gradients of unregistered tensors
-    counted : the completed tensors
-    received : numbers of the tickets whose phases are over (TensorFlow)
-    is_raising : a thread is about to raise the failure (TensorFlow)
-    is_closed : the next ``compress`` begins another step
-    is_driven : all exchanges are over
-    failure : the error that rolled the step back
-    """
+    """One step of all tensors, by position. With TensorFlow, ``received`` has the numbers of the
+    tickets whose exchanges are over, and ``is_raising`` means that a thread is about to raise the
+    failure. After ``is_closed``, the next ``compress`` begins another step; after ``is_driven``,
+    all exchanges are over."""
 
     buckets: dict[int, BucketRun] = field(default_factory=dict)
     entered: set[int] = field(default_factory=set)
@@ -116,14 +87,15 @@ class StepRun:
     def open(self, index: int, members: tuple[int, ...]) -> BucketRun:
         return self.buckets.setdefault(index, BucketRun(index, members))
 
+    def keeps(self, position: int) -> bool:
+        """Return whether the step of a tensor has succeeded so far."""
+        return position in self.completed and self.failure is None and self.is_finite
+
 
 class Ticket:
-    """One gradient in one step: the output of ``compress`` and input of ``decompress``.
-
-    This base class itself is used for gradients of unregistered tensors, which have no
-    ``position``, and for gradients that Horovod reduces as they are.  ``extra`` belongs to the
-    frontend.
-    """
+    """One gradient in one step: the output of ``compress`` and input of ``decompress``. This base
+    class serves gradients of unregistered tensors, which have no ``position``, and gradients that
+    Horovod reduces as they are. The frontend uses ``extra``."""
 
     position: int | None = None
     state: TensorState | None = None
@@ -142,10 +114,12 @@ class Ticket:
 class TensorStep(Ticket):
     """One compressed tensor in one step.
 
-    outgoing : this rank's contribution; None after a failure, and until it is made
-    late, begun, waiting : its gradient, pass or vector until the selection is made from it
-    is_finite : this rank's gradient has no NaN or Inf
-    out : the array for the result, flat, until the result is returned
+    outgoing : this rank's contribution; None until the selection is made, and after a failure
+    late : the scaled gradient, until ``fetch`` has read it
+    gradient, accumulated : the unscaled gradient and the result of the pass over it, which may
+        still run on a device, until the selection is made
+    aim, norm : if selection is over a group, the pass's aim, and with telemetry the L2 norm
+    out : the flat array for the result, until the result is returned
     """
 
     position: int
@@ -153,8 +127,10 @@ class TensorStep(Ticket):
     bucket: BucketRun
     outgoing: Outgoing | None = None
     late: np.ndarray | Late | None = None
-    begun: Begun | None = None
-    waiting: Waiting | None = None
+    gradient: np.ndarray | None = None
+    accumulated: Accumulated | None = None
+    aim: Aim | None = None
+    norm = 0.0
     is_finite = True
     out: np.ndarray | None = None
 
@@ -171,24 +147,24 @@ class TensorStep(Ticket):
         self.run, self.key, self.layout, self.scale = run, state.spec.key, layout, scale
         self.position, self.bucket, self.state, self.parts = position, bucket, state, parts
 
-    def gradient(self) -> np.ndarray:
-        """Return the late gradient, unscaled; waits for its copy."""
+    def fetch(self) -> np.ndarray:
+        """Return the unscaled gradient; wait for its copy."""
         late = self.late
-        assert late is not None
-        gradient = late if isinstance(late, np.ndarray) else late.array()
-        return gradient if self.scale == 1.0 else unscaled(gradient, self.scale)
+        if late is not None:
+            gradient = late if isinstance(late, np.ndarray) else late.array()
+            self.gradient = gradient if self.scale == 1.0 else unscaled(gradient, self.scale)
+            self.late = None
+        assert self.gradient is not None
+        return self.gradient
 
     def fail(self, error: Exception) -> None:
-        """Record a failure, and report it in the bucket's message."""
         self.error, self.outgoing = error, None
         self.bucket.errors.append(in_words(error))
 
 
 def joined(tickets: Sequence[Ticket]) -> BucketRun:
-    """Merge the buckets of several tensors into one, and assign it to their tickets.
-
-    Unregistered tensors contribute only their errors.
-    """
+    """Merge the buckets of several tensors into one, and assign it to their tickets; unregistered
+    tensors contribute only their errors."""
     own = [ticket.bucket for ticket in tickets if ticket.bucket is not None]
     if len(tickets) == 1:
         return own[0] if own else BucketRun(-1, ())
@@ -209,7 +185,6 @@ def joined(tickets: Sequence[Ticket]) -> BucketRun:
 
 
 def unscaled(gradient: np.ndarray, scale: float) -> np.ndarray:
-    """Return the gradient of the unscaled loss, in a new array."""
     with np.errstate(over="ignore"):  # checked when the gradient is accumulated
         plain: np.ndarray = gradient / gradient.dtype.type(scale)
     return plain
@@ -220,7 +195,6 @@ def in_words(error: Exception) -> str:
 
 
 def distinct(errors: Sequence[str]) -> list[str]:
-    """Return every distinct error once, at most the first few."""
     different = list(dict.fromkeys(errors))
     hidden = len(different) - MOST_ERRORS
     return different[:MOST_ERRORS] + ([f"and {hidden} more errors"] if hidden > 0 else [])

@@ -1,20 +1,21 @@
-"""Rows: processes a bucket's tensors in one call of the engine, from gradients to frames.
+"""Rows: one call of the engine processes a bucket's tensors, from gradients to frames.
 
-Tensors that the call does not support continue in the pipeline (``step.pipeline``), with the same
+The pipeline (``step.pipeline``) processes tensors that the call does not support, with the same
 results bit for bit.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+from typing import Union, cast
 
 import numpy as np
 
 from hvd_sparse.codecs.contract import Codec
-from hvd_sparse.exchanges.context import Begun, Outgoing
+from hvd_sparse.exchanges.context import Outgoing
 from hvd_sparse.kernels.contract import Aim, Kernels, Taking
 from hvd_sparse.kernels.optimizers import Direction
 from hvd_sparse.kernels.rows import PLAIN, SENT, SENT_ROW, address, rows_of
+from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.selectors._aim import SMALLEST, margin_of
 from hvd_sparse.selectors.contract import Found
 from hvd_sparse.step.pipeline import Pipeline
@@ -23,27 +24,18 @@ from hvd_sparse.types import Selection
 from hvd_sparse.wire.frame import HEADER_BYTES, frame_head
 
 UNKNOWN = Taking(0.0, 0, None)
-"""The result of a pass that is only recorded."""
 DONE = ["start", "nbytes", "sent", "threshold", "margin"]
-"""Columns of the results."""
+Noted = tuple[int, tuple[np.ndarray, ...], tuple[Union[float, np.floating], ...]]
+"""The columns ``move``, vectors and numbers of a recorded pass."""
 WORD_BYTES = 8
 """Alignment of the frames, so that their vectors can be viewed."""
 NO_VECTORS, NO_NUMBERS = (0,) * 7, (0.0,) * 11
-"""Unused columns of a row."""
 SPARE_BYTES = 24
-"""Room for the magnitude of signs and the padding of their body."""
-
-
-class Noted(NamedTuple):
-    """A recorded pass, with the columns of ``SENT``."""
-
-    move: int
-    vectors: tuple[np.ndarray, ...]
-    numbers: tuple[float | np.floating, ...]
+"""Room for the magnitude of a frame's signs and for the padding of its body."""
 
 
 class NotedPasses:
-    """The engine's kernels, except that passes with an aim are only recorded."""
+    """The engine's kernels, but passes with an aim are only recorded."""
 
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
@@ -63,12 +55,12 @@ class NotedPasses:
         vectors = () if direction is None else direction.vectors
         numbers = () if direction is None else direction.numbers(out.dtype)
         move = len(vectors) + len(numbers)
-        self.noted = Noted(move, (gradient, residual, out, *vectors), numbers)
+        self.noted = move, (gradient, residual, out, *vectors), numbers
         return UNKNOWN
 
 
 class OutgoingRows:
-    """The rows of one bucket, of one dtype and codec; the pipeline processes all other tensors."""
+    """The rows of one bucket, of one dtype and codec."""
 
     def __init__(self, pipeline: Pipeline, world_size: int) -> None:
         is_bounded = pipeline.configuration.max_gathered_bytes is not None
@@ -76,17 +68,17 @@ class OutgoingRows:
         self._kernels = None if is_left else rows_of(pipeline.kernels)
         self._pipeline, self._world_size = pipeline, world_size
         self._passes = NotedPasses(pipeline.kernels)
-        self._tickets: list[tuple[TensorStep, Begun]] = []
+        self._tickets: list[tuple[TensorStep, Accumulated]] = []
         self._rows: list[bytes] = []
         self._added: list[np.ndarray] = []  # kept alive: a row has its address
         self._nbytes, self._codec, self._dtype = 0, cast(Codec, None), np.dtype(np.float32)
 
     def add(self, ticket: TensorStep) -> None:
-        """Add a tensor if the call supports its parts; this begins the tensor's pass."""
+        """Begin the tensor's pass, and add the tensor, if the call supports its parts."""
         state, parts = ticket.state, ticket.parts
         spec, selector, codec = state.spec, parts.selector, parts.codec
         if (
-            ticket.late is None
+            ticket.accumulated is not None
             or self._kernels is None
             or not parts.row_body
             or state.is_on_device
@@ -99,16 +91,15 @@ class OutgoingRows:
         # Only normal numbers, because some threads flush subnormal ones to zero.
         if band is None or aim is None or (not parts.is_exact and aim.threshold < SMALLEST):
             return
-        gradient, passes = ticket.gradient(), self._passes
+        gradient, passes = ticket.fetch(), self._passes
         passes.noted = None
         kernels = cast(Kernels, passes)
-        begun = Begun(gradient, state.memory.compensate(gradient, kernels, self._world_size, aim))
-        ticket.late = None
+        accumulated = state.memory.compensate(gradient, kernels, self._world_size, aim)
         if passes.noted is None:  # the memory has made another pass
-            ticket.begun = begun
+            ticket.accumulated = accumulated
             return
         move, vectors, numbers = passes.noted
-        self._tickets.append((ticket, begun))
+        self._tickets.append((ticket, accumulated))
         self._added.append(vectors[0])
         self._rows.append(
             SENT_ROW.pack(
@@ -152,7 +143,7 @@ class OutgoingRows:
     def _leave(
         self,
         ticket: TensorStep,
-        begun: Begun,
+        accumulated: Accumulated,
         row: np.void,
         indices: np.ndarray,
         values: np.ndarray,
@@ -163,8 +154,7 @@ class OutgoingRows:
             numel = ticket.state.spec.numel
             entries = Selection(indices[:taken].copy(), values[:taken].copy(), numel)
         taking = Taking(float(row["abs_sum"]), int(row["nonfinite"]), entries)
-        accumulated = begun.accumulated._replace(taking=taking)
-        ticket.begun = begun._replace(accumulated=accumulated)
+        ticket.accumulated = accumulated._replace(taking=taking)
 
     def _sent(
         self,
@@ -175,7 +165,7 @@ class OutgoingRows:
         margin: float,
     ) -> None:
         """Record what a frame sends, as ``Pipeline.send_found`` does."""
-        state = ticket.state
+        state, ticket.gradient = ticket.state, None
         state.note(threshold, margin, state.spec.key)
         if state.departures is not None:
             state.departures.note(state.steps, sent.indices)

@@ -20,12 +20,8 @@ from hvd_sparse.types import TensorSpec
 
 
 class Session:
-    """One rank's compressor for numpy gradients.
-
-    specs : the tensors, in the same order on every rank
-    average : divide by the number of ranks
-    buckets : members of every bucket, by position; None: from the configuration
-    """
+    """One rank's compressor for numpy gradients. All ranks have the same specs in the same order;
+    ``buckets`` has the members of every bucket, by position (None: those of the configuration)."""
 
     def __init__(
         self,
@@ -48,7 +44,7 @@ class Session:
         self.collective = collective
         self.average = average
         document = describe_rank(configuration, specs, self.driver.name, self.step.placement)
-        shake = handshake(document, collective.world_size)
+        shake = handshake(document)
         Conversation(shake, collective, f"hvd_sparse.handshake.{self.driver.name}").finish(
             configuration.timeout_s
         )
@@ -56,10 +52,8 @@ class Session:
     def reduce(
         self, gradients: Mapping[str, np.ndarray], scale: float = 1.0
     ) -> dict[str, np.ndarray]:
-        """Run one step: return the reduced gradients, with the shapes and dtypes given.
-
-        scale : factor by which the loss, and so the gradients, were multiplied
-        """
+        """Run one step; return the reduced gradients, with the given shapes and dtypes. ``scale``
+        is the loss scale, by which the gradients are multiplied."""
         factor = 1.0 / self.collective.world_size if self.average else 1.0
         sent: dict[str, tuple[np.ndarray, Ticket]] = {}
         for position, spec in enumerate(self.step.specs):

@@ -1,8 +1,7 @@
-"""Counters of the bytes, entries and steps of one rank, counted where data is handed over."""
+"""Counters of the bytes, entries and steps of one rank."""
 
 from __future__ import annotations
 
-import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -20,42 +19,34 @@ COUNTED = (
     "fallbacks",
 )
 BYTES = "frame_bytes"
-"""Bytes of a tensor's frames, or of its dense vectors; 0 if the exchange encodes."""
+"""Counter of the bytes of a tensor's frames or dense vectors; 0 if the exchange encodes."""
 
 
 class Stats:
-    """Counters of one compressor on one rank.
+    """Counters of one compressor on one rank. Failed steps count in the bytes of collectives, and
+    in no counter of a tensor. Tensors in ``completed`` are counted once a step, because a call per
+    tensor would cost more."""
 
-    Counters of tensors are of completed steps, those of bytes include failed steps.
-
-    completed : tensors that are not counted yet; settled once a step, because a call per tensor
-        would cost more, and when counters are read
-    received_bytes : bytes received by the exchanges' collectives
-    """
-
-    def __init__(self, lock: AbstractContextManager[bool] | None = None) -> None:
+    def __init__(self, lock: AbstractContextManager[bool]) -> None:
         self.completed: list[Counted] = []
         self.bytes: Counter[str] = Counter()
         self.received_bytes = 0
         self.nonfinite_steps = 0
         self._tensors: dict[str, Counter[str]] = defaultdict(Counter)
         self._observed: dict[str, list[float]] = defaultdict(lambda: [0.0] * 4)
-        self._lock: AbstractContextManager[bool] = threading.RLock() if lock is None else lock
+        self._lock = lock
 
     @property
     def tensors(self) -> dict[str, Counter[str]]:
-        """The counters by tensor (``COUNTED``, ``BYTES``)."""
         self.settle()
         return self._tensors
 
     def settle(self) -> None:
-        """Add the completed tensors to the counters."""
         with self._lock:
             completed, self.completed = self.completed, []
             self._add(completed, 1)
 
     def take_back(self, counted: Iterable[Counted]) -> None:
-        """Undo the counts of tensors."""
         with self._lock:
             self.settle()
             self._add(counted, -1)
@@ -79,20 +70,15 @@ class Stats:
                 if found.is_fallback:
                     totals["fallbacks"] += sign
             if observed is not None:
-                new = observed.kept_squared, observed.accumulated_squared, observed.waited
-                sums = zip(self._observed[key], (*new, sent.entries))
+                sums = zip(self._observed[key], (*observed, sent.entries))
                 self._observed[key] = [total + sign * value for total, value in sums]
 
     def count_bytes(self, kind: str, nbytes: int) -> None:
-        """Count bytes that were handed to a collective.
-
-        kind : "payload" (packed messages), "carrier" or "dense"
-        """
+        """Count bytes given to a collective: of "payload" (messages), "carrier" or "dense"."""
         with self._lock:
             self.bytes[kind] += nbytes
 
     def count_padding(self, sent: int, received: int) -> None:
-        """Count the bytes of padding and block headers."""
         with self._lock:
             self.bytes["padding"] += sent
             self.received_bytes += received
@@ -107,23 +93,25 @@ class Stats:
     def report(self, density_asked: float | None) -> Report:
         """Return all counters, JSON-able.
 
-        steps : the most steps any tensor has completed
+        steps : largest number of completed steps of a tensor
         nonfinite_steps : steps without effect, because a rank had NaN or Inf
-        sparse_steps, dense_steps : steps of tensors that sent a selection; that sent all entries
-        entries_sent, entries_total, density_achieved : over sparse steps; their quotient
-        payload_bytes, carrier_bytes, dense_bytes, padding_bytes, bytes_sent : handed to collectives
-            by this rank, and their sum; padding keeps the lengths of messages constant
-        bytes_received : results of all collectives
-        passes : counting passes of the selector; those over a group count for each of its tensors
+        sparse_steps, dense_steps : steps of tensors that sent a selection, and that sent all
+            entries
+        entries_sent, entries_total, density_achieved : of sparse steps, the number of sent entries,
+            the number of all entries, and their quotient
+        payload_bytes, carrier_bytes, dense_bytes, padding_bytes, bytes_sent : bytes that this rank
+            gave to collectives, and their sum; padding keeps the lengths of messages constant
+        bytes_received : bytes of the results of all collectives
+        passes : counting passes of the selector; a pass over a group counts for each of its tensors
         one_pass : steps of tensors whose entries were all found by the pass that added the gradient
-        fallbacks : searches that exact top-k ended
-        contraction : |not sent|**2 / |accumulated|**2, of the sums over sparse steps; None without
+        fallbacks : searches for a threshold that exact top-k ended
+        contraction : |not sent|**2 / |accumulated|**2, each summed over sparse steps; None without
             telemetry, and for exchanges that select later
-        contraction_bound, contraction_of_bells : 1 - density_achieved, the upper bound for top-k;
-            and its square, GaussianK's estimate for bell-shaped entries
-        staleness : mean number of steps that sent entries had waited, 1 if all are sent at each
-            step; estimated from an eighth of the entries where 512 or more are sent; None as for
-            contraction
+        contraction_bound, contraction_of_bells : 1 - density_achieved, the upper bound for top-k,
+            and its square, GaussianK's estimate for bell-shaped distributions
+        staleness : mean number of steps for which sent entries had waited, 1 if every step sends
+            all entries; estimated from an eighth of the entries where a step sends 512 or more;
+            None as for contraction
         tensors : the same by tensor
         """
         self.settle()

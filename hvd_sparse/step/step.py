@@ -1,11 +1,9 @@
-"""The step: the tensors of a compressor, their grouping, and this rank's sending half.
+"""The step: the tensors of a compressor, their groups, and the sending half of a rank.
 
-``receiver`` has the other half.  Neither calls a collective: ``step.driver`` and the TensorFlow
-frontend move the bytes.
-
-A local failure never raises in ``compress``, because the other ranks would wait for a collective
-that this rank never submits.  The carrier's flag and the bucket's message report the failure, and
-all ranks raise alike.
+``receiver`` has the other half. Neither calls a collective: ``step.driver`` and the TensorFlow
+frontend do. ``compress`` never raises for a failure of this rank, because the other ranks would
+wait for a collective that this rank never submits. The carrier's flag and the bucket's message
+report the failure, and all ranks raise an error.
 """
 
 from __future__ import annotations
@@ -26,7 +24,6 @@ from hvd_sparse.exchanges.contract import Conversation, Exchange
 from hvd_sparse.kernels.contract import Kernels
 from hvd_sparse.step.buckets import check_merged
 from hvd_sparse.step.group_selection import send_merged
-from hvd_sparse.step.pipeline import Pipeline
 from hvd_sparse.step.receiver import Receiver
 from hvd_sparse.step.records import (
     Answer,
@@ -41,37 +38,28 @@ from hvd_sparse.step.records import (
 )
 from hvd_sparse.step.rows import OutgoingRows
 from hvd_sparse.step.tensor_state import TensorState
-from hvd_sparse.step.transactions import Transactions
 from hvd_sparse.step_parts import StepParts
 from hvd_sparse.tracing import Spans
 from hvd_sparse.types import Pace, Settings, TensorSpec
 from hvd_sparse.wire.carrier import CHECKSUM_MASK, carrier_layout
-from hvd_sparse.wire.checksum import crc32
+from hvd_sparse.wire.frame import crc32
 
 logger = logging.getLogger("hvd_sparse")
 
 SMALL = 1 << 16
-"""Entries up to which a tensor's pass costs less than the calls around it.
-
-Such tensors are processed when their bucket is full, one after the other, because calls on cold
-caches take about twice as long."""
+"""Number of entries up to which a tensor's pass costs less than the calls around it. Such passes
+run one after the other when their bucket is full, because calls on cold caches take twice as
+long."""
 
 MOST_ANSWERS = 1 << 14
-"""Upper bound on the cached decisions whether a tensor runs dense at a density."""
+"""Number of cached decisions whether a tensor runs dense at a density."""
 
 
 class Step(Receiver):
-    """All tensors of a compressor, and the step that they are in.
-
-    specs : the registered tensors, in the same order on every rank
-    buckets, bucket_of : members of every bucket, by position; the bucket of every member
-    carrier_dtype : of carriers without a dense gradient; None: the accumulator's
-    applied : checksum of each tensor's last applied gradient that is to be compared
-    reduction : "average" or "sum", by the last carriers
-    placement : the ranks' places, for exchanges that depend on them
-    settings_of : the optimizer's settings by position, where a frontend knows them
-    pace_of : the learning rate by position, where densities follow it
-    """
+    """All tensors of a compressor, numbered in the same order on all ranks, and their current step.
+    ``applied`` has the checksum of each tensor's last applied gradient, where replicas are
+    compared. ``settings_of`` and ``pace_of`` return the optimizer's settings and the learning
+    rate."""
 
     def __init__(
         self,
@@ -81,19 +69,12 @@ class Step(Receiver):
         kernels: Kernels,
         carrier_dtype: type[np.floating] | None = None,
     ) -> None:
-        self.configuration = configuration
-        self.specs = list(specs)
+        super().__init__(configuration, specs, kernels)
         self.keys = [spec.key for spec in self.specs]
         self._set_buckets(buckets)
         self.fixed_parts = configuration.fixed_parts
-        self.finishes = configuration.memory.finishes
-        self.has_replica = configuration.check_replicas_every > 0
-        self.pipeline = Pipeline(configuration, kernels)
         self.spans: Spans = self.pipeline.spans
         self.carrier_dtype = None if carrier_dtype is None else np.dtype(carrier_dtype)
-        self.reduction = "average"
-        self.applied: dict[str, int] = {}
-        self.transactions = Transactions(configuration, self.specs)
         self.stats = self.transactions.stats
         self.placement: Placement | None = None
         self.settings_of: Callable[[int], Settings] | None = None
@@ -108,13 +89,9 @@ class Step(Receiver):
     # -- between steps: groups, densities and places ----------------------------------------------
 
     def regroup(self, buckets: Sequence[tuple[int, ...]], *, is_over: bool = False) -> None:
-        """Regroup the tensors from the next step on; the same on all ranks.
-
-        InvalidOption during a step, and for groups that cannot form one vector although selection
-        is over groups.
-
-        is_over : no result of the last step is awaited, even if some are missing
-        """
+        """Regroup the tensors from the next step on; the same on all ranks. InvalidOption during a
+        step, unless no caller waits for its results (``is_over``), and for groups that cannot form
+        one vector although selection is over groups."""
         self.transactions.close(is_over=is_over)
         self._set_buckets(buckets)
 
@@ -135,8 +112,7 @@ class Step(Receiver):
         self.fixed_parts = configuration.fixed_parts
 
     def place(self, rank: int, world_size: int, nodes: tuple[int, ...] | None) -> None:
-        """Set, before the first step, the node of every rank, if known, for exchanges that depend
-        on it."""
+        """Set the node of every rank, if known, before the first step."""
         placement = self.configuration.exchange.placement(rank, world_size, nodes)
         if placement is None:
             return
@@ -187,12 +163,11 @@ class Step(Receiver):
         late: Late | None = None,
         stays: bool = False,
     ) -> tuple[np.ndarray, TensorStep]:
-        """Take a gradient in; return the flat array for Horovod to reduce, and the ticket.
-
-        The array is the carrier, on a dense step followed by the accumulated vector.
+        """Compress a gradient; return the flat array for Horovod to reduce, and the ticket. The
+        array is the carrier, followed by the accumulated vector on a dense step.
 
         gradient : flat, C-contiguous, of the accumulator's dtype
-        scale : of the loss, and so of the gradient; the same on all ranks
+        scale : loss scale, by which the gradient is multiplied; the same on all ranks
         is_joined : the bucket may be merged with others before its message is made
         everything : run dense, residual included; the same on all ranks
         late : the gradient while it is being copied from a device, else None
@@ -235,9 +210,9 @@ class Step(Receiver):
                 plain = gradient if late is None else late.array()
                 plain = plain if scale == 1.0 else unscaled(plain, scale)
                 if waits and not dense and not self.exchange.sums_first:
-                    ticket.waiting = pipeline.wait(state, plain, world_size, parts)
+                    pipeline.wait(ticket, plain, world_size)
                 elif state.is_on_device and not dense and self.exchange.selects_everywhere:
-                    ticket.begun = pipeline.begin(state, plain, world_size, parts)
+                    pipeline.begin(ticket, plain, world_size)
                     bucket.begun.append(ticket)
                 else:
                     ticket.outgoing = pipeline.send(
@@ -277,7 +252,7 @@ class Step(Receiver):
         )
 
     def _note_nonfinite(self, ticket: TensorStep, error: NonFiniteGradient, *, dense: bool) -> None:
-        """Report NaN or Inf as a flag; as a failure if configured, or if the gradient is finite."""
+        """Report NaN or Inf by the flag, or as a failure if configured or if the sum caused it."""
         ticket.is_finite = False
         if self.configuration.on_nonfinite == "raise" or not error.is_of_gradient:
             ticket.fail(error)
@@ -287,7 +262,7 @@ class Step(Receiver):
     def poison(
         self, error: Exception, key: str, dtype: np.dtype | type, rank: int, world_size: int
     ) -> tuple[np.ndarray, Ticket]:
-        """Return a carrier that reports an error of a gradient of no registered tensor."""
+        """Return a carrier that reports an error about a gradient of an unregistered tensor."""
         layout = carrier_layout(self.carrier_dtype or dtype, world_size, self.has_replica)
         # It enters the step without a position: the step must not count it as one of its tensors.
         run = self.transactions.open_run(None)
@@ -299,7 +274,7 @@ class Step(Receiver):
         return carrier, ticket
 
     def _write_wire(self, ticket: TensorStep, rank: int, dense: bool) -> np.ndarray:
-        sent, waiting, state = ticket.outgoing, ticket.waiting, ticket.state
+        sent, state = ticket.outgoing, ticket.state
         spec = state.spec
         # What all ranks must agree on about this tensor's step, the loss scale included.  Of most
         # of it the checksum is the same at every step.
@@ -320,7 +295,7 @@ class Step(Receiver):
             replica=self.applied.get(spec.key, 0),
             is_finite=ticket.is_finite,
             density=0.0 if sent is None else sent.entries / spec.numel,
-            norm=sent.norm if sent else waiting.norm if waiting else 0.0,
+            norm=ticket.norm if sent is None else sent.norm,
         )
         with self.transactions.lock:  # a call of Stats would cost every tensor more
             self.stats.bytes["carrier"] += carrier.nbytes
@@ -336,10 +311,8 @@ class Step(Receiver):
     # -- a bucket is full -------------------------------------------------------------------------
 
     def begin_passes(self, bucket: BucketRun) -> None:
-        """Launch a bucket's passes on devices, and copy their results to the host together.
-
-        Never raises: a pass that was not launched fails where its result is read.
-        """
+        """Launch a bucket's passes on devices, and copy their results to the host together. Never
+        raises: if a pass was not launched, reading its result raises."""
         devices = self.transactions.devices
         if devices is None:
             return
@@ -348,17 +321,17 @@ class Step(Receiver):
         late = [each for each in copies if each is not None and not isinstance(each, np.ndarray)]
         for ticket in bucket.begun:
             is_current = self.transactions.is_current(ticket.position, ticket.run)
-            if ticket.late is not None or ticket.begun is None or not is_current:
+            if ticket.accumulated is None or not is_current:
                 continue
-            _, moments, taking, _ = ticket.begun.accumulated
+            _, moments, taking, _ = ticket.accumulated
             answer = moments if taking is None else taking
             assert answer is not None
             answers.append(answer)
         with contextlib.suppress(Exception):
-            bucket.delivery = devices.send(answers, late)
+            bucket.has_arrived = devices.send(answers, late)
 
     def converse(self, bucket: BucketRun, run: StepRun, rank: int, world_size: int) -> Conversation:
-        """Return the bucket's exchange; it runs every phase, even after a failure on this rank."""
+        """Return the bucket's exchange, which runs every phase, even after a failure."""
         if bucket.begun:
             self._send_begun(bucket, rank, world_size)
         if self.configuration.select_over == "group":  # else the exchange selects what waits
@@ -402,35 +375,33 @@ class Step(Receiver):
         return self._counted(self.pipeline.exchange.run(context))
 
     def _send_begun(self, bucket: BucketRun, rank: int, world_size: int) -> None:
-        """Make the frames of the tensors that have waited for their bucket or device.
-
-        The carriers were sent earlier: a missing frame reports NaN or Inf, the message a failure.
-        """
+        """Make the frames of the tensors that have waited for their bucket or device. Their
+        carriers were sent earlier, so a missing frame reports NaN or Inf, and the message reports a
+        failure."""
         devices = self.transactions.devices
-        if bucket.delivery is None:  # a member is missing
+        if bucket.has_arrived is None:  # a member is missing
             self.begin_passes(bucket)
         begun, bucket.begun = bucket.begun, []
         if devices is not None:
             for ticket in reversed(begun):  # the last copy ends after all others
                 if ticket.late is not None:
                     with contextlib.suppress(Exception):  # raised again for the tensor
-                        ticket.gradient()
+                        ticket.fetch()
                     break
         self._send_rows(bucket, begun, world_size)
 
         def select(ticket: TensorStep) -> None:
-            begun = ticket.begun
-            gradient = ticket.gradient() if begun is None else begun.gradient
-            ticket.late = ticket.begun = None
+            gradient, accumulated = ticket.fetch(), ticket.accumulated
+            ticket.gradient = ticket.accumulated = None
             ticket.outgoing = self.pipeline.send(
                 ticket.state, gradient, rank, world_size,
-                dense=False, parts=ticket.parts, begun=begun,
+                dense=False, parts=ticket.parts, accumulated=accumulated,
             )  # fmt: skip
 
         left = [
             partial(self._attempt, bucket, ticket, select)
             for ticket in begun
-            if ticket.late is not None or ticket.begun is not None
+            if ticket.outgoing is None and ticket.error is None
         ]
         if devices is not None:
             devices.together(left)
@@ -462,7 +433,7 @@ class Step(Receiver):
             self._note(bucket, ticket, error)
 
     def _note(self, bucket: BucketRun, ticket: TensorStep, error: Exception) -> None:
-        ticket.late = ticket.begun = None
+        ticket.late = ticket.gradient = ticket.accumulated = None
         if isinstance(error, NonFiniteGradient):
             self._note_nonfinite(ticket, error, dense=False)
         else:
@@ -473,9 +444,8 @@ class Step(Receiver):
             del bucket.sending[ticket.position]
 
     def _select_merged(self, bucket: BucketRun, run: StepRun, rank: int, world_size: int) -> None:
-        """Select from the accumulated vectors of a group; the message reports a failure."""
         in_order = sorted(bucket.sending.items())
-        tickets = [ticket for _, ticket in in_order if ticket.waiting is not None]
+        tickets = [ticket for _, ticket in in_order if ticket.accumulated is not None]
         if not tickets:
             return
         try:
@@ -487,7 +457,6 @@ class Step(Receiver):
             bucket.errors.append(f"selecting from {keys} as one: {in_words(error)}")
 
     def _counted(self, conversation: Conversation) -> Conversation:
-        """Return the same exchange, with its bytes counted."""
         # A generator around the exchange's own, so that exchanges need not count.
         request = next(conversation)
         while True:

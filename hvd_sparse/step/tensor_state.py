@@ -14,23 +14,14 @@ from hvd_sparse.types import Memo, Pace, Selection, Settings, TensorSpec
 MANY = 512
 """Number of entries per step from which staleness is estimated from a part of the tensor."""
 BLOCK, EVERY = 64, 8
-"""This part: the first of every ``EVERY`` blocks of ``BLOCK`` entries; both powers of two."""
+"""This part has the first of every ``EVERY`` blocks of ``BLOCK`` entries; both powers of two."""
 
 
 class TensorState:
-    """The memory of one tensor, the starting points of its selector and exchange, and its steps.
-
-    A step writes new versions: ``commit`` keeps them, ``roll_back`` drops them.
-
-    part : the entries whose residual this rank keeps; all, except for exchanges that sum first
-    zeros : allocator of the memory's vectors on a device; None for the host
-    threshold, memo : of the last selection
-    selected_in : the vector of that selection: the tensor's key, or the name of a group
-    exchange_memo : of the last exchange, the same on all ranks
-    pace : learning rate of the step, where densities follow it; else None
-    settings : the optimizer's, to which the memory is tuned
-    departures : the last step in which each entry was sent; None until telemetry asks
-    """
+    """The memory of one tensor, the starting points of its selector and exchange, and its steps. A
+    step writes new versions: ``commit`` keeps them, ``roll_back`` drops them. ``part`` are the
+    entries whose residual this rank keeps. ``selected_in`` names the vector of the last selection:
+    the tensor's key, or a group's name."""
 
     def __init__(
         self,
@@ -80,7 +71,6 @@ class TensorState:
         self._new = (threshold, memo, selected_in)
 
     def note_dense(self) -> None:
-        """Record a dense step, after which the next selection starts without a threshold."""
         self._new = (None, self.memo, self.selected_in)
 
     def note_exchange(self, returned: Selection | None, memo: Memo) -> None:
@@ -95,7 +85,7 @@ class TensorState:
         exchange_memo: Memo = None,
         selected_in: str | None = None,
     ) -> None:
-        """Continue from a checkpoint; old ones have no ``selected_in``."""
+        """Continue from a checkpoint; old checkpoints have no ``selected_in``."""
         self.steps, self.threshold, self.memo = steps, threshold, memo
         self.selected_in = self.spec.key if selected_in is None else selected_in
         self.departures = None
@@ -126,13 +116,9 @@ class TensorState:
 
 
 class Departures:
-    """The last step in which each entry was sent, for telemetry's staleness.
-
-    Of many entries one block in ``EVERY`` is watched, because lookups at uncached places cost most.
-
-    step : in which all entries count as sent at the start
-    leaving : expected number of entries sent per step
-    """
+    """The last step in which each entry was sent, for telemetry's staleness; all entries count as
+    sent at ``step`` at first. If steps are expected to send many entries (``leaving``), one block
+    in ``EVERY`` is watched, because lookups at uncached places cost most."""
 
     def __init__(self, numel: int, step: int, leaving: int) -> None:
         self._is_sampled = leaving >= MANY and numel >= BLOCK * EVERY * EVERY
@@ -148,17 +134,15 @@ class Departures:
         self._left_at[places] = step
 
     def drop(self, step: int) -> None:
-        """Forget a step that is rolled back, if it is the last recorded one."""
+        """Forget a step that is rolled back, if it was recorded last."""
         if self._last is not None and self._last[0] == step:
             _, places, before = self._last
             self._left_at[places] = before
             self._last = None
 
     def waited(self, indices: np.ndarray, step: int) -> int:
-        """Return the sum of the staleness of entries sent at this step.
-
-        If only a part is watched, its mean is used for all, or the last mean if it is empty.
-        """
+        """Return the summed staleness of entries sent at this step. If a part is watched, its mean
+        counts for all entries, or the last mean if the part is empty."""
         places = self._places(indices)
         if places.size:
             left_at = int(self._left_at[places].sum(dtype=np.int64))

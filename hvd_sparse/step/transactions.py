@@ -1,7 +1,7 @@
-"""Transactions: the current step of every tensor, and whether its outcome is kept.
+"""Transactions: the current step of every tensor, and whether its result is kept.
 
-A step's versions become the state only when the tensor's next step begins; until then ``fail``
-rolls back all tensors of the step.
+A tensor's new state is kept when its next step begins; until then ``fail`` drops the new states of
+all tensors of the step.
 """
 
 from __future__ import annotations
@@ -19,13 +19,8 @@ from hvd_sparse.types import TensorSpec
 
 
 class Transactions:
-    """The states of all tensors, the steps that wrote their newest versions, and the counters.
-
-    Safe to call from many threads.
-
-    placement : the ranks' places, for exchanges whose ranks divide a tensor
-    on_begin : called with every new step, under the lock
-    """
+    """The states of all tensors, their current steps, and the counters; thread-safe. ``on_begin``
+    is called with every new step, under the lock."""
 
     def __init__(self, configuration: Configuration, specs: Sequence[TensorSpec]) -> None:
         self._configuration = configuration
@@ -38,8 +33,6 @@ class Transactions:
         self.lock = threading.RLock()
         self.stats = Stats(self.lock)
         self.on_begin: Callable[[StepRun], None] | None = None
-
-    # -- beginning a step -------------------------------------------------------------------------
 
     def open_run(self, position: int | None) -> StepRun:
         """Return the step that a tensor is about to enter: a new step if the last is closed or
@@ -54,7 +47,7 @@ class Transactions:
             return run
 
     def enter(self, position: int) -> tuple[StepRun, TensorState]:
-        """Return the step that a tensor enters, and its state, settled.  Called under the lock."""
+        """Return the step that a tensor enters, and its settled state; under the lock."""
         # Inlined ``open_run`` and ``_settle``, because every tensor calls this in every step.
         run = self._run
         if run.is_closed or position in run.entered:
@@ -71,11 +64,8 @@ class Transactions:
         return run, state
 
     def close(self, *, is_over: bool) -> None:
-        """Close the step.  InvalidOption if some of its tensors are not completed, unless
-        ``is_over``.
-
-        is_over : no caller waits for a result of this step any more
-        """
+        """Close the step. InvalidOption if some of its tensors are not completed, unless no caller
+        waits for a result any more (``is_over``)."""
         with self.lock:
             waiting = self._run.entered - self._run.completed
             if waiting and not (is_over or self._run.is_closed):
@@ -86,10 +76,7 @@ class Transactions:
                 )
             self._run.is_closed = True
 
-    # -- the outcome of a step --------------------------------------------------------------------
-
     def fail(self, run: StepRun, failure: Exception) -> None:
-        """Roll back all tensors of a step, and their counters."""
         with self.lock:
             run.is_closed = True
             run.failure = run.failure or failure
@@ -100,7 +87,7 @@ class Transactions:
             self._uncount(run)
 
     def leave_no_trace(self, run: StepRun) -> None:
-        """Roll back all tensors of a step with NaN or Inf, when their next step begins."""
+        """Mark a step with NaN or Inf: its tensors are rolled back when their next step begins."""
         with self.lock:
             if run.is_finite:
                 run.is_finite = False
@@ -108,11 +95,8 @@ class Transactions:
             self._uncount(run)
 
     def give_up(self, position: int) -> bool:
-        """Mark a tensor's last step, to be rolled back when its next step begins, and undo its
-        counters.
-
-        Return False if the tensor has no completed step that is still open.
-        """
+        """Mark a tensor's last step, which is rolled back when the next begins, and subtract its
+        counters. Return False if the tensor has no completed step that is still open."""
         with self.lock:
             run = self._staged_by.get(position)
             if run is None or position not in run.completed:
@@ -122,8 +106,8 @@ class Transactions:
             return True
 
     def _uncount(self, run: StepRun, key: str | None = None) -> None:
-        gone = [each for each in run.counted if key in (None, each.key)]
-        run.counted = [each for each in run.counted if key not in (None, each.key)]
+        gone = [each for each in run.counted if key in (None, each[0])]
+        run.counted = [each for each in run.counted if key not in (None, each[0])]
         self.stats.take_back(gone)
 
     def _settle(self, position: int) -> None:
@@ -131,15 +115,13 @@ class Transactions:
         if run is None:
             return
         # A completed tensor is rolled back too if a later tensor fails.
-        if position in run.completed and run.failure is None and run.is_finite:
+        if run.keeps(position):
             self._states[position].commit()
         else:
             self._states[position].roll_back()
 
-    # -- states -----------------------------------------------------------------------------------
-
     def state_of(self, position: int) -> TensorState:
-        """Return the settled state of a tensor, made if necessary."""
+        """Return the settled state of a tensor; create it if necessary."""
         with self.lock:
             self._settle(position)
             state = self._states.get(position)
@@ -156,7 +138,6 @@ class Transactions:
         return self.placement.part(self.placement.rank, spec.numel)
 
     def kept_of(self, spec: TensorSpec) -> int:
-        """Return the number of entries whose residual this rank keeps."""
         part = self._part_of(spec)
         return spec.numel if part is None else part.stop - part.start
 
@@ -175,29 +156,23 @@ class Transactions:
             self._states.clear()
 
     def is_current(self, position: int, run: StepRun) -> bool:
-        """Return whether this is still the tensor's latest step."""
         return self._staged_by.get(position) is run
 
     def staged(self, position: int) -> TensorState:
         return self._states[position]
 
     def most_steps(self) -> int:
-        """Return the largest number of completed steps of any tensor."""
         with self.lock:
             found = 0
             for position, state in self._states.items():
                 run = self._staged_by.get(position)
-                is_good = run is not None and run.failure is None and run.is_finite
-                is_done = run is not None and is_good and position in run.completed
-                found = max(found, state.steps + is_done)
+                found = max(found, state.steps + (run is not None and run.keeps(position)))
             return found
 
     def peek(self, position: int, *, is_open: bool) -> TensorState | None:
-        """Return the settled state of a tensor, or during its step the state before; None if it
-        had no step yet.
-
-        is_open : the outcome of the step is open, even if all of it is completed
-        """
+        """Return the settled state of a tensor, or during its step the state before; None before
+        its first step. ``is_open``: the step may still be dropped, even if all tensors are
+        completed."""
         with self.lock:
             run = self._staged_by.get(position)
             if not is_open and (run is None or run.entered <= run.completed):
@@ -205,7 +180,6 @@ class Transactions:
             return self._states.get(position)
 
     def steps_of(self, positions: Iterable[int]) -> int:
-        """Return the largest number of settled steps of these tensors, which are in a step."""
         most, states = 0, self._states
         for position in positions:
             steps = states[position].steps

@@ -1,4 +1,4 @@
-"""Telemetry: records of a run during training, one writer a file."""
+"""Telemetry: writers of records about a run. Every file has one writer."""
 
 from hvd_sparse.registry import import_siblings
 

@@ -1,13 +1,15 @@
-"""Contract of the writers: destinations of a run's records.
+"""Contract of the writers, which write the records of a run.
 
-A writer is a description, comparable and JSON-able like the parts; ``open`` returns the sink that
-takes the records. A record is a JSON-able mapping with one of three events:
+A writer is a description of a destination; like other parts it can be compared and converted to
+JSON. ``open`` returns the sink, which takes the records. A record is a mapping that can be
+converted to JSON, with one of three events:
 
-    run      the first: name, rank, world_size, exchange, config, shapes of the tensors
+    run      the first record: name, rank, world_size, exchange, config, shapes of the tensors
     step     fields of a compressor's step, as in ``frontend.recorder``
     metrics  metrics passed to ``log``
 
-Each has ``step`` (completed steps), ``seconds`` since the sink was opened, and ``time`` since 1970.
+Each record has ``step`` (completed steps), ``seconds`` since the sink was opened, and ``time``, the
+seconds since 1970.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from hvd_sparse.registry import WRITERS
 from hvd_sparse.types import Option, Report
 
 Function = Callable[[Report], object]
-"""A user's own writer: a function of a record."""
+"""A writer of the user's own: a function of a record."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +37,8 @@ class Place:
     world_size: int = 1
 
     def path(self, path: str) -> Path:
-        """Return this rank's path: with its number for ``{rank}``, or before the suffix if it is
-        not 0."""
+        """Return this rank's path. The rank replaces ``{rank}``, or if it is not 0 comes before the
+        suffix."""
         if "{rank}" in path:
             return Path(path.replace("{rank}", str(self.rank)))
         here = Path(path)
@@ -45,7 +47,7 @@ class Place:
 
 @dataclass(eq=False)
 class Sink:
-    """An open writer: ``write`` a record, and ``close`` files and connections."""
+    """An open writer: ``write`` takes a record, and ``close`` closes files and connections."""
 
     write: Callable[[Report], object]
     close: Callable[[], object]
@@ -56,7 +58,7 @@ class Sink:
 
         Parameters
         ----------
-        step : completed steps
+        step : number of completed steps
         metrics : numbers by name, such as ``loss``, ``accuracy`` or ``bytes_sent``
         """
         self.write(stamped("metrics", step, self._began_s, numbers_of(metrics)))
@@ -64,17 +66,17 @@ class Sink:
 
 @dataclass(frozen=True)
 class Writer(ABC):
-    """Base of the writers: frozen dataclasses, registered in ``WRITERS``.
+    """Base class of the writers: frozen dataclasses, registered in ``WRITERS``.
 
     Parameters
     ----------
-    all_ranks : whether every rank writes, or only rank 0
+    all_ranks : True if every rank writes, False if only rank 0 writes
     """
 
     id: ClassVar[str]
     paper: ClassVar[str | None] = None
     remedy: ClassVar[str]
-    """What to do if it cannot write, for messages."""
+    """Advice for messages about a writer that cannot write."""
 
     all_ranks: bool = field(default=False, kw_only=True)
 
@@ -83,17 +85,19 @@ class Writer(ABC):
 
     @abstractmethod
     def open(self, place: Place = Place()) -> Sink:  # noqa: B008 - frozen
-        """Return this rank's sink; raise InvalidOption if a package or the destination is
-        missing."""
+        """Return this rank's sink. Raises InvalidOption if a package is missing, or the destination
+        cannot be written."""
 
 
 Writers = Union[bool, tuple[Union[Writer, Function], ...]]
-"""The option ``telemetry``, checked."""
+"""The option ``telemetry`` after its check."""
 
 
 def resolve_writers(given: Option) -> Writers:
-    """Return the writers that the option ``telemetry`` names: True or False; a writer as an id, a
-    mapping ``{"id": ..., option: value}`` or an object; a function of a record; or a list of these.
+    """Return the writers that the option ``telemetry`` names.
+
+    The option is True or False; a writer as an id, a mapping ``{"id": ..., option: value}`` or an
+    object; a function of a record; or a list of these.
 
     >>> resolve_writers(["tensorboard", {"id": "jsonl", "path": "run.jsonl"}])[1]
     JsonLines(all_ranks=False, path='run.jsonl')
@@ -135,14 +139,15 @@ def numbers_of(metrics: Mapping[str, Option]) -> dict[str, float | None]:
 
 
 def stamped(event: str, step: int, began_s: float, content: Report) -> Report:
-    """Return a record; ``began_s`` is the start of the run, by ``time.monotonic``."""
+    """Return a record. ``began_s`` is the start of the run on the clock ``time.monotonic``."""
     seconds = round(time.monotonic() - began_s, 6)
     return {"event": event, "step": step, "seconds": seconds, "time": time.time(), **content}
 
 
 def flat(record: Report) -> dict[str, float]:
-    """Return the numbers of a record by tag, for example ``density_achieved/layer1.weight``; tags
-    of the total end in ``/total``, and metrics of the program keep their names.
+    """Return the numbers of a record by tag, for example ``density_achieved/layer1.weight``.
+
+    The tags of totals over all tensors end in ``/total``. Metrics of the program keep their names.
     """
     if record["event"] == "metrics":
         names = [name for name in record if name not in ("event", "step", "seconds", "time")]

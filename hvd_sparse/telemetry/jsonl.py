@@ -1,5 +1,3 @@
-"""JSON lines: one record a line, the format that ``hvd-sparse report`` reads."""
-
 from __future__ import annotations
 
 import json
@@ -17,14 +15,14 @@ from hvd_sparse.types import Report
 @WRITERS.register("jsonl")
 @dataclass(frozen=True)
 class JsonLines(Writer):
-    """Write every record as a line of JSON.
+    """Write every record as a line of JSON, the format that ``hvd-sparse report`` reads.
 
-    Existing files are appended to, so that a restart loses nothing; readers drop the records that a
-    later run repeats.
+    If the file exists, records are appended, so that a restart loses nothing; ``hvd-sparse report``
+    ignores records of steps that a later run repeats.
 
     Parameters
     ----------
-    path : of the file; a missing folder is created
+    path : path of the file; a missing folder is created
 
     Examples
     --------
@@ -48,7 +46,8 @@ class JsonLines(Writer):
 
         def write(record: Report) -> None:
             if file is not None:
-                # One call a line: a killed process leaves whole lines, and ranks do not mix theirs.
+                # One call writes one line, so that a killed process leaves whole lines, and lines
+                # of ranks do not mix.
                 os.write(file, (json.dumps(record) + "\n").encode())
 
         def close() -> None:

@@ -1,5 +1,3 @@
-"""MLflow: a run of a tracking server, or of a local store."""
-
 from __future__ import annotations
 
 import re
@@ -12,7 +10,7 @@ from hvd_sparse.telemetry.contract import Place, Sink, Writer, flat
 from hvd_sparse.types import Report
 
 MOST_AT_ONCE = 1000
-"""Metrics that MLflow takes in one call."""
+"""Number of metrics that MLflow accepts in one call."""
 
 
 @WRITERS.register("mlflow")
@@ -24,8 +22,8 @@ class Mlflow(Writer):
 
     Parameters
     ----------
-    tracking_uri : of the store; None for MLflow's own setting
-    experiment : of a run that is started; None for MLflow's own default
+    tracking_uri : address of the tracking server or store; None for MLflow's own setting
+    experiment : experiment of a run that is started; None for MLflow's own default
     """
 
     remedy: ClassVar[str] = "look at the tracking server, or give tracking_uri a local store"
@@ -45,7 +43,8 @@ class Mlflow(Writer):
         if self.experiment is not None:
             mlflow.set_experiment(self.experiment)
         active = mlflow.active_run()
-        # A run is active in one thread alone, and records are written in another: by its number.
+        # A run is active only in one thread, but another thread writes the records, so use the
+        # run's id.
         run = (active or mlflow.start_run()).info.run_id
         client = mlflow.MlflowClient()
 

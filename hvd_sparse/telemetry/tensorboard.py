@@ -1,5 +1,3 @@
-"""TensorBoard: scalars, by torch's SummaryWriter or TensorFlow's ``tf.summary``."""
-
 from __future__ import annotations
 
 import importlib.util
@@ -19,12 +17,12 @@ from hvd_sparse.types import Report, Value
 class TensorBoard(Writer):
     """Write scalars for TensorBoard, with the writer of the framework that trains.
 
-    Tags are ``density_achieved/layer1.weight`` and ``bytes_sent/total``; a program's metrics have
-    their own names.
+    Tags are ``density_achieved/layer1.weight`` and ``bytes_sent/total``, for example; a program's
+    metrics have their own names.
 
     Parameters
     ----------
-    path : of the folder of events
+    path : path of the folder of event files
     """
 
     remedy: ClassVar[str] = "look for room on the disk and the rights to its folder"
@@ -33,7 +31,7 @@ class TensorBoard(Writer):
 
     def open(self, place: Place = Place()) -> Sink:  # noqa: B008 - frozen
         folder = str(place.path(self.path))
-        # Of the two that can be there, the one that this process has loaded costs nothing more.
+        # If both frameworks are installed, prefer the one that this process has already imported.
         boards = {
             ("torch", "tensorboard"): torch_board,
             ("tensorflow",): tensorflow_board,
@@ -69,7 +67,7 @@ def tensorflow_board(folder: str) -> Sink:
     writer: Value = tf.summary.create_file_writer(folder)
 
     def write(record: Report) -> None:
-        # On the host, whatever device trains: these are a few numbers.
+        # Compute on the host, whatever device trains, because these are few numbers.
         with tf.device("/CPU:0"), writer.as_default():
             if record["event"] == "run":
                 tf.summary.text("hvd_sparse", _as_code(record), step=record["step"])
@@ -82,6 +80,6 @@ def tensorflow_board(folder: str) -> Sink:
 
 
 def _as_code(record: Report) -> str:
-    """Return a record as Markdown that TensorBoard shows letter for letter."""
+    """Return a record as Markdown that TensorBoard shows without formatting."""
     lines = json.dumps(record, indent=2).splitlines()
     return "\n".join(f"    {line}" for line in lines)

@@ -1,5 +1,3 @@
-"""Weights & Biases: a run of its service, or offline."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -20,8 +18,9 @@ class WeightsAndBiases(Writer):
 
     Parameters
     ----------
-    project : of a run that is started; None for the default of wandb
-    mode : of a run that is started: "online", "offline" or "disabled"; None for its default
+    project : project of a run that is started; None for wandb's default
+    mode : mode of a run that is started: "online", "offline" or "disabled"; None for wandb's
+        default
     """
 
     remedy: ClassVar[str] = "look at the network and wandb login, or give mode='offline'"
@@ -38,9 +37,10 @@ class WeightsAndBiases(Writer):
             ) from None
         is_ours = wandb.run is None
         rank = {"rank": place.rank, "world_size": place.world_size}
-        mode: Value = self.mode  # which wandb has as literals
+        mode: Value = self.mode  # wandb's type allows only literals
         run = wandb.run or wandb.init(project=self.project, mode=mode, config={"hvd_sparse": rank})
-        # A step of ours: the program's own calls of log must not have to go in step with it.
+        # Use a step metric of our own, so that the program's own calls of ``log`` need not match
+        # our steps.
         run.define_metric(STEP)
 
         def write(record: Report) -> None:

@@ -1,9 +1,17 @@
 """Gradient sparsification for ``horovod.tensorflow`` and its Keras."""
 
-from hvd_sparse.tensorflow.api import Compression
+from __future__ import annotations
+
+import tensorflow as tf
+
+from hvd_sparse.frontend.compression import AutoMethod, SendNothing
+from hvd_sparse.methods import Methods
 from hvd_sparse.tensorflow.checkpoints import CompressorState, LogMetrics, SaveCompressor
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
+from hvd_sparse.tensorflow.graph import GraphFallback
 from hvd_sparse.tensorflow.local_steps import LocalSteps
+from hvd_sparse.tensorflow.optimizer import foresee, read_optimizer
+from hvd_sparse.types import Context
 
 __all__ = [
     "Compression",
@@ -13,3 +21,40 @@ __all__ = [
     "SaveCompressor",
     "TensorflowCompressor",
 ]
+
+
+class TensorflowSendNothing(SendNothing):
+    """Lets Horovod reduce one number for each tensor, and returns every rank's own gradient."""
+
+    @tf.autograph.experimental.do_not_convert
+    def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Context]:
+        """Return a number for Horovod, whose groups need one dtype, and the gradient."""
+        return tf.zeros([1], tensor.dtype), tensor
+
+    @tf.autograph.experimental.do_not_convert
+    def decompress(self, tensor: tf.Tensor, ctx: Context) -> tf.Tensor:
+        """Return the rank's own gradient, after the number has arrived."""
+        with tf.control_dependencies([tensor]):
+            return tf.identity(ctx)
+
+
+class Compression(AutoMethod, Methods):
+    """Gradient sparsification for ``horovod.tensorflow`` and ``horovod.tensorflow.keras``.
+
+    ``params`` of every method are a model, a list of variables, or a callable that returns one. A
+    model's variables are read at its first gradient, so the first batch may build the model:
+
+        compression = Compression.ldte_bs(model, density=0.001)
+        tape = hvd.DistributedGradientTape(tape, compression=compression)
+
+    Make one compressor, outside of the training function, after ``hvd.init()``. Use Horovod's
+    wrappers for Keras 2 and those of ``hvd_sparse.keras`` for Keras 3. Gradients may be float16,
+    bfloat16, float32 and float64; the residual is float32, or float64 for float64 gradients. 16-bit
+    gradients of dense tensors are sent as float32.
+    """
+
+    _compressor = TensorflowCompressor
+    _nothing = TensorflowSendNothing
+    _read_optimizer = staticmethod(read_optimizer)
+    _fallback = GraphFallback
+    _foresee = staticmethod(foresee)

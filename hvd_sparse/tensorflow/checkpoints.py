@@ -1,4 +1,4 @@
-"""Compressors' states and records where TensorFlow and Keras programs look for them."""
+"""Compressors' states and records for TensorFlow's checkpoints and Keras's callbacks."""
 
 from __future__ import annotations
 
@@ -13,45 +13,29 @@ from hvd_sparse.types import Value
 
 
 class CompressorState(tf.train.experimental.PythonState):  # type: ignore[misc]
-    """State of one rank, for ``tf.train.Checkpoint``.
+    """State of one rank, for ``tf.train.Checkpoint(model=model,
+    compressor=CompressorState(compressor))``.
 
-    A state belongs to its rank, so every rank writes its own checkpoint into its own folder.
-    ``compressor.save`` and ``compressor.load`` use one file for all ranks, and for any number of
-    ranks.
-
-    Examples
-    --------
-    With a program's own model, optimizer and compressor::
-
-        checkpoint = tf.train.Checkpoint(
-            model=model, optimizer=optimizer, compressor=CompressorState(compressor)
-        )
+    Every rank writes its own checkpoint into its own folder. ``compressor.save`` and
+    ``compressor.load`` use one file for all ranks, and for any number of ranks.
     """
 
     def __init__(self, compressor: TensorflowCompressor) -> None:
         self._compressor = compressor
 
     def serialize(self) -> bytes:
-        """Return the compressor's state as bytes for the checkpoint."""
         return to_bytes(self._compressor.state_dict())
 
     def deserialize(self, string_value: bytes) -> None:
-        """Load a checkpoint's bytes; CorruptCheckpoint if they are incomplete, and RankMismatch if
-        they belong to another model, configuration or rank."""
+        """Load a checkpoint's bytes; CorruptCheckpoint if they are incomplete, RankMismatch if they
+        belong to another model, configuration or rank."""
         self._compressor.load_state_dict(from_bytes(string_value))
 
 
 class SaveCompressor(tf.keras.callbacks.Callback):  # type: ignore[misc]
-    """Callback that saves a compressor at the end of every epoch; pass it to ``fit`` on every rank.
-
-    Load the file with ``compressor.load(path)`` before ``fit``.
-
-    Parameters
-    ----------
-    compressor : the compressor to save
-    path : of one file for all ranks; may contain ``{epoch}``, counted from 1 as in
-        ``ModelCheckpoint``
-    """
+    """Callback that saves a compressor at the end of every epoch. Pass it to ``fit`` on every rank,
+    after ``compressor.load(path)`` in a continued run. ``path`` is one file for all ranks, and may
+    contain ``{epoch}``, counted from 1 as in ``ModelCheckpoint``."""
 
     def __init__(self, compressor: TensorflowCompressor, path: str | os.PathLike[str]) -> None:
         super().__init__()
@@ -59,25 +43,13 @@ class SaveCompressor(tf.keras.callbacks.Callback):  # type: ignore[misc]
         self._path = os.fspath(path)
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Value] | None = None) -> None:
-        """Save the compressor.  Collective."""
+        """Save the compressor. Collective."""
         self._compressor.save(self._path.format(epoch=epoch + 1))
 
 
 class LogMetrics(tf.keras.callbacks.Callback):  # type: ignore[misc] # Keras gives no types
-    """Write the metrics of ``fit`` beside the compressor's records: of every epoch, and of batches.
-
-    Parameters
-    ----------
-    compression : of the optimizer that trains
-    every : batches from one record to the next; as often as ``telemetry_every`` by default, 0 for
-        those of epochs alone
-
-    Examples
-    --------
-    With a model that is compiled::
-
-        model.fit(data, callbacks=[LogMetrics(compression)])
-    """
+    """Callback that writes the metrics of ``fit`` beside the compressor's records, after every
+    epoch and after each ``every`` batches: ``telemetry_every`` by default, 0 for epochs only."""
 
     def __init__(self, compression: TensorflowCompressor, every: int | None = None) -> None:
         super().__init__()
@@ -86,12 +58,12 @@ class LogMetrics(tf.keras.callbacks.Callback):  # type: ignore[misc] # Keras giv
         self._batches = 0
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Value] | None = None) -> None:
-        """Log the metrics of a batch, as Keras has averaged them over the epoch so far."""
+        """Log the metrics of a batch, which Keras has averaged over the epoch so far."""
         self._batches += 1
         if self._every and logs and self._batches % self._every == 0:
             self._compression.log(**dict(logs))
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Value] | None = None) -> None:
-        """Log the metrics of an epoch, those of the validation among them."""
+        """Log the metrics of an epoch, including those of the validation."""
         if logs:
             self._compression.log(**dict(logs))

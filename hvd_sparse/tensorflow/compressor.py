@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import tensorflow as tf
 
@@ -43,7 +41,6 @@ from hvd_sparse.types import (
     Optimizer,
     Params,
     ProcessSet,
-    Report,
     State,
     TensorSpec,
     Value,
@@ -53,8 +50,8 @@ from hvd_sparse.types import (
 class TensorflowCompressor(Compressor):
     """A stateful compressor with Horovod's ``compress`` and ``decompress``.
 
-    ``compress`` runs when a graph is traced; the operations it builds run at every step.  All state
-    is numpy, outside the graphs, so retracing, branches and ``tf.function`` do not affect it.
+    ``compress`` runs when a graph is traced; its operations run at every step. All state is numpy,
+    outside of the graphs, so retracing, branches and ``tf.function`` do not affect the state.
     """
 
     functions: GraphFunctions
@@ -96,22 +93,22 @@ class TensorflowCompressor(Compressor):
         self._has_shaken_hands = False
 
     def __hash__(self) -> int:
-        """Refuse Horovod's wrapper of a Keras 3 optimizer, which only ever hashes a compressor."""
+        """Return the identity hash. Raise UnsupportedInput if Horovod's own wrapper of a Keras 3
+        optimizer asks for the hash, to look the compressor up in a cache when it wraps the
+        optimizer."""
         caller = calling_optimizer()
         if is_optimizer_of_keras_3(caller) and type(caller).__module__ == "horovod._keras":
             raise UnsupportedInput(f"{type(caller).__name__} is an optimizer of Keras 3. {WAY_OUT}")
         return object.__hash__(self)
 
-    # -- the variables ----------------------------------------------------------------------------
-
     def resolve(self) -> None:
-        """Ask for the variables now, and settle the name; otherwise the first ``compress`` does."""
+        """Find the variables now, and settle the name; otherwise the first ``compress`` does so."""
         if hasattr(self, "functions"):
             return
         variables = self._source.variables()
         specs = self._source.specs(variables)
         configuration = self.configuration = self.configuration.for_tensors(specs)
-        self._take_name(specs)
+        self.name = self._naming.take(specs)
         buckets = one_per_tensor(specs, configuration)
         step = self.step = Step(configuration, specs, buckets, self._kernels)
         if configuration.exchange.needs_nodes and self.process_set.included():
@@ -122,7 +119,7 @@ class TensorflowCompressor(Compressor):
             self._follower.bind(step, self._index, paths, self._averaged)
         self._start(rank_in(self.process_set), hvd.rank)
         if configuration.groups == PLANNED and self._is_called():
-            self._policy = GraphPlannedGroups(self)
+            self._policy = GraphPlannedGroups(step, self.name)
         self.functions = GraphFunctions(self, self._index.tokens(), self._policy)
         self.functions.follower, self.functions.recorder = self._follower, self._recorder
 
@@ -131,13 +128,8 @@ class TensorflowCompressor(Compressor):
 
     @property
     def groups(self) -> list[list[Value]] | None:
-        """Return the planned groups for Horovod's ``groups=``, lists of variables; None before a
-        plan exists.
-
-        Raises
-        ------
-        InvalidOption : two variables have one name, and Horovod identifies grouped ones by name
-        """
+        """Return the planned groups, lists of variables, for Horovod's ``groups=``; None before a
+        plan exists. InvalidOption if two variables have one name."""
         if self.plan is None:
             return None
         variables = dict(zip((spec.key for spec in self.step.specs), self._index.variables))
@@ -149,13 +141,13 @@ class TensorflowCompressor(Compressor):
         """Begin a step of a run with ``groups="planned"``; return whether ``groups`` have changed,
         so that functions traced with them must be traced again.
 
-        All ranks call it before every training step, outside ``tf.function``. When groups are
-        decided, ranks wait for each other.  Before the first gradient it has no effect.
+        All ranks call ``replan`` before every training step, outside of ``tf.function``. When
+        groups are decided, ranks wait for each other. Before the first gradient it has no effect.
 
         Raises
         ------
         InvalidOption : groups is not "planned"
-        ExchangeTimeout : another rank does not call it
+        ExchangeTimeout : another rank does not call ``replan``
         """
         if self.configuration.groups != PLANNED:
             raise InvalidOption(
@@ -164,45 +156,21 @@ class TensorflowCompressor(Compressor):
             )
         if not isinstance(self._policy, GraphPlannedGroups) or not self._has_shaken_hands:
             return False
-        return self._policy.replan()
-
-    def stats(self) -> Report:
-        self.resolve()
-        return super().stats()
-
-    def log(self, *, step: int | None = None, **metrics: Value) -> None:
-        self.resolve()
-        super().log(step=step, **metrics)
-
-    def footprint(self) -> Report:
-        self.resolve()
-        return super().footprint()
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        self.resolve()
-        super().save(path)
-
-    def state_dict(self) -> Report:
-        self.resolve()
-        return super().state_dict()
+        return self._policy.replan(self)
 
     def load_state_dict(self, state: State, strict: bool = True) -> IncompatibleKeys:
-        self.resolve()
         found = super().load_state_dict(state, strict)
         if self._follower is not None:
             self._follower.forget()
         return found
 
     def rejoin(self) -> None:
-        self.resolve()
         super().rejoin()
         self.functions.recorder = self._recorder
 
     def _forget_world(self) -> None:
         super()._forget_world()
         self.functions.forget()
-
-    # -- while a graph is traced ------------------------------------------------------------------
 
     @tf.autograph.experimental.do_not_convert
     def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Value]:
@@ -259,8 +227,8 @@ class TensorflowCompressor(Compressor):
         return self.step.specs[position], variable
 
     def _loss_scale(self) -> tf.Tensor:
-        """Build a step's loss scale: the graph reads the variable of a Keras ``LossScaleOptimizer``
-        (in Keras 3 from the first step on), and calls a callable at every step."""
+        """Build the operation that reads a step's loss scale: the variable of a Keras
+        ``LossScaleOptimizer``, or the result of a callable."""
         scaler = self._scaler
         if scaler is None:
             return tf.constant(1.0, tf.float32)
@@ -284,29 +252,21 @@ class TensorflowCompressor(Compressor):
 
     @tf.autograph.experimental.do_not_convert
     def decompress(self, tensor: tf.Tensor, ctx: Value) -> tf.Tensor:
-        """Return the reduced gradient, in the dtype and shape of ``compress``'s argument."""
+        """Return the reduced gradient, in the gradient's dtype and shape."""
         return tensor if ctx is None else ctx(tensor)
 
-    # -- the optimizer ----------------------------------------------------------------------------
-
     def take_over(self, optimizer: Optimizer) -> None:
-        """Do an optimizer's work from now on, where Horovod calls the compressor; the optimizer
-        applies the result."""
+        """Do an optimizer's work from now on; the optimizer applies the result."""
         if self._is_called():
             self._follower = Follower(optimizer, self.configuration.memory)
 
     def follow(self, rates: Rates) -> None:
-        """Let densities follow the learning rate of the optimizer that was handed over."""
         if self._follower is not None:
             self._follower.rates = rates
 
-    def _averaged(self, position: int) -> int:
-        """Return the number of ranks over which the optimizer's gradients are averaged."""
-        return self._size_of_world() if self._is_sparse(self.step.specs[position]) else 1
-
     def scale_by(self, optimizer: Optimizer) -> None:
-        """Take the loss scale from a Keras 3 ``LossScaleOptimizer``, unless a scaler was given.
-        None: gradients come unscaled."""
+        """Take the loss scale from a Keras 3 ``LossScaleOptimizer``, unless a scaler was given;
+        None for unscaled gradients."""
         if optimizer is None:
             self._scaler = None
         elif not self._is_scaled:
@@ -317,7 +277,7 @@ class TensorflowCompressor(Compressor):
         return self.process_set.included() and (self.process_set.size() > 1 or is_elastic())  # type: ignore[no-any-return]
 
     def _look_at(self, caller: Optimizer) -> None:
-        """Check Horovod's Keras optimizer, which calls; None with a tape."""
+        """Check Horovod's Keras optimizer that calls, None with a tape."""
         if caller is None or not self._is_called():
             return
         if self._follower is not None:
@@ -340,13 +300,11 @@ class TensorflowCompressor(Compressor):
             self.functions.witness = Witness(self._index.variables, specs, factors)
         if site.op is not None and site.scales == (1.0, 1.0):  # else the carrier will say
             self.step.reduction = "sum" if site.op == hvd.Sum else "average"
-        # TensorFlow traces on ranks outside the set too, but never runs there; an elastic state
-        # meets before tracing.
+        # Ranks outside of the set trace, too, but never run. An elastic state meets before tracing.
         if self.process_set.included() and self._world is None:
             self._meet()
         self._has_shaken_hands = True
 
 
 def is_scaler(thing: GradScaler) -> bool:
-    """Return whether it is a Keras ``LossScaleOptimizer``."""
     return hasattr(thing, "loss_scale") or hasattr(thing, "dynamic_growth_steps")

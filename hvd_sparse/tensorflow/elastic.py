@@ -22,7 +22,7 @@ from hvd_sparse.types import Optimizer, Value
 
 
 class WithCompressor:
-    """Commits, restores and synchronises a compressor with a state's variables."""
+    """Commits, restores and synchronizes a compressor with a state's variables."""
 
     def __init__(self, *arguments: Any, compressor: TensorflowCompressor, **options: Any) -> None:
         self.compressor = compressor
@@ -37,16 +37,16 @@ class WithCompressor:
         super()._load_model()  # type: ignore[misc]
 
     def sync(self) -> None:
-        """Synchronise with the ranks of the new world.  Collective."""
+        """Synchronize with the ranks of the new world. Collective."""
         try:
             self.compressor.rejoin()
             super().sync()  # type: ignore[misc]
-        # A worker died meanwhile: Horovod recognises TensorFlow's error only in the training.
+        # If a worker died meanwhile: Horovod recognizes TensorFlow's error only in the training.
         except tf.errors.UnknownError as error:
             raise HorovodInternalError(error) from error
 
     def check_host_updates(self) -> None:
-        """Also synchronise if workers only left: residuals must be redistributed."""
+        """Also synchronize if workers only left, because residuals must be redistributed."""
         try:
             super().check_host_updates()  # type: ignore[misc]
         except HostsUpdatedInterrupt as interrupt:
@@ -58,8 +58,8 @@ class TensorFlowState(WithCompressor, elastic.TensorFlowState):  # type: ignore[
 
 
 class TensorFlowKerasState(WithCompressor, elastic.TensorFlowKerasState):  # type: ignore[misc]
-    """``horovod.tensorflow.elastic.TensorFlowKerasState`` with a compressor; also for
-    ``horovod.tensorflow.keras``.  Raises UnsupportedInput for Keras 3, which needs
+    """``horovod.tensorflow.elastic.TensorFlowKerasState``, or that of ``horovod.tensorflow.keras``,
+    with a compressor. UnsupportedInput for Keras 3, which needs
     ``hvd_sparse.keras.elastic.KerasState``."""
 
     def __init__(

@@ -1,7 +1,8 @@
-"""Handed-over Keras optimizers: the compressor's memory does their work, and they apply the result.
+"""Handed-over Keras optimizers: the compressor's memory computes updates, the optimizers apply
+them.
 
-Their variables for moments are filled from the memory when a program asks for them, for example to
-save them.  Values that a program writes into them are the memory's from the next step on.
+When a program asks for the optimizer's variables, for example to save them, their moments are
+filled from the memory. The memory takes values that a program writes into the variables.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from hvd_sparse.tensorflow.optimizer import (
 )
 from hvd_sparse.tensorflow.variables import VariableIndex, value_of
 from hvd_sparse.types import Optimizer, Settings, Value
-from hvd_sparse.wire.checksum import crc32
+from hvd_sparse.wire.frame import crc32
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -46,12 +47,12 @@ LISTS = {
 }
 """Attributes of Keras's optimizers that hold moments, by the names of memories' arrays."""
 OVERWRITTEN = 1e-30
-"""Momentum for a step without any in Keras 2, whose velocity is the gradient then; memories, torch
-and Keras 3 leave the velocity as it is."""
+"""Momentum in place of 0 in Keras 2, whose velocity becomes the gradient in a step without
+momentum; memories, torch and Keras 3 leave the velocity as it is."""
 
 
 class Showing:
-    """Base of handed-over optimizers, whose moments are filled in where they are asked for."""
+    """Base class of handed-over optimizers; it fills in the moments when variables are read."""
 
     hvd_sparse_follower: Follower
 
@@ -61,13 +62,13 @@ class Showing:
         return super().variables  # type: ignore[misc]
 
     def _trackable_children(self, *arguments: Value, **options: Value) -> Value:
-        # tf.train.Checkpoint finds them here
+        # tf.train.Checkpoint finds the moments by this method.
         self.hvd_sparse_follower.show(self)
         return super()._trackable_children(*arguments, **options)  # type: ignore[misc]
 
 
 class ApplyingOfKeras3(Showing):
-    """An optimizer of Keras 3 that applies the compressor's result times the learning rate."""
+    """A Keras 3 optimizer that applies the compressor's result times the learning rate."""
 
     def update_step(self, gradient: Value, variable: Value, learning_rate: Value) -> None:
         self.hvd_sparse_follower.check(gradient, variable)
@@ -76,7 +77,7 @@ class ApplyingOfKeras3(Showing):
 
 
 class Applying(Showing):
-    """The same for Keras 2: put before the optimizer's class, of which Horovod derives its own."""
+    """A Keras 2 optimizer that applies the result; a base class of the one that Horovod derives."""
 
     def apply_gradients(self, grads_and_vars: Value, *args: Value, **options: Value) -> Value:
         pairs = list(grads_and_vars)
@@ -89,7 +90,7 @@ class Applying(Showing):
 
 
 class ApplyingLegacy(Applying):
-    """The same for the legacy optimizers."""
+    """A legacy Keras optimizer that applies the result."""
 
     @property
     def weights(self) -> Value:
@@ -107,11 +108,8 @@ class ApplyingLegacy(Applying):
 
 
 class Follower:
-    """Gives the memory the optimizer's settings, and copies moments between the two.
-
-    met : positions of the variables whose gradients come through the compressor
-    rates : reference rates, if densities follow the learning rate
-    """
+    """Gives the memory the optimizer's settings, and copies moments between the two. ``met`` holds
+    the positions of variables whose gradients come through the compressor."""
 
     _step: Step | None = None
     _index: VariableIndex
@@ -148,14 +146,9 @@ class Follower:
             _warn_of_moments(optimizer, "the compressor, which begins a Muon anew: begin with it")
 
     def bind(
-        self,
-        step: Step,
-        index: VariableIndex,
-        paths: Sequence[str],
-        averaged: Callable[[int], int],
+        self, step: Step, index: VariableIndex, paths: Sequence[str], averaged: Callable[[int], int]
     ) -> None:
-        """Serve a compressor's step.  ``averaged`` returns the number of ranks over which the
-        optimizer's gradients of a tensor are averaged, and the memory's are not."""
+        """Serve a compressor's step; ``averaged`` is the compressor's ``_averaged``."""
         self._step, self._index, self._paths, self._averaged = step, index, paths, averaged
         self._to_look = set(range(len(index.variables)))
         step.settings_of = self._settings_of
@@ -202,11 +195,9 @@ class Follower:
             )
 
     def beside(self, scale: tf.Tensor) -> tf.Tensor:
-        """Return the loss scale, the step's learning rate and the memory's hyper-parameters.
-
-        The graph reads them: a function that it calls may see the step counter before or after the
-        optimizer advances it, which differs between ranks.
-        """
+        """Return the loss scale, the rate and the memory's hyper-parameters, as the graph reads
+        them. A function that the graph calls could see the step counter before or after the
+        optimizer advances the counter, which differs between ranks."""
         optimizer = self._optimizer
         rate = self._rate()  # first: the legacy optimizers make their variables for it
         numbers = [getattr(optimizer, name) for name in self._names.values()]
@@ -227,7 +218,7 @@ class Follower:
         return rate(counter) if is_schedule else rate
 
     def _constants(self) -> dict[str, float]:
-        """Return the hyper-parameters that are Python's numbers, and no variables."""
+        """Return the hyper-parameters that are Python's numbers, not variables."""
         held = {field: getattr(self._optimizer, name) for field, name in self._names.items()}
         return {key: float(value) for key, value in held.items() if isinstance(value, (int, float))}
 
@@ -235,8 +226,8 @@ class Follower:
         """Store the hyper-parameters that came with a gradient, and return the loss scale."""
         scale, rate, *numbers, is_hat, steps = np.asarray(held).tolist()
         told = dict(zip(self._names, numbers))
-        # Constants count as of when Keras reads them, in update_step: Horovod's reduction is a
-        # graph also where Keras runs eagerly, and is not traced again where Keras traces again.
+        # Constants have the values that Keras reads in update_step: Horovod's reduction is
+        # a graph even if Keras runs eagerly, and is not traced again when Keras traces again.
         told |= self._constants() if self._is_eager else self._traced
         if told.get("momentum") == 0 and self._memory.momentum and not self._keeps_momentum:
             told["momentum"] = OVERWRITTEN
@@ -246,7 +237,7 @@ class Follower:
         self._last_rate = rate or self._last_rate
         with self._lock:
             if steps != self._steps:
-                # Another stride than before: the program has written to the variables.
+                # If the stride has changed, the program has written to the variables.
                 stride = 1 if self._steps is None else int(steps) - self._steps
                 if stride != self._stride:
                     self._to_look.update(range(len(self._index.variables)))
@@ -258,11 +249,9 @@ class Follower:
         return float(self._settings["rate"])
 
     def factors(self) -> tuple[float, float]:
-        """Return the optimizer's factors of results and of values in an update."""
         return self.rate, self.rate * float(getattr(self._optimizer, "weight_decay", None) or 0.0)
 
     def _settings_of(self, position: int) -> Settings:
-        """Return this step's settings for a variable, as the memory's ``tune`` takes them."""
         assert self._step is not None
         optimizer, told = self._optimizer, dict(self._settings)
         if type(self._memory) in OF_MUON:
@@ -339,7 +328,6 @@ class Follower:
 def _settings_of_muon(
     optimizer: Optimizer, told: Settings, shape: tuple[int, ...], path: str
 ) -> Settings:
-    """Return what a Keras Muon holds for a variable: Muon's settings, or Adam's."""
     of_muon = {name: told.pop(name) for name in ("momentum", "nesterov")}
     if optimizer._should_use_adamw(SimpleNamespace(shape=shape, path=path)):
         return {**told, "scale": float(optimizer.adam_lr_ratio)}
@@ -349,7 +337,7 @@ def _settings_of_muon(
         **of_muon,
         "ns_steps": int(optimizer.ns_steps),
         "ns_coefficients": (optimizer.muon_a, optimizer.muon_b, optimizer.muon_c),
-        # Keras adds it to the norm of sums; means over as many steps are this much smaller.
+        # Keras adds epsilon to the norm of sums; the memory's means are smaller by this factor.
         "ns_epsilon": 1e-7 * (1 - of_muon["momentum"]),
         "scale": 1.0 if rms is None else math.sqrt(max(shape)) * rms,
     }
@@ -375,8 +363,8 @@ def _warn_of_moments(optimizer: Optimizer, loss: str) -> None:
 
 
 def _slots_of(optimizer: Optimizer, variable: Value) -> dict[str, Value]:
-    """Return an optimizer's moments of a variable, by the names of memories' arrays; none before it
-    is built, and none of a Muon, whose ranks have different momenta."""
+    """Return an optimizer's moments of a variable, by the names of memories' arrays; none before
+    the optimizer is built, and none of a Muon, whose ranks have different momenta."""
     if hasattr(optimizer, "adam_lr_ratio"):  # Muon
         return {}
     if hasattr(optimizer, "_slots"):  # of the legacy optimizers

@@ -16,6 +16,7 @@ from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.errors import InvalidOption, UnsupportedInput
 from hvd_sparse.plan.policy import Fallback, Owner, Trial
 from hvd_sparse.step.buckets import check_merged
+from hvd_sparse.step.records import Ticket
 from hvd_sparse.tensorflow.graph_functions import (
     DENSE,
     EVERYTHING,
@@ -25,7 +26,7 @@ from hvd_sparse.tensorflow.graph_functions import (
     GraphFunctions,
     call_numpy,
 )
-from hvd_sparse.tensorflow.variables import CallSite, runtime_token
+from hvd_sparse.tensorflow.variables import CallSite, refuse_graphs, runtime_token
 from hvd_sparse.types import ProcessSet, TensorSpec, Value
 
 WAYS = {"sparse": SPARSE, "dense": DENSE, "fp16": FP16}
@@ -41,7 +42,7 @@ class GraphOwner(Owner, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Branches:
-    """The branches of a step.  All ranks take the branch ``way``, and submit only its collectives.
+    """The branches of a step. All ranks take the branch ``way``, and submit only its collectives.
     If ``is_timed``, ``note_end`` is called when a result has arrived."""
 
     owner: GraphOwner
@@ -54,8 +55,8 @@ class Branches:
 
     def aside(self, flat: tf.Tensor, moved: Sequence[tf.DType]) -> list[tf.Tensor]:
         """Return a dense way's array to reduce, with stand-ins for a tensor's number and data."""
-        # A float16 gradient has an allreduce of its own, and one entry stands for it here, because
-        # Horovod's operation has a single dtype.
+        # Horovod's operation has a single dtype, so a float16 gradient has an allreduce of its own,
+        # and one entry stands for the gradient here.
         wire = tf.cond(self.is_half, lambda: tf.ones([1], flat.dtype), lambda: flat)
         return [wire, tf.constant(-1, tf.int64), *(tf.zeros([0], dtype) for dtype in moved)]
 
@@ -71,7 +72,7 @@ class Branches:
         return tf.cond(self.is_half, half, lambda: reduced)
 
     def timed(self, result: tf.Tensor) -> tf.Tensor:
-        """Return a result of any way, so that the measurement delays all alike."""
+        """Return a result of any way, after the measurement, which delays all ways alike."""
 
         def noted() -> tf.Tensor:
             end = call_numpy(self.note_end, [result[:1]], tf.int32, name="hvd_sparse_end")
@@ -84,8 +85,8 @@ class Branches:
 class GraphBucket:
     """The tensors of one message, while a graph is traced.
 
-    A single tensor's message is built at once.  A group's message is built when Horovod requests
-    the first result, because by then it has handed over all tensors of the group.
+    A single tensor's message is built at once. A group's message is built when Horovod requests the
+    first result, because Horovod has handed over all tensors of the group by then.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class GraphBucket:
     def send(
         self, spec: TensorSpec, flat: tf.Tensor, token: tf.Tensor, scale: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Add a tensor, and return the array that Horovod reduces for it, and its number."""
+        """Add a tensor; return the array that Horovod reduces for it, and the tensor's number."""
         self._join(spec)
         function: Callable[..., Value] = self._owner.functions.send
         moved = self._moved(0)
@@ -139,10 +140,10 @@ class GraphBucket:
     def receive(
         self, number: tf.Tensor, flat: tf.Tensor, reduced: tf.Tensor, parameter: tf.Tensor
     ) -> tf.Tensor:
-        """Return the reduced gradient of a tensor, flat; no further tensor can join."""
+        """Return the reduced gradient of a tensor, flat; no further tensor can join the bucket."""
         if self._gathered is None:
             self._gathered = self._exchange()
-        # One function takes both: a control dependency does not hold inside Horovod's branches.
+        # One function takes all, because a control dependency does not hold in Horovod's branches.
         inputs = [number, reduced, self._gathered, parameter]
 
         def build() -> tf.Tensor:
@@ -165,8 +166,8 @@ class GraphBucket:
             array, splits = first or call_numpy(
                 seal, self._numbers, self._moved(0), name="hvd_sparse_seal"
             )
-            # The operations' names take the graph's scopes, which are those of the carriers and
-            # tell messages apart: a rank that cannot place a gradient so still meets the others.
+            # Operations' names include the graph's scopes, as carriers' names do, so that messages
+            # differ, and a rank that cannot identify a gradient still meets the others.
             array = self._phase(0, array, splits)
             for phase in range(1, len(self._phases)):
                 advance, inputs = self._owner.functions.advance, [self._numbers[0], array]
@@ -191,15 +192,16 @@ class GraphBucket:
 class GraphFallback(Fallback):
     """Policy that follows a trial's verdict by a branch of the graph.
 
-    One function per step chooses the branch for all gradients of one call of Horovod.  Horovod
+    One function per step chooses the branch for all gradients of one call of Horovod. Horovod
     reduces the gradients of a dense branch without a carrier and without a call of Python.
     """
 
     def __init__(self, trial: Trial, *, sends_all: bool = False) -> None:
+        refuse_graphs()
         super().__init__(trial, sends_all=sends_all)
         self._lock = threading.Lock()
         self._branches: Branches | None = None
-        # Operations that touch it run in the program's order, the same on all ranks.
+        # Operations on this variable run in the program's order, the same on all ranks.
         with tf.init_scope(), tf.device("cpu"):
             self._order = tf.Variable(0, trainable=False, dtype=tf.int64, name="hvd_sparse_order")
 
@@ -209,8 +211,8 @@ class GraphFallback(Fallback):
         return self._branches
 
     def _build(self, owner: GraphOwner, site: CallSite) -> Branches:
-        """Build the operation that returns a step's way, outside Horovod's branches; it waits for
-        the last gradient of the list, which most backward passes compute first."""
+        """Build the operation that returns a step's way, outside of Horovod's branches; it waits
+        for the last gradient of the list, which most backward passes compute first."""
         graph = getattr(tf.compat.v1.get_default_graph(), "outer_graph", None)
         if graph is None or site.gradients is None or site.variables is None:
             raise UnsupportedInput(
@@ -262,8 +264,7 @@ class GraphFallback(Fallback):
         return way
 
     def _are_paid(self, owner: GraphOwner, positions: Sequence[int]) -> bool:
-        """Return whether all ranks have seen all residuals sent.  Collective, because a rank may
-        not have seen the last result yet."""
+        """Return whether all ranks have seen all residuals sent. Collective."""
         owing = [position for position in positions if position in self.owed]
         mine = all(map(self.is_paid, owing))
         are_paid = bool(self.agree(owner, np.array([float(mine)])).all())
@@ -273,7 +274,6 @@ class GraphFallback(Fallback):
         return are_paid
 
     def _count(self, owner: GraphOwner, positions: Sequence[int], way: int) -> None:
-        """Count the tensors and bytes of a dense way, which no other code sees."""
         stats, ledger, nbytes = owner.step.stats, owner.watchdog.ledger, 0
         for spec in (owner.step.specs[position] for position in positions):
             nbytes += spec.numel * (2 if way == FP16 else spec.accumulator.itemsize)
@@ -282,6 +282,13 @@ class GraphFallback(Fallback):
         stats.count_bytes("dense", nbytes + sum(owner.functions.dense_bytes.values()))
         ledger.begin(DENSE_STEP)
         ledger.end(DENSE_STEP)
+
+    def took(self, position: int, ticket: Ticket, came_s: float, *, everything: bool) -> None:
+        if everything:
+            self.owed[position] = ticket.run
+
+    def arrived(self) -> None:
+        """Do nothing, because ``_note_end`` ends the step on every way."""
 
     def _note_end(self, result: np.ndarray) -> np.int32:
         self.clock.end()

@@ -17,8 +17,7 @@ from hvd_sparse.collectives.contract import is_elastic
 from hvd_sparse.errors import UnknownGradient
 from hvd_sparse.exchanges.contract import Conversation
 from hvd_sparse.frontend.recorder import Recorder
-from hvd_sparse.plan.measuring import GraphPlannedGroups
-from hvd_sparse.plan.policy import Fallback, Owner, Policy
+from hvd_sparse.plan.policy import Owner, Policy
 from hvd_sparse.step.records import BucketRun, StepRun, Ticket, joined
 from hvd_sparse.tensorflow.follower import Follower
 from hvd_sparse.types import TensorSpec, Value
@@ -27,21 +26,23 @@ from hvd_sparse.wire.padding import Padding
 logger = logging.getLogger("hvd_sparse")
 
 SPARSE, EVERYTHING, DENSE, FP16 = range(4)
-"""A step's ways: sparse; dense with the residuals; Horovod's own, in float32 or float16."""
+"""The ways of a step: sparse; dense with the residuals; Horovod's own, in float32 or float16."""
 HOST = "/CPU:0"
-"""Device of numpy's functions and our collectives, whatever device the gradients are on."""
-LONGEST_WAIT_S = 5.0
-"""Seconds for the other tensors of a step that failed."""
+"""Device of numpy's functions and of the collectives, whatever device the gradients are on."""
+LEAST_WAIT_S, PATIENCE = 5.0, 10.0
+"""In a step that failed, the other tensors are waited for: this many seconds at least, and this
+multiple of the step's duration so far. Not longer, because some tensors come in no step, and
+because two threads that wait may hold all of TensorFlow's."""
 NO_SPLITS = np.empty(0, np.int32)
-"""Splits of an array that goes to all ranks alike."""
+"""Splits of an array that all ranks receive alike."""
 WATCHED_STEPS = 100
-"""Steps in which a variable is watched; each costs a copy of it."""
+"""Steps in which a variable is watched; each step copies the variable."""
 ENOUGH = 3
 """Steps of one kind before a warning."""
 TOLERANCE = 0.02
-"""Share by which roundings, and a loss scale's division, may change an update."""
+"""Relative change of an update that rounding and a loss scale's division may cause."""
 VISIBLE = 1e-4
-"""Size of an update, beside the value, that float32 shows with less error than that."""
+"""Least size of an update, relative to the value, that float32 shows within the tolerance."""
 UNCHANGED = (
     "%d gradients of %r were reduced, and the variable did not change before the next: if they "
     "were thrown away, the residual keeps what was not sent of them, and it moves the weights "
@@ -65,14 +66,14 @@ def call_numpy(
     *,
     name: str,
 ) -> Value:
-    """Return an operation that calls a function of numpy arrays, pinned to the host."""
+    """Return an operation that calls a function of numpy arrays on the host."""
     with tf.device(HOST):
         return tf.numpy_function(function, inputs, dtypes, name=name)
 
 
 @dataclass(eq=False)
 class SealedBucket:
-    """The exchange of a bucket's tensors, ``lock``ed by the thread that processes its result."""
+    """The exchange of a bucket's tensors; the thread that processes its result holds ``lock``."""
 
     conversation: Conversation
     bucket: BucketRun
@@ -83,19 +84,15 @@ class SealedBucket:
 
 
 class GraphFunctions:
-    """The two halves of a tensor's step, called by TensorFlow's executor in any thread.
-
-    A bucket is a tensor, or one of Horovod's groups: Horovod reduces each in a branch of its own.
-    ``tokens`` are positions of variables, by their ``variables.runtime_token``.
-    """
+    """The two halves of a tensor's step, which TensorFlow's executor calls in any thread. A bucket
+    is a tensor or one of Horovod's groups; Horovod reduces each in a branch of its own. ``tokens``
+    are positions of variables by ``variables.runtime_token``."""
 
     def __init__(self, owner: Owner, tokens: Mapping[bytes, int], policy: Policy) -> None:
         self._step, self._collective = owner.step, owner.collective
         self._ledger = owner.watchdog.ledger
         self._padding = Padding(owner.step.stats.count_padding)
         self._tokens, self._policy = tokens, policy
-        self._planner = policy if isinstance(policy, GraphPlannedGroups) else None
-        self._owed = policy.owed if isinstance(policy, Fallback) else None
         self._place: tuple[int, int] | None = None
         self._numbers = itertools.count()
         self._tickets: dict[int, Ticket] = {}
@@ -113,7 +110,7 @@ class GraphFunctions:
         return self._tokens.get(token if type(token) is bytes else bytes(token.item()))
 
     def forget(self) -> None:
-        """Drop everything in progress, because Horovod was restarted and no exchange will end."""
+        """Drop all running steps, because Horovod was restarted and no exchange will end."""
         self._tickets.clear()
         self._place = None
 
@@ -126,16 +123,14 @@ class GraphFunctions:
         *,
         is_joined: bool = False,
     ) -> tuple[Value, ...]:
-        """Return the array to allreduce for a tensor, and the tensor's number, followed by ``seal``
-        unless the tensor ``is_joined`` with others.
-
-        gradient : flat; TensorFlow's own memory
-        scale : of the loss, followed by the hyper-parameters of a handed-over optimizer
-        """
+        """Return the array to allreduce for a tensor, and the tensor's number; then the result of
+        ``seal``, unless the tensor ``is_joined`` with others. The ``gradient`` is flat, in
+        TensorFlow's memory. After the loss scale, ``scale`` holds the hyper-parameters of a
+        handed-over optimizer."""
         if self._place is None:
             self._place = self._collective.rank, self._collective.world_size
         rank, world_size = self._place
-        came_s = 0.0 if self._planner is None else time.perf_counter()
+        came_s = time.perf_counter()
         position = self._tokens.get(token if type(token) is bytes else bytes(token.item()))
         everything = bool(way == EVERYTHING)
         if position is None:
@@ -167,10 +162,7 @@ class GraphFunctions:
             if self.dense_bytes:
                 self._step.stats.count_bytes("dense", sum(self.dense_bytes.values()))
         if position is not None:
-            if self._planner is not None:
-                self._planner.took(position, ticket, came_s)
-            if everything and self._owed is not None:
-                self._owed[position] = ticket.run
+            self._policy.took(position, ticket, came_s, everything=everything)
         if self.recorder is not None and len(ticket.run.entered) >= len(self.traced):
             self.recorder.submitted(ticket.run)
         sent = wire, np.int64(number)
@@ -201,18 +193,18 @@ class GraphFunctions:
     def receive(
         self, number: np.int64, reduced: np.ndarray, received: np.ndarray, parameter: np.ndarray
     ) -> np.ndarray:
-        """Return the reduced gradient, flat; any error is raised after the step is taken back."""
+        """Return the reduced gradient, flat; an error is raised after the step is taken back."""
         ticket = self._tickets.pop(int(number))
         run, sealed = ticket.run, cast(SealedBucket, ticket.extra)
         run.received.update(sealed.numbers)  # all of its phases are over
-        # Another thread waits for this exchange, to raise the step's failure: let it go on at once.
+        # Another thread waits for this exchange to raise the step's failure, so return at once.
         if run.is_raising and ticket.position is not None:
             spec = self._step.specs[ticket.position]
             return np.zeros(spec.numel, spec.accumulator)
         try:
             if run.failure is not None:
                 raise run.failure
-            # The carrier first: it refuses before anything of the message is taken in.
+            # Check the carrier first, which may refuse the step before the message is read.
             self._step.report(ticket, reduced)
             with sealed.lock:  # the thread that comes first does it for all
                 if not sealed.is_finished:
@@ -230,8 +222,7 @@ class GraphFunctions:
         self._ledger.end(ticket.key)
         if self.witness is not None and self.witness.position == ticket.position:
             self.witness.note(result, ticket.scale)
-        if self._planner is not None:
-            self._planner.returned()
+        self._policy.arrived()
         return result
 
     def _finish(self, sealed: SealedBucket, received: np.ndarray) -> None:
@@ -248,18 +239,17 @@ class GraphFunctions:
         self._step.receive(bucket, arrivals)
 
     def _take_back(self, run: StepRun, error: Exception) -> None:
-        """Undo a step, once its tensors in other threads have passed all phases.
-
-        When this tensor raises, TensorFlow drops operations that have not begun, and the other
-        ranks would wait for them.
-        """
+        """Undo a step after its tensors in other threads have passed all phases. If this tensor
+        raised earlier, TensorFlow would drop operations that have not begun, and other ranks would
+        wait for them."""
         self._ledger.clear()
         if is_elastic():  # Horovod's elastic run ends in silence at errors that it does not know
             logger.error("%s: %s", type(error).__name__, error)
         self._policy.fail()
         run.is_raising, run.failure = True, run.failure or error
-        deadline = time.monotonic() + LONGEST_WAIT_S
-        while len(run.received) < len(self.traced) and time.monotonic() < deadline:
+        now_s = time.monotonic()
+        deadline_s = now_s + max(LEAST_WAIT_S, PATIENCE * (now_s - run.began_s))
+        while len(run.received) < len(self.traced) and time.monotonic() < deadline_s:
             time.sleep(0.001)
         self._step.transactions.fail(run, error)
         run.is_raising = False
@@ -276,8 +266,8 @@ class GraphFunctions:
 
 
 class Witness:
-    """Detects a program with a tape that does not apply the results, or changes them first, from
-    the updates of the smallest compressed variable.  ``factors`` are a ``Follower``'s."""
+    """Detects, from the updates of the smallest compressed variable, a program with a tape that
+    does not apply the results, or that changes them first. ``factors`` are a ``Follower``'s."""
 
     def __init__(
         self,
@@ -293,8 +283,8 @@ class Witness:
         self._steps = self._unchanged = self._altered = 0
 
     def note(self, result: np.ndarray, scale: float) -> None:
-        """Store the variable's value and the update that is expected from ``result``, which the
-        program will divide by the loss scale ``scale``."""
+        """Store the variable's value and its expected update; the program will divide ``result`` by
+        ``scale``."""
         if not result.any() or not np.isfinite(result).all():
             return
         index, expected = int(np.abs(result).argmax()), []
@@ -306,7 +296,7 @@ class Witness:
         self._before = value, index, expected
 
     def look(self) -> None:
-        """Look at the variable when its next gradient arrives; warn once, with the remedy."""
+        """Compare the variable when its next gradient arrives; warn once, with the remedy."""
         if self._before is None:
             return
         (value, index, expected), self._before = self._before, None

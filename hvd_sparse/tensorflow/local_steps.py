@@ -18,28 +18,24 @@ from hvd_sparse.types import Params, Report
 class LocalSteps(LocalStepsBase):
     """Sparse exchange, every few steps, of each rank's movement under a local optimizer.
 
-        pseudo-gradient = anchor - variable    after ``every`` steps
-        anchor' = outer step with the mean of the ranks' sent entries
-        variable = anchor'
-
-    ``hvd_sparse.torch.LocalSteps`` has the details. Here the program runs the local optimizer, and
-    calls ``advance`` after each of its steps, outside ``tf.function``.
+    ``hvd_sparse.torch.LocalSteps`` explains the method, the outer step and the papers' settings.
+    Here the program runs the local optimizer, and calls ``advance`` after each step, outside of
+    ``tf.function``.
 
     Parameters
     ----------
     variables : a built model, its trained variables, or a callable that returns them
-    compression : function that makes the compressor of a list of variables: a method of
-        ``Compression`` with its options, for example ``functools.partial(Compression.topk,
-        density=1 / 64)``
+    compression : function that makes the compressor of a list of variables, for example
+        ``functools.partial(Compression.topk, density=1 / 64)``
     every : local steps between two exchanges
-    outer_lr, outer_momentum, nesterov : of the outer step
+    outer_lr, outer_momentum, nesterov : settings of the outer step
 
     Notes
     -----
-    Collective: it broadcasts rank 0's variables, because all ranks must start from one anchor.
+    Collective: all ranks start from one anchor, so the constructor broadcasts rank 0's variables.
     Variables that are not trainable now are not exchanged: freeze a layer that will be trained
-    later after you make this object. If a model or a callable was given, a layer unfrozen since is
-    an error at the next exchange.
+    later after you make this object. If a model or a callable was given, the next exchange raises
+    an error for a layer that was unfrozen since.
 
     Paper: sarfi2025sparseloco, douillard2023diloco.
 
@@ -47,8 +43,7 @@ class LocalSteps(LocalStepsBase):
     --------
     ::
 
-        compression = partial(Compression.topk, density=1 / 64)
-        local = LocalSteps(model, compression=compression, every=16)
+        local = LocalSteps(model, compression=partial(Compression.topk, density=1 / 64), every=16)
         for inputs, targets in batches:
             train_step(inputs, targets)   # a tape and an optimizer of the rank's own
             local.advance()
@@ -107,12 +102,9 @@ class LocalSteps(LocalStepsBase):
             variable.assign(anchor)
 
     def state_dict(self) -> Report:
-        """Return this rank's state, without the model and the local optimizer.
-
-        taken : local steps since the last exchange
-        anchors, velocities : in the order of the variables
-        compressor : the compressor's state
-        """
+        """Return this rank's state, without the model and the local optimizer: local steps "taken"
+        since the last exchange; "anchors" and "velocities" in the variables' order; the
+        "compressor"'s state."""
         return {
             "taken": self.taken,
             "anchors": [anchor.numpy() for anchor in self._anchors],
@@ -122,11 +114,7 @@ class LocalSteps(LocalStepsBase):
 
     def load_state_dict(self, state: Report) -> None:
         """Load this rank's ``state_dict()``; load the model and the local optimizer separately.
-
-        Raises
-        ------
-        RankMismatch : it belongs to another model or configuration
-        """
+        RankMismatch if the state belongs to another model or configuration."""
         self.compressor.load_state_dict(state["compressor"])
         self.taken = state["taken"]
         for kept, name in ((self._anchors, "anchors"), (self._velocities, "velocities")):
@@ -135,7 +123,7 @@ class LocalSteps(LocalStepsBase):
 
 
 def _broadcast(variables: Sequence[tf.Variable]) -> None:
-    """Overwrite variables by rank 0's; the bits of bfloat16, which Horovod does not know."""
+    """Overwrite variables by rank 0's, bfloat16 as bits, because Horovod does not support it."""
     known = [variable for variable in variables if variable.dtype != tf.bfloat16]
     if known:
         hvd.broadcast_variables(known, root_rank=0)

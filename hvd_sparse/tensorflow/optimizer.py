@@ -1,4 +1,4 @@
-"""Keras's optimizers: their versions, the memories that do their work, and refusals.  Keras itself
+"""Keras's optimizers: their versions, the memories that do their work, and refusals. Keras itself
 is not imported, because either version may be in use."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NAMES: dict[type, dict[str, str]] = {
 }
 """Keras's names of a memory's hyper-parameters."""
 LEGACY_UPDATE = "_resource_apply_dense"
-"""Method of a legacy SGD that does what ``update_step`` does in the others."""
+"""Method of a legacy SGD that corresponds to ``update_step`` of the other optimizers."""
 WAY_OUT = (
     "Horovod's wrappers do not know Keras 3: its Keras optimizer trains without averaging "
     "anything, in silence. Wrap the optimizer by "
@@ -55,14 +55,14 @@ def is_optimizer_of_keras_3(optimizer: Optimizer) -> bool:
 
 
 def inner_of(optimizer: Optimizer) -> Optimizer:
-    """Return the optimizer in a Keras 3 ``LossScaleOptimizer``; any other as it is."""
+    """Return the optimizer in a Keras 3 ``LossScaleOptimizer``; any other optimizer as it is."""
     if not is_optimizer_of_keras_3(optimizer):
         return optimizer
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
 def updates_of(*names: str) -> list[Value]:
-    """Return the update rules of these optimizers, and of the legacy SGD, in all loaded versions of
+    """Return the update rules of these optimizers and the legacy SGD in all loaded versions of
     Keras."""
     loaded = [tf.keras.optimizers, getattr(sys.modules.get("keras"), "optimizers", None)]
     updates = [
@@ -77,15 +77,15 @@ def updates_of(*names: str) -> list[Value]:
 
 
 def update_of(optimizer: Optimizer) -> Value:
-    # One that was handed over before is asked for what it was.  Updates are compared, not classes:
-    # one derived that only adds options is known, one with an update of its own is not.
+    # A handed-over optimizer counts as its original class. Updates are compared, not classes: a
+    # class that only adds options is known, a class with an update of its own is not.
     base = getattr(optimizer, "hvd_sparse_base", optimizer.__class__)
     return getattr(base, "update_step", getattr(base, LEGACY_UPDATE, None))
 
 
 def derive(optimizer: Optimizer, base: type, **members: Value) -> None:
-    """Give a Keras 3 optimizer a class derived from its own, with ``base`` first.  It is serialised
-    as its original class."""
+    """Give a Keras 3 optimizer a class derived from ``base`` and its own; it is serialized as its
+    own."""
     plain = optimizer.__class__
     told = {"__class__": property(lambda self: plain), "__module__": plain.__module__}
     derived = type(plain.__name__, (base, type(optimizer)), {**told, **members})
@@ -95,8 +95,8 @@ def derive(optimizer: Optimizer, base: type, **members: Value) -> None:
 def read_optimizer(optimizer: Optimizer) -> Handover:
     """Return the memories that can do a Keras optimizer's work; nothing is changed yet.
 
-    Weight decay, which is decoupled from the gradient, stays with the optimizer.  The learning rate
-    is applied to the memory's momentum; Keras's own momentum includes the rate of old steps.
+    Decoupled weight decay stays with the optimizer. The memory's momentum has no learning rate in
+    it; Keras's own momentum includes the rates of old steps.
     """
     if not hasattr(optimizer, "get_config"):
         raise InvalidOption(
@@ -167,7 +167,7 @@ def calling_optimizer() -> Optimizer:
 
 
 def refuse_clipping(optimizer: Optimizer, memory: Value) -> None:
-    """Refuse an optimizer that clips behind a memory that does its work."""
+    """Refuse an optimizer that clips the results of a memory that does its work."""
     if not getattr(memory, "momentum", True):
         return  # gradients arrive
     for option in CLIPPING:

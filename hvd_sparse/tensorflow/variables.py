@@ -40,16 +40,12 @@ SCALES = ("prescale_factor", "postscale_factor")
 CALLS = "_hvd_sparse_identity_calls"
 
 
-# -- which variables there are --------------------------------------------------------------------
-
-
 def value_of(variable: Value) -> Value:
-    """Return the ``tf.Variable`` in a Keras 3 variable; all else as it is."""
     return variable.value if _is_of_keras(variable) and hasattr(variable, "value") else variable
 
 
 def values_of(variables: Iterable[Value]) -> list[Value]:
-    """Return the ``tf.Variable`` of each, also in lists of lists."""
+    """Return the ``tf.Variable`` in each Keras 3 variable, also in lists of lists."""
     return [values_of(v) if isinstance(v, (list, tuple)) else value_of(v) for v in variables]
 
 
@@ -63,7 +59,7 @@ class VariableSource:
     def __init__(self, params: Params) -> None:
         refuse_graphs()
         self._params = params
-        # of the class, as an unbuilt model's own raises
+        # Ask the class, because an unbuilt model raises an error.
         self._is_model = hasattr(type(params), "trainable_variables")
         if not (self._is_model or callable(params)):
             if isinstance(params, (str, bytes)) or not hasattr(params, "__iter__"):
@@ -74,8 +70,7 @@ class VariableSource:
             self._params = list(params)
             if not self._params:  # for ever: Keras' list of an unbuilt model is empty
                 raise InvalidOption(NONE_YET)
-        # Keras 3's variables have the model's name in theirs if the first batch built the model,
-        # but not if it was loaded.
+        # Names of Keras 3's variables begin with the model's name, except in a loaded model.
         is_named = _is_of_keras(params) and hasattr(params, "name")
         self._prefix = f"{params.name}/" if is_named else ""
 
@@ -135,7 +130,7 @@ class VariableSource:
 
 
 def refuse_graphs() -> None:
-    """Refuse TensorFlow 1's graphs, and to make a compressor while a function is traced."""
+    """Refuse TensorFlow 1's graphs, and a compressor that is made while a function is traced."""
     refuse_tensorflow_1()
     if not tf.executing_eagerly():
         raise InvalidOption(
@@ -154,7 +149,8 @@ def refuse_tensorflow_1() -> None:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuse equal names where Horovod, which groups by name, would drop a gradient."""
+    """Refuse equal names, because Horovod finds the gradients of a group by name and would drop
+    one."""
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InvalidOption(
@@ -163,17 +159,11 @@ def check_names(names: Sequence[str]) -> None:
         )
 
 
-# -- which one a gradient belongs to --------------------------------------------------------------
-
-
 @dataclass
 class CallSite:
-    """The contents of Horovod's frames at a call of ``compress``; None if not found.
-
-    together : the tensors of Horovod's group, if there are several
-    gradients, variables : all of Horovod's call, side by side; a gradient may be None
-    scales : Horovod's factors before and after the reduction
-    """
+    """Horovod's local variables at a call of ``compress``, None if not found. ``together`` are the
+    tensors of a group, ``gradients`` and ``variables`` those of the whole call in one order, and
+    ``scales`` the factors before and after the reduction."""
 
     variable: object | None = None
     process_set: Value = None
@@ -184,11 +174,9 @@ class CallSite:
     scales: tuple[float, float] = (1.0, 1.0)
 
     def place(self, tensor: object, local: Report, group: list[int] | None) -> None:
-        """Find the tensor among the positions ``group`` of the lists in Horovod's frame.
-
-        The gradient of `a + b` is one object for both, and Horovod asks for each in list order. The
-        tensor holds the count of calls, which so ends with its graph.
-        """
+        """Find the tensor among the positions ``group`` of the lists in Horovod's frame. The
+        gradient of `a + b` is one object for both variables, and Horovod asks for each variable in
+        list order, so the tensor counts the calls."""
         gradients, variables = local.get("grads"), local.get("vars")
         if not isinstance(gradients, (list, tuple)) or not isinstance(variables, (list, tuple)):
             return
@@ -207,10 +195,8 @@ class CallSite:
 
 
 def find_call_site(tensor: object, process_set: ProcessSet) -> CallSite:
-    """Return Horovod's current call, and refuse those that no compressor can serve.
-
-    A later run of the trace may be for another variable: see `runtime_token`.
-    """
+    """Return Horovod's current call, and refuse calls that no compressor can serve. A later run of
+    the trace may be for another variable: see `runtime_token`."""
     refuse_tensorflow_1()
     refuse_xla()
     site = CallSite()
@@ -219,8 +205,7 @@ def find_call_site(tensor: object, process_set: ProcessSet) -> CallSite:
         if frame.f_globals.get("__name__") != "horovod.tensorflow":
             continue
         local = frame.f_locals
-        # AutoGraph fills locals that are not set yet with marker objects, so a name alone proves
-        # nothing.
+        # AutoGraph fills unset locals with marker objects, so types are checked as well.
         if site.process_set is None and hasattr(local.get("process_set"), "process_set_id"):
             site.process_set = local["process_set"]
         if site.op is None and isinstance(local.get("op"), int):
@@ -254,13 +239,13 @@ def _check_reduction(site: CallSite, process_set: ProcessSet) -> None:
 
 
 def runtime_token(variable: Value) -> Value:
-    """Return a string tensor that names the variable's resource each time the graph runs; an empty
-    one for None.
+    """Return a string tensor that names the variable's resource when the graph runs; empty for
+    None.
 
     Horovod reduces inside a `tf.function` with the variables as arguments, so TensorFlow may run
-    the trace of one model for an equal one. Only the variable's handle, an input, differs.  An
-    unregistered variable has a token too: TensorFlow numbers a graph's branches by their content,
-    and the numbers are part of the collectives' names.
+    one model's trace for an equal model, with other handles. Unregistered variables have tokens
+    too, because TensorFlow numbers a graph's branches by their content, and the numbers are in
+    collectives' names.
     """
     return tf.constant(b"") if variable is None else tf.io.serialize_tensor(variable.handle)
 
@@ -269,7 +254,7 @@ class VariableIndex:
     """Finds the position of a variable, also by another object that wraps the same resource."""
 
     def __init__(self, variables: Sequence[Value]) -> None:
-        # The variables are held, and hold their handles, so that no id comes to mean another.
+        # Holding the variables keeps their handles alive, so that no id is used again.
         self.variables = list(variables)
         self._by_handle = {id(_eager_handle(v)): i for i, v in enumerate(self.variables)}
 
@@ -283,8 +268,8 @@ class VariableIndex:
             return {bytes(runtime_token(v).numpy()): i for i, v in enumerate(self.variables)}
 
     def find(self, tensor: tf.Tensor, variable: object | None) -> tuple[int | None, Value]:
-        """Return the position of a gradient's variable, and the variable; None if it is unknown.
-        Without ``variable``, it is the only one of this static shape and dtype."""
+        """Return the position of a gradient's variable, None if unknown, and the variable. Without
+        ``variable``, no other variable may have the gradient's static shape and dtype."""
         if variable is not None:
             return self.lookup(variable), variable
         kind = tensor.shape, tensor.dtype.name
@@ -293,13 +278,13 @@ class VariableIndex:
 
 
 def _eager_handle(variable: object) -> object | None:
-    """Return the resource handle outside all graphs, one object for all wrappers of a variable."""
+    """Return the resource handle outside of graphs, one object for a variable's wrappers."""
     handle: object | None = getattr(variable, "handle", None)
     while handle is not None and not hasattr(handle, "numpy"):
         graph = getattr(handle, "graph", None)
         if graph is None:
             break
-        # Inside a traced function: the graph's stand-in for a handle outside.
+        # Inside of a traced function, the graph captures a handle from outside.
         captures = getattr(graph, "captures", ())
         handle = next((outside for outside, inside in captures if inside is handle), None)
     return handle
@@ -309,7 +294,7 @@ def spec_of_unknown(
     tensor: tf.Tensor, variable: object | None, configuration: Configuration
 ) -> TensorSpec:
     """Return a placeholder for an unregistered variable, whose compression fails on all ranks;
-    UnknownGradient if it would go dense, without a carrier for the other ranks."""
+    UnknownGradient if the variable would go dense, without a carrier for the other ranks."""
     name = getattr(variable, "name", "of unknown name")
     if tensor.shape.is_fully_defined():
         spec = TensorSpec(name, tuple(tensor.shape.as_list()), tensor.dtype.name)
@@ -323,9 +308,6 @@ def spec_of_unknown(
     )
 
 
-# -- who calls ------------------------------------------------------------------------------------
-
-
 def callers() -> Iterator[Value]:
     """Yield the frames of all callers, the innermost first."""
     frame: Value = sys._getframe(1)
@@ -335,7 +317,8 @@ def callers() -> Iterator[Value]:
 
 
 def refuse_xla() -> None:
-    """Refuse to trace a graph that XLA will compile: its own error names no user's operations."""
+    """Refuse a graph that XLA will compile, because XLA's own error would name none of its
+    operations."""
     for frame in callers():
         if frame.f_globals.get("__name__") == FUNCTIONS and getattr(
             frame.f_locals.get("self"), "_jit_compile", None

@@ -1,7 +1,68 @@
 """Gradient sparsification for ``horovod.torch``."""
 
-from hvd_sparse.torch.api import Compression
+from __future__ import annotations
+
+import torch
+from horovod.torch.elastic.state import StateHandler, get_handler_registry, set_handler_registry
+
+from hvd_sparse.frontend.compression import AutoMethod, SendNothing
+from hvd_sparse.frontend.torch.optimizer import ReadsTorch
+from hvd_sparse.methods import Methods
 from hvd_sparse.torch.compressor import TorchCompressor
 from hvd_sparse.torch.local_steps import LocalSteps
+from hvd_sparse.types import Context
 
 __all__ = ["Compression", "LocalSteps", "TorchCompressor"]
+
+
+class TorchSendNothing(SendNothing):
+    """Lets Horovod reduce one number for each tensor, and returns every rank's own gradient."""
+
+    def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Context]:
+        return torch.zeros(1), tensor
+
+    def decompress(self, tensor: torch.Tensor, ctx: Context) -> torch.Tensor:
+        """Return the rank's own gradient, or Horovod's result for a sparse gradient."""
+        return tensor if ctx is None else ctx
+
+
+class Compression(ReadsTorch, AutoMethod, Methods):
+    """Gradient sparsification for ``horovod.torch``.
+
+    ``params`` of every method are ``model.named_parameters()``, the same as given to Horovod:
+
+        compression = Compression.ldte_bs(model.named_parameters(), density=0.001)
+        optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(),
+                                             compression=compression)
+
+    Call ``hvd.init()`` first. Gradients may be float16, bfloat16, float32 and float64; the residual
+    is float32, or float64 for float64 gradients. Parameters of other dtypes that have no gradient
+    are ignored. Clip and unscale gradients after ``optimizer.synchronize()``; otherwise
+    ChangedGradient is raised.
+    """
+
+    _plans_groups = True
+    _compressor = TorchCompressor
+    _nothing = TorchSendNothing
+
+
+class CompressorStateHandler(StateHandler):  # type: ignore[misc]
+    """Commits, restores and redistributes a compressor in ``hvd.elastic.TorchState(model=...,
+    compressor=compressor)``; Horovod alone would pickle it and give rank 0's state to all ranks."""
+
+    def __init__(self, compressor: TorchCompressor) -> None:
+        super().__init__(compressor)
+        self.save()
+
+    def save(self) -> None:
+        self.value.commit()
+
+    def restore(self) -> None:
+        self.value.go_back()
+
+    def sync(self) -> None:
+        # There is no commit here, as in Horovod's handler of the model.
+        self.value.rejoin()
+
+
+set_handler_registry([(TorchCompressor, CompressorStateHandler), *get_handler_registry()])

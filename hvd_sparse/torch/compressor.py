@@ -55,24 +55,15 @@ from hvd_sparse.torch.gradients import (
     in_words,
     refuse_parameter,
 )
-from hvd_sparse.torch.wire import (
-    DenseTicket,
-    LastGradientWait,
-    device_of_wire,
-    fetch_carrier,
-)
+from hvd_sparse.torch.wire import DenseTicket, LastGradientWait, device_of_wire, fetch_carrier
 from hvd_sparse.types import Context, GradScaler, Optimizer, Option, ProcessSet, Report, TensorSpec
 from hvd_sparse.watch.watchdog import PatientCollective
 from hvd_sparse.wire.padding import Padding
 
 
 class TorchCompressor(ParameterCompressor):
-    """A stateful compressor with Horovod's ``compress`` and ``decompress``.  Made by
-    ``Compression``.
-
-    named_parameters : pairs of name and parameter, the same as given to Horovod's optimizer
-    process_set : Horovod's; None for all ranks
-    """
+    """A stateful compressor with Horovod's ``compress`` and ``decompress``. Made by ``Compression``
+    from pairs of name and parameter, the same as given to Horovod's optimizer."""
 
     has_device_wire = True
     clips_all_gradients = True
@@ -121,11 +112,9 @@ class TorchCompressor(ParameterCompressor):
         self._is_led = type(self._policy) is not Policy  # most are not, and are spared the calls
         self._is_scaled = grad_scaler is not None
 
-    # -- what Horovod calls -----------------------------------------------------------------------
-
     def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Context]:
-        """Return the tensor for Horovod to allreduce instead of the gradient, and the context for
-        ``decompress``."""
+        """Return Horovod's tensor to allreduce in place of the gradient, and ``decompress``'s
+        context."""
         if type(tensor) is not torch.Tensor:
             refuse_parameter(tensor)
         if self._is_closed or self._is_elastic or not self.has_begun:
@@ -154,13 +143,12 @@ class TorchCompressor(ParameterCompressor):
             ticket = context.ticket
         self._submitted(ticket.run)
         if self._is_led:
-            policy.sent(self, position, ticket)
+            policy.sent(position, ticket)
         return wire, context
 
     def _send(
         self, tensor: torch.Tensor, position: int, scale: float, *, everything: bool
     ) -> tuple[torch.Tensor, Ticket]:
-        """Compress a gradient, and return its carrier."""
         spec = self.step.specs[position]
         memory = watched = own_memory(tensor)
         late, flat = None, memory
@@ -194,7 +182,7 @@ class TorchCompressor(ParameterCompressor):
     def _pass_on(
         self, gradient: torch.Tensor, position: int, way: str
     ) -> tuple[torch.Tensor, DenseTicket]:
-        """Return the tensor for Horovod to reduce if all tensors are "dense" or "fp16"."""
+        """Return the tensor for Horovod to reduce in a "dense" or "fp16" step."""
         is_wide = gradient.dtype in (torch.float32, torch.float64)
         wire = self._as_horovod_wants(gradient.half() if way == FP16 and is_wide else gradient)
         self.step.stats.count_bytes("dense", wire.nbytes)
@@ -204,20 +192,20 @@ class TorchCompressor(ParameterCompressor):
         return wire, DenseTicket(gradient, key, None)
 
     def _as_horovod_wants(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Return the gradient as a contiguous tensor in the memory from which messages are sent;
-        bfloat16, which Horovod does not support, becomes float32."""
+        """Return the gradient, contiguous, in the memory from which messages are sent; bfloat16
+        becomes float32, because Horovod does not support it."""
         dense = gradient.float() if gradient.dtype == torch.bfloat16 else gradient
         return to_host(dense.contiguous()) if self._wire_device is None else dense.contiguous()
 
     def _scale_of(self, position: int) -> float:
-        """Return the loss scale of the step that a tensor is about to enter."""
+        """Return the loss scale of a tensor's next step."""
         if position in self._run.entered:  # a new step, and nothing may have come of the last
             self._scale.forget()
         return self._scale()
 
     def _submitted(self, run: StepRun) -> None:
-        """At the last gradient of a step, sleep until the exchanges have arrived, because
-        Horovod's own wait polls."""
+        """After a step's last gradient, sleep until the exchanges have arrived, because Horovod's
+        own wait polls and takes processor time."""
         if run is not self._run:
             self._expected, self._run = len(self._run.entered), run
         if len(run.entered) != self._expected:
@@ -228,13 +216,12 @@ class TorchCompressor(ParameterCompressor):
             self._wait.begin(self._driver.has_arrived, run.began_s)
 
     def decompress(self, tensor: torch.Tensor, ctx: Context) -> torch.Tensor:
-        """Return the reduced gradient, in the dtype and memory layout of ``compress``'s
-        argument."""
+        """Return the reduced gradient, in the dtype and memory layout of the gradient."""
         if ctx is None:
             return tensor  # a sparse gradient, which Horovod exchanged by itself
         policy, ledger, came = self._policy, self.watchdog.ledger, None
         if self._is_led:
-            policy.end(self)
+            policy.end()
         ledger.begin_wait()
         if self._is_scaled:
             self._scale.forget()
@@ -256,7 +243,7 @@ class TorchCompressor(ParameterCompressor):
         finally:
             ledger.end_wait(came)
         if self._is_led:
-            policy.arrived(self)
+            policy.arrived()
         return result
 
     def _finish(self, tensor: torch.Tensor, ticket: Ticket) -> torch.Tensor:
@@ -268,8 +255,8 @@ class TorchCompressor(ParameterCompressor):
         reduced = tensor.numpy() if tensor.is_cpu else fetch_carrier(tensor)
         flat = self._driver.decompress(reduced, ticket, parameter)
         if flat is memory and (gradient.is_cpu or lies_in(memory, gradient)):
-            # The gradient itself: Horovod puts the result into the gradient, and a new tensor
-            # around its memory would keep the old one alive, one more at every step.
+            # Return the gradient itself, into which Horovod puts the result: a new tensor around
+            # its memory would keep the old one alive, one more at every step.
             return gradient
         return unflatten(flat, gradient)
 
@@ -293,8 +280,7 @@ class TorchCompressor(ParameterCompressor):
         return reduced if is_same else like(reduced, gradient)
 
     def _refuse_changes(self, tensor: torch.Tensor, ctx: Context) -> None:
-        """Raise ChangedGradient, at a step's first result, if the program has changed a gradient
-        since ``compress``."""
+        """Raise ChangedGradient if the program has changed a gradient since ``compress``."""
         keys, run = self._changes.take()
         if not keys:
             return
@@ -318,8 +304,6 @@ class TorchCompressor(ParameterCompressor):
         device = self._carrier_device
         return torch.from_numpy(wire) if device is None else upload(wire, device), ticket
 
-    # -- what users read --------------------------------------------------------------------------
-
     @property
     def wire(self) -> str:
         """Return the memory from which messages are sent: "host" or "device"."""
@@ -332,11 +316,8 @@ class TorchCompressor(ParameterCompressor):
     def _describe(self, specs: Sequence[TensorSpec]) -> Report:
         return {**super()._describe(specs), "wire": self.wire}
 
-    # -- between the steps ------------------------------------------------------------------------
-
     def _greet(self) -> None:
-        """Run the handshake with the other ranks, before the first step and after an elastic
-        restart."""
+        """Run the handshake before the first step and after an elastic restart."""
         if self._is_closed:
             raise InvalidOption(
                 f"the compressor {self.name!r} is closed, and an optimizer that it was given to is "
@@ -344,8 +325,9 @@ class TorchCompressor(ParameterCompressor):
                 "before the next backward pass"
             )
         if self.has_begun:
-            # Workers may leave, and Horovod does not synchronize elastic states then.
-            if self._is_elastic and self.is_in_another_world:
+            # When workers only leave, Horovod does not synchronize elastic states.
+            now = self.collective.rank, self.collective.world_size
+            if self._is_elastic and self._world != now:
                 self.rejoin()
             return
         self._look_at(find_optimizer(self.process_set))
@@ -354,11 +336,9 @@ class TorchCompressor(ParameterCompressor):
         self.has_begun = True
 
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:
-        """Do an optimizer's work from now on; the optimizer applies the result.
-
-        In a world of one rank, and outside the process set, Horovod calls no compressor, so the
-        optimizer stays unchanged.
-        """
+        """Do an optimizer's work from now on; the optimizer applies the result. In a world of one
+        rank and outside of the process set, Horovod calls no compressor, so the optimizer stays
+        unchanged."""
         if not self.process_set.included() or (self.process_set.size() == 1 and not is_elastic()):
             bound = self.configuration.clip_grad_norm
             if bound is not None:
@@ -377,18 +357,16 @@ class TorchCompressor(ParameterCompressor):
         self._clip(gradients, is_sum=caller.op == hvd.Sum)
 
     def _look_at(self, caller: Optimizer) -> None:
-        """Check Horovod's optimizer when it first calls ``compress``.
-
-        caller : None if something else calls
-        """
-        # A group of Horovod's, which dense gradients may be in too, must lie on one device.
+        """Check Horovod's optimizer at its first ``compress``; ``caller`` is None without an
+        optimizer."""
+        # A group of Horovod's may hold dense gradients too, and must be on one device.
         if caller is None or getattr(caller, "_groups", None) is not None:
             self._carrier_device = self._wire_device
         if caller is None:
             return
         self.step.reduction = "sum" if caller.op == hvd.Sum else "average"
-        # torch.compile(optimizer.step) traces into all that it calls, and fails at arrays that lie
-        # around bytes.  Horovod makes a class for every optimizer.
+        # torch.compile(optimizer.step) traces into every call, and fails at arrays around bytes.
+        # Horovod makes a class for every optimizer, so this class is changed.
         cls = type(caller)
         cls.synchronize = torch._disable_dynamo(cls.synchronize)
         if self._follower is not None:
@@ -403,11 +381,9 @@ class TorchCompressor(ParameterCompressor):
         self._judge(caller)
 
     def regroup(self, groups: Option) -> None:
-        """Change the tensors that share a message, from the next step on. Collective: between
-        steps, with the same groups on all ranks.
-
-        No residual is lost. Gradients stay bit-identical, except with select_over="group", where
-        changed groups restart their threshold search.
+        """Change which tensors share a message, from the next step on. Collective: call it between
+        steps, with the same groups on all ranks. No residual is lost. Results stay bit-identical,
+        except with select_over="group", where changed groups restart their threshold search.
 
         Parameters
         ----------
@@ -417,7 +393,7 @@ class TorchCompressor(ParameterCompressor):
         Raises
         ------
         RankMismatch : ranks give different groups
-        InvalidOption : a step is in progress, or the groups are invalid
+        InvalidOption : a step is running, or the groups are invalid
         """
         if PLANNED == groups != self.configuration.groups:
             raise InvalidOption(
@@ -432,7 +408,7 @@ class TorchCompressor(ParameterCompressor):
                 f"ranks were given different groups: {groups!r} here; give all of them the same"
             )
         self.step.regroup(plan)
-        self._policy.regrouped(self, groups)
+        self._policy.regrouped(groups)
 
     def close(self) -> None:
         super().close()

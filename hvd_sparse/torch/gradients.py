@@ -1,17 +1,13 @@
 """Gradients that Horovod gives to ``compress``: their parameters, their optimizer, and changes.
 
-A hook records the address of every accumulated gradient.  The address is only a hint, because
-memory is reused; the gradient belongs to the parameter whose ``.grad`` is the same object.  For
-gradients that Horovod made itself (zeros for a parameter that took no part) no hook ran, so all
-parameters are searched.
+A hook records the address of every accumulated gradient. The address is only a hint, because memory
+is reused; the gradient belongs to the parameter whose ``.grad`` is the same object. No hook ran for
+the zeros that Horovod makes for an unused parameter, so all parameters are searched then.
 
-Horovod's optimizer is found in the calling frames.  If it and the compressor had different process
-sets, some ranks would wait for ever; the carrier checks the process set at every step.
-
-Horovod's result replaces the gradient, and with it any change that a program made meanwhile:
-clipping, or dividing by a loss scale, without ``optimizer.synchronize()`` first.  A tensor's
-version reveals most writes.  ``GradScaler.unscale_``, ``tensor.data`` and NumPy write without a new
-version, so a few entries are compared as well.
+Horovod's result replaces a gradient that the program has changed meanwhile, by clipping or
+unscaling it before ``optimizer.synchronize()``. A tensor's version reveals most changes. Because
+``GradScaler.unscale_``, ``tensor.data`` and NumPy write without a new version, a few entries are
+compared as well.
 """
 
 from __future__ import annotations
@@ -27,12 +23,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from hvd_sparse.collectives.horovod_torch import hvd
-from hvd_sparse.errors import (
-    InvalidOption,
-    RankMismatch,
-    UnknownGradient,
-    UnsupportedReduction,
-)
+from hvd_sparse.errors import InvalidOption, RankMismatch, UnknownGradient, UnsupportedReduction
 from hvd_sparse.frontend.naming import check_keys
 from hvd_sparse.frontend.torch.arrays import dtype_of
 from hvd_sparse.frontend.torch.results import remove, weakly
@@ -40,9 +31,9 @@ from hvd_sparse.step.records import StepRun
 from hvd_sparse.types import FLOATS, Optimizer, Params, ProcessSet, Value
 
 FRAMES = 10
-"""How far up Horovod's optimizer can be."""
+"""Number of calling frames in which Horovod's optimizer is looked for."""
 REDUCING = "_allreduce_grad_async"
-"""Horovod's method that compresses its argument ``p``."""
+"""Horovod's method that compresses the gradient of its argument ``p``."""
 OPERATIONS = ("Adasum", "Min", "Max", "Product")
 SAMPLES = 16
 """Entries of each gradient that are compared."""
@@ -50,8 +41,6 @@ MOST_NAMES = 3
 
 
 class ParameterIndex:
-    """Finds the position of a gradient's parameter."""
-
     def __init__(self, named_parameters: Sequence[tuple[str, torch.Tensor]]) -> None:
         self._named = list(named_parameters)
         self._position_at: dict[int, int] = {}
@@ -78,7 +67,7 @@ class ParameterIndex:
         self._position_at[pointer] = position
 
     def find(self, gradient: torch.Tensor) -> int:
-        """Return the position of its parameter; UnknownGradient if none or several fit."""
+        """Return the position of a gradient's parameter; UnknownGradient if none or several fit."""
         hint = self._position_at.get(gradient.data_ptr())
         if hint is not None and self._named[hint][1].grad is gradient:
             return hint
@@ -126,7 +115,8 @@ def _frames() -> Iterator[FrameType]:
 
 
 def find_optimizer(process_set: ProcessSet) -> Optimizer:
-    """Return the calling optimizer of Horovod, which must fit the compressor; None without one."""
+    """Return Horovod's optimizer that calls, None without one; RankMismatch if its process set is
+    not the compressor's, because some ranks would wait for ever."""
     callers = (frame.f_locals.get("self") for frame in _frames())
     fits = (c for c in callers if hasattr(c, REDUCING) and hasattr(c, "process_set"))
     optimizer = next(fits, None)
@@ -148,7 +138,7 @@ def find_optimizer(process_set: ProcessSet) -> Optimizer:
 
 
 def refuse_parameter(tensor: torch.Tensor) -> None:
-    """Raise UnsupportedReduction: Horovod passes parameters, and no gradients, only with Adasum."""
+    """Raise UnsupportedReduction for a parameter, which Horovod passes only with Adasum."""
     if isinstance(tensor, torch.nn.Parameter):
         raise UnsupportedReduction(
             "Horovod hands over a parameter, not its gradient: that is op=hvd.Adasum, which has no "
@@ -157,12 +147,9 @@ def refuse_parameter(tensor: torch.Tensor) -> None:
 
 
 def hold_back(cls: Value, clip: Callable[[Optimizer, list[torch.Tensor]], None]) -> None:
-    """Make the optimizers of a class that Horovod derived from a handed-over optimizer's class call
-    ``clip`` with all their gradients before they send the first.
-
-    Horovod's hooks would send each gradient as it comes, before the norm of all gradients is known.
-    So the hooks send nothing, and ``synchronize`` sends all gradients.
-    """
+    """Make the optimizers of a class that Horovod derived call ``clip`` with all their gradients
+    before they send the first. Horovod's hooks, which would send each gradient before the norm of
+    all is known, send nothing then; ``synchronize`` sends all gradients."""
     send, synchronize = cls._allreduce_grad_async, cls.synchronize
     cls._hvd_sparse_is_complete = False
 
@@ -202,7 +189,7 @@ def clip_alone(parameters: list[torch.Tensor], bound: float) -> Value:
 
 
 def check_named(named_parameters: Params) -> list[tuple[str, torch.Tensor]]:
-    """Return the parameters that can have a gradient, also frozen floats; InvalidOption for other
+    """Return the parameters that can have a gradient, frozen ones too; InvalidOption for other
     objects."""
     if isinstance(named_parameters, torch.nn.Module):
         named_parameters = named_parameters.named_parameters()
@@ -235,12 +222,8 @@ def check_named(named_parameters: Params) -> list[tuple[str, torch.Tensor]]:
 
 @dataclass(eq=False)
 class Given:
-    """A gradient at the time Horovod received it.
-
-    version : the tensor's; None if writes to other tensors may raise it
-    place : address of its memory
-    watched, sample : a view of some entries, and their values then
-    """
+    """A gradient at the time when Horovod received it: its ``version``, None if writes to other
+    tensors may raise it, the address of its memory, and a ``sample`` of the ``watched`` entries."""
 
     key: str
     parameter: torch.Tensor
@@ -261,7 +244,7 @@ class Given:
 
 
 class Changes:
-    """The gradients of a step up to its first result, when all are compared: some share memory."""
+    """A step's gradients until its first result; then all are compared, as some share memory."""
 
     def __init__(self) -> None:
         self.given: dict[int, Given] = {}
@@ -276,11 +259,8 @@ class Changes:
         run: StepRun | None,
         memory: np.ndarray | None = None,
     ) -> None:
-        """Remember a parameter's gradient, which Horovod gets now.
-
-        run : the step, if known; gradients of another step, which was abandoned, are forgotten
-        memory : the gradient's own memory, flat, if the caller has it
-        """
+        """Remember a parameter's gradient, which Horovod gets now, and forget those of another,
+        abandoned ``run``. ``memory`` is the gradient's own memory, flat, if the caller has it."""
         gradient = parameter.grad
         is_of_another_run = None not in (run, self.run) and run is not self.run
         if position in self.given or is_of_another_run:
@@ -301,7 +281,7 @@ class Changes:
         )
 
     def take(self) -> tuple[list[str], StepRun | None]:
-        """Return the names of changed gradients, and their step; forget all."""
+        """Return changed gradients' names and the step, and forget all gradients."""
         changed = [given.key for _, given in sorted(self.given.items()) if given.is_changed()]
         run = self.run
         self.forget()
@@ -334,10 +314,8 @@ def _memory_of(values: torch.Tensor) -> np.ndarray:
 
 
 def _owns_version(gradient: torch.Tensor) -> bool:
-    """Return whether writing to other tensors leaves a gradient's version as it is.
-
-    Parts of one buffer share their version, also when their memory is replaced later.
-    """
+    """Return whether writing to other tensors leaves a gradient's version as it is; parts of one
+    buffer share their version, also when their memory is replaced later."""
     if gradient.is_inference() or gradient._is_view():
         return False
     return bool(gradient.is_sparse or gradient.untyped_storage().nbytes() == gradient.nbytes)

@@ -24,44 +24,41 @@ class LocalSteps(LocalStepsBase):
         anchor' = outer step with the mean of the ranks' sent entries
         parameter = anchor'
 
-    Unsent entries of a pseudo-gradient stay in the compressor's residual. The outer step is SGD.
+    The compressor's residual keeps the unsent entries of a pseudo-gradient. The outer step is SGD.
     With its defaults, the parameters become the mean of the ranks' (local SGD). SparseLoCo sends 64
     of 4,096 entries with ``topk`` and values of 2 bits. DiLoCo sends everything, with
     ``outer_lr=0.7, outer_momentum=0.9, nesterov=True``.
 
     Parameters
     ----------
-    optimizer : the local one, any of torch's; not Horovod's
+    optimizer : the local optimizer, any of torch's; not Horovod's
     named_parameters : ``model.named_parameters()``
     compression : function that makes the compressor of named parameters: a method of
         ``Compression`` with its options, for example ``functools.partial(Compression.topk,
         density=1 / 64)``
     every : local steps between two exchanges
-    outer_lr, outer_momentum, nesterov : of the outer step
+    outer_lr, outer_momentum, nesterov : settings of the outer step
     process_set : the ranks that train together; all by default
 
     Notes
     -----
-    Collective: it broadcasts rank 0's parameters, because all ranks must start from one anchor.
-    Buffers, for example BatchNorm's running means, stay each rank's own. Parameters that are frozen
-    now are not exchanged; to unfreeze them later, make this object first and freeze them then. It
-    keeps an anchor and a pseudo-gradient, and a velocity with outer momentum, besides the
-    compressor's state.
+    Collective: all ranks start from one anchor, so the constructor broadcasts the parameters of the
+    lowest rank. Buffers, for example BatchNorm's running means, stay each rank's own. Parameters
+    that are frozen when this object is made are not exchanged, and an error is raised if they are
+    trained later. To freeze a parameter only for a time, make this object first, and then freeze
+    the parameter.
+    Besides the compressor's state, each rank keeps an anchor, a pseudo-gradient and, with outer
+    momentum, a velocity.
 
-    Paper: sarfi2025sparseloco, douillard2023diloco.  Departs from SparseLoCo: the residual does not
+    Paper: sarfi2025sparseloco, douillard2023diloco. Departs from SparseLoCo: the residual does not
     decay, and the method's rule selects the entries, not a quota for every chunk.
 
     Examples
     --------
     ::
 
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.001)
-        local = LocalSteps(
-            optimizer,
-            model.named_parameters(),
-            compression=partial(Compression.topk, density=1 / 64, codec="chunk12"),
-            every=16,
-        )
+        compression = partial(Compression.topk, density=1 / 64, codec="chunk12")
+        local = LocalSteps(optimizer, model.named_parameters(), compression=compression, every=16)
         for inputs, targets in batches:
             optimizer.zero_grad()
             loss_function(model(inputs), targets).backward()
@@ -96,11 +93,11 @@ class LocalSteps(LocalStepsBase):
         chosen = hvd.global_process_set if process_set is None else process_set
         for name, parameter in named if chosen.included() else ():
             _broadcast(parameter.data, f"anchor.{name}", chosen)
-        # parameters of their own, as Horovod's optimizer hangs its hooks on leaves of the graph
+        # New parameters, because Horovod's optimizer hangs its hooks on leaves of the graph.
         self._anchors: Named = [
             (name, torch.nn.Parameter(p.detach().clone())) for name, p in self._named
         ]
-        # not told where it is not asked for: the caller's partial may have given one already
+        # The caller's partial may have given a process set already.
         own = {} if process_set is None else {"process_set": process_set}
         self.compressor = compression(self._anchors, **own)
         try:
@@ -108,7 +105,7 @@ class LocalSteps(LocalStepsBase):
         except InvalidOption:
             self.compressor.close()
             raise
-        # Its momentum is of pseudo-gradients, and there is no other way to have it.
+        # The outer momentum is of pseudo-gradients; no memory can apply it instead.
         self.compressor.is_forewarned = True
         outer = torch.optim.SGD(
             [anchor for _, anchor in self._anchors],
@@ -124,15 +121,15 @@ class LocalSteps(LocalStepsBase):
         )
 
     def step(self, closure: Value = None) -> Value:
-        """Take a step of the local optimizer, with ``closure``, and exchange if it is due."""
+        """Take a step of the local optimizer with ``closure``, and exchange if one is due."""
         self._refuse_unfrozen()
         loss = self.optimizer.step(closure)
         self.advance()
         return loss
 
     def advance(self) -> None:
-        """Count a local step taken elsewhere, for example by ``GradScaler.step(optimizer)``, and
-        exchange if it is due."""
+        """Count a local step that was taken elsewhere, for example by
+        ``GradScaler.step(optimizer)``, and exchange if an exchange is due."""
         self._refuse_unfrozen()
         super().advance()
 
@@ -144,21 +141,18 @@ class LocalSteps(LocalStepsBase):
     @torch.no_grad()
     def _exchange(self) -> None:
         for (_, anchor), (_, parameter) in zip(self._anchors, self._named):
-            # the direction in which SGD at a rate of 1 moves the anchor to the parameter
+            # In this direction, SGD at a rate of 1 moves the anchor to the parameter.
             anchor.grad = anchor - parameter
         self.outer.step()
         for (_, anchor), (_, parameter) in zip(self._anchors, self._named):
             parameter.copy_(anchor)
-            # a third copy of the model would stay between exchanges otherwise
+            # Otherwise a third copy of the model would stay between exchanges.
             anchor.grad = None
 
     def state_dict(self) -> Report:
-        """Return this rank's state, without the model and the local optimizer.
-
-        taken : local steps since the last exchange
-        anchors : by name
-        outer, compressor : states of the outer step and of the compressor
-        """
+        """Return this rank's state, without the model and the local optimizer: local steps "taken"
+        since the last exchange; "anchors" by name; the states of the "outer" step and the
+        "compressor"."""
         return {
             "taken": self.taken,
             "anchors": {name: anchor.detach().clone() for name, anchor in self._anchors},
@@ -169,12 +163,8 @@ class LocalSteps(LocalStepsBase):
     @torch.no_grad()
     def load_state_dict(self, state: State) -> None:
         """Load this rank's ``state_dict()``; load the model and the local optimizer separately.
-
-        Raises
-        ------
-        InvalidOption : it belongs to other parameters
-        RankMismatch : the compressor's state belongs to another configuration
-        """
+        InvalidOption for a state of other parameters, RankMismatch for one of another
+        configuration."""
         anchors: Mapping[str, torch.Tensor] = state["anchors"]
         if list(anchors) != [name for name, _ in self._anchors]:
             raise InvalidOption(
@@ -189,8 +179,8 @@ class LocalSteps(LocalStepsBase):
 
 
 def _broadcast(values: torch.Tensor, name: str, process_set: ProcessSet) -> None:
-    """Overwrite a tensor by that of the lowest rank; bfloat16, which Horovod does not support, is
-    sent as the bits."""
+    """Overwrite a tensor by the lowest rank's, bfloat16 by its bits, as Horovod does not support
+    it."""
     root = min(getattr(process_set, "ranks", None) or [0])
     if values.dtype != torch.bfloat16:
         hvd.broadcast_(values, root, name=name, process_set=process_set)

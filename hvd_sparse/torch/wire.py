@@ -1,4 +1,4 @@
-"""The memory of messages, tensors that stay dense, and the wait at the last gradient of a step."""
+"""The device of messages, tickets of dense tensors, and the wait at a step's last gradient."""
 
 from __future__ import annotations
 
@@ -21,18 +21,14 @@ from hvd_sparse.step.records import Ticket
 
 LONGEST_S = 1.0
 PATIENCE = 4.0
-"""Times as long as the step's gradients took to come: other ranks may share this one's cores."""
+"""Longest sleep, in times of the step's gradients: other ranks may share this rank's cores."""
 MOST_SKIPPED = 64
-"""Steps without a rest after one that was in vain; 1 after the first, then twice as many each
-time."""
+"""Most steps without a sleep after one that was in vain; 1 after the first, then twice as many."""
 
 
 @dataclass(eq=False)
 class DenseTicket:
-    """A tensor that Horovod reduces as it is.
-
-    ticket : None in a step in which all tensors are dense and no state is kept
-    """
+    """A tensor that Horovod reduces as it is; ``ticket`` is None in a step that keeps no state."""
 
     gradient: torch.Tensor
     key: str
@@ -40,8 +36,8 @@ class DenseTicket:
 
 
 def device_of_wire(choice: str, named: Sequence[tuple[str, torch.Tensor]]) -> torch.device | None:
-    """Return the device from whose memory messages are sent, None for the host; InvalidOption if
-    the chosen device cannot be used."""
+    """Return the device of messages, None for the host. Raises InvalidOption if ``choice`` asks for
+    a device that cannot be used."""
     if choice == HOST_WIRE or not named:
         return None
     reason = _why_not(named)
@@ -77,30 +73,27 @@ def fetch_carrier(reduced: torch.Tensor) -> np.ndarray:
 
 
 class LastGradientWait:
-    """Sleeps at a step's last gradient until the other ranks have sent theirs.
+    """Sleeps at a step's last gradient until the other ranks have sent theirs, because Horovod's
+    own wait polls and takes time from other processes on the core, for example data loaders.
 
-    Horovod's own wait polls, and takes time from other processes on the core, for example other
-    ranks or data loaders.  But other ranks may wait for this rank in another collective.  So the
-    sleep lasts at most ``PATIENCE`` times as long as the step's gradients took to come, and after
-    a sleep that ended at this limit, the next steps skip it.
+    Other ranks may wait for this rank in another collective. So the sleep lasts at most
+    ``PATIENCE`` times as long as the step's gradients took to come; after a sleep in vain, some
+    steps do not sleep.
     """
 
     def __init__(self) -> None:
         self._skipped = self._to_skip = 0
 
     def begin(self, is_done: Callable[[], bool], began_s: float) -> None:
-        """Call ``take`` when the backward pass has ended, because Horovod has the last gradient's
-        carrier only then; outside a backward pass, call it at once."""
+        """Call ``take`` after the backward pass, when Horovod has the last carrier."""
         if torch._C._current_graph_task_id() < 0:
             self.take(is_done, began_s)
         else:
             Variable._execution_engine.queue_callback(partial(self.take, is_done, began_s))
 
     def take(self, is_done: Callable[[], bool], began_s: float) -> None:
-        """Sleep until the other ranks have submitted the same collectives, or until the time limit.
-
-        began_s : time of the step's first gradient, by ``time.monotonic``
-        """
+        """Sleep until all ranks have submitted the same collectives, or until the time limit;
+        ``began_s`` is the ``time.monotonic`` of the step's first gradient."""
         if self._to_skip:
             self._to_skip -= 1
         elif sleep_until(is_done, min(LONGEST_S, PATIENCE * (time.monotonic() - began_s))):

@@ -1,12 +1,14 @@
-"""The ledger of this rank's submissions, and questions to the other ranks about theirs.
+"""The ledger of the tensors that this rank has submitted, and questions to other ranks about their
+submissions.
 
-The ledger's clock counts the seconds in which this process ran: not those in which it is suspended,
-or one thread holds Python's lock, because such a wait is no other rank's fault.
+The ledger's clock counts only the seconds in which this process ran. It excludes times in which the
+process is suspended, or in which one thread holds Python's lock, because no other rank causes such
+a wait.
 
-A thread of every rank answers at a UDP port; a rank that has ended, is paused or holds Python's
-lock does not. A question is one datagram, and so is an answer. It begins with the secret of the
-asked rank, without which it is neither parsed nor answered. The ranks exchange addresses and
-secrets in one allgather while Horovod still works.
+A thread of every rank answers at a UDP port. A rank that has ended, is paused or holds Python's
+lock does not answer. Questions and answers are single datagrams. A question begins with the secret
+of the rank to which it is sent; without the secret it is neither parsed nor answered. The ranks
+exchange addresses and secrets in one allgather while Horovod still works.
 """
 
 from __future__ import annotations
@@ -29,15 +31,15 @@ import numpy as np
 from hvd_sparse.collectives.contract import AllGather
 
 TURN_S = 0.25
-"""Seconds between two readings: the most by which this clock is behind."""
+"""Seconds between two readings of the clock, which is behind by at most this time."""
 MOST_S = 1.0
-"""Seconds that count at most between two readings."""
+"""Largest number of seconds that the clock counts between two readings."""
 PATIENCE_S = 10.0
 """Seconds in which an answer must arrive."""
 AGAIN_S = 0.5
-"""Seconds after which a question is repeated, because datagrams may be lost."""
+"""Seconds after which a question is sent again, because datagrams may be lost."""
 PAUSE_S = 0.1
-"""Seconds between a failed answer and the next question."""
+"""Seconds that a rank pauses after it failed to answer a question."""
 LONGEST_LIST = 8
 """Largest number of tensors in a question, and of ranks or tensors in an error."""
 TOKEN_BYTES = 32
@@ -47,7 +49,7 @@ logger = logging.getLogger("hvd_sparse")
 
 
 class RunningClock:
-    """A clock of this process; ``now_s`` are the seconds counted so far."""
+    """A clock that counts the seconds in which this process ran; ``now_s`` is their number."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -55,7 +57,7 @@ class RunningClock:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the clock, unless it runs; a forked child must start its own clock."""
+        """Start the clock's thread, unless it runs. A forked child must start the clock again."""
         with self._lock:
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(
@@ -75,8 +77,8 @@ clock = RunningClock()
 
 
 class Ledger:
-    """Counts of submissions by name, which ranks compare, and the start time of each pending
-    tensor; thread-safe."""
+    """Number of submissions by name, which ranks compare, and the start time of each pending
+    tensor. The ledger is thread-safe."""
 
     def __init__(self) -> None:
         clock.start()
@@ -105,19 +107,20 @@ class Ledger:
             self._last_change = clock.now_s
 
     def restart(self) -> None:
-        """Reset everything for a new world."""
+        """Remove the pending tensors and reset the counts, for a new world."""
         self.clear()
         with self._lock:
             self._counts.clear()
             self._begun_before = self.begun
 
     def begin_wait(self) -> None:
-        """Begin a wait whose own time limit raises an error."""
+        """Note that a wait begins whose own time limit raises an error."""
         with self._lock:
             self._waits += 1
 
     def end_wait(self, name: str | None = None) -> None:
-        """End a wait; if ``name`` is given, the result of that tensor has arrived."""
+        """Note that a wait of ``begin_wait`` has ended. If ``name`` is given, the result of this
+        tensor has arrived."""
         with self._lock:
             self._waits -= 1
             if name is not None:
@@ -126,7 +129,7 @@ class Ledger:
 
     @property
     def submissions(self) -> int:
-        """The number of submissions in this world."""
+        """The number of submissions since the last ``restart``."""
         return self.begun - self._begun_before
 
     @property
@@ -135,17 +138,17 @@ class Ledger:
 
     @property
     def idle_s(self) -> float:
-        """The seconds since a tensor was last submitted or returned."""
+        """The seconds since the last submission, or since the last result arrived."""
         return clock.now_s - self._last_change
 
     def pending(self) -> dict[str, int]:
-        """Return the pending names, oldest first, with the submissions of each."""
+        """Return the pending names, oldest first, with the number of submissions of each."""
         with self._lock:
             names = sorted(self._since, key=self._since.__getitem__)
             return {name: self._counts[name] for name in names}
 
     def oldest(self) -> tuple[str, int, float] | None:
-        """Return the oldest pending name, its submissions, and its age in seconds."""
+        """Return the oldest pending name, its number of submissions, and its age in seconds."""
         with self._lock:
             if not self._since:
                 return None
@@ -153,7 +156,7 @@ class Ledger:
             return name, self._counts[name], clock.now_s - self._since[name]
 
     def behind(self, counts: Mapping[str, int]) -> list[str]:
-        """Return the names that another rank, by its ``counts``, has submitted more often."""
+        """Return the names that a rank with these ``counts`` has submitted more often."""
         with self._lock:
             return [name for name, count in counts.items() if self._counts[name] < count]
 
@@ -161,7 +164,7 @@ class Ledger:
 @dataclass(frozen=True)
 class Endpoint:
     """The address at which a rank answers: its host's IPv4 addresses (some may be unreachable from
-    other hosts), a UDP port, and the secret that begins a question."""
+    other hosts), a UDP port, and the secret with which a question begins."""
 
     rank: int
     addresses: tuple[str, ...]
@@ -171,8 +174,12 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Answer:
-    """A rank's answer: its submissions, the names that it has submitted less often than the asking
-    rank (``behind``), and the lines that its main thread executes."""
+    """A rank's answer.
+
+    submissions : number of the rank's submissions
+    behind : the names that the rank has submitted less often than the rank that asks
+    place : the lines that the rank's main thread executes
+    """
 
     rank: int
     submissions: int
@@ -194,7 +201,9 @@ class Port:
 
     def close(self) -> None:
         self._is_closed = True
-        with contextlib.suppress(OSError):  # wakes up the thread, which closes the socket
+        with contextlib.suppress(
+            OSError
+        ):  # a datagram wakes up the thread, which closes the socket
             self._socket.sendto(b"", ("127.0.0.1", self.number))
 
     def _serve(self) -> None:
@@ -202,7 +211,8 @@ class Port:
             while not self._is_closed:
                 try:
                     said, caller = self._socket.recvfrom(LONGEST_BYTES)
-                    # The mark identifies a question, and its answer begins with it.
+                    # The mark identifies a question, and the answer to it begins with the same
+                    # mark.
                     mark, question = said[TOKEN_BYTES : 2 * TOKEN_BYTES], said[2 * TOKEN_BYTES :]
                     if hmac.compare_digest(said[:TOKEN_BYTES], self.token.encode()):
                         answer = json.dumps(astuple(self._answer(json.loads(question))))
@@ -226,7 +236,8 @@ def addresses() -> tuple[str, ...]:
 
 
 def introduce(endpoint: Endpoint) -> Generator[AllGather, np.ndarray, list[Endpoint]]:
-    """Exchange the endpoints of all ranks: a generator that yields requests and returns them."""
+    """Exchange the endpoints of all ranks. The generator yields the request for an allgather, and
+    returns the endpoints."""
     line = json.dumps(astuple(endpoint)).encode() + b"\n"
     gathered = yield AllGather(np.frombuffer(line, np.uint8))
     told = [json.loads(line) for line in gathered.tobytes().splitlines()]
@@ -237,7 +248,7 @@ def ask_all(
     endpoints: Sequence[Endpoint], submitted: Mapping[str, int], patience_s: float = PATIENCE_S
 ) -> dict[int, Answer]:
     """Ask all ranks at once which of the first ``LONGEST_LIST`` tensors they have submitted less
-    often than this rank; return the answers by rank."""
+    often than this rank, and return the answers by rank."""
     mark = secrets.token_hex(TOKEN_BYTES // 2).encode()
     question = mark + json.dumps(dict(islice(submitted.items(), LONGEST_LIST))).encode()
     answers: dict[int, Answer] = {}

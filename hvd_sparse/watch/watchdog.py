@@ -1,13 +1,14 @@
-"""The watchdog: a thread that ends a process that waits too long, and names the ranks it waits for.
+"""The watchdog: a thread that ends a process that waits too long, and names the ranks for which it
+waits.
 
-Horovod's own wait has no limit. So a thread checks the tensors that this rank has submitted and
-that have not returned. When the oldest is older than ``timeout_s``, the thread asks the other
-ranks, reports which of them have not submitted which tensors, and ends the process; the launcher
-then ends the other processes. A wait of this package raises ``ExchangeTimeout`` first. Only the
-seconds in which this process ran count.
+Horovod's own wait has no time limit. A thread therefore checks the tensors that this rank has
+submitted and that have not returned. If the oldest has waited longer than ``timeout_s``, the thread
+asks the other ranks, reports which of them have not submitted which tensors, and ends the process;
+the launcher then ends the other processes. If the wait is one of this package, it raises
+``ExchangeTimeout`` first. Only the seconds in which this process ran count.
 
-Horovod shuts down at the interpreter's exit, and waits there for the other ranks. Under MPI that
-wait may never end if an error left a rank in an exchange, so ``prepare_end`` limits it.
+When the interpreter exits, Horovod shuts down and waits for the other ranks. Under MPI this wait
+may never end if an error left a rank in an exchange, so ``prepare_end`` limits it.
 """
 
 from __future__ import annotations
@@ -50,9 +51,10 @@ from hvd_sparse.watch.peers import (
 GRACE_S = 30.0
 """Seconds that a program has to handle ``ExchangeTimeout`` before the process is ended."""
 TIMES_IN_DOUBT = 2
-"""Factor of the time limit if a rank does not answer, or if none is behind."""
+"""The time limit is multiplied by this if a rank does not answer, or if no rank is behind."""
 IDLE_S = 1.0
-"""Seconds without a submission after which the main thread may be in ``hvd.join()``."""
+"""Seconds without a submission after which the thread checks whether the main thread is in
+``hvd.join()``."""
 REMEDY = (
     "This process ends now, as nothing else ends its wait; see that rank's output, or raise "
     "timeout_s"
@@ -70,12 +72,12 @@ JOIN_REASON = (
     "by DistributedSampler(drop_last=True), or dataset.repeat() with steps_per_epoch"
 )
 EXIT_CODE = 124
-"""Exit status of an ended process, the same as that of timeout(1)."""
+"""Exit status of a process that the watchdog ends, the same as that of timeout(1)."""
 END_S = 10
 """Seconds that Horovod's shutdown may take after an error of this package."""
 LAST_ANSWERS_S = 1.0
-"""Seconds for which a process that is about to end still answers, because other ranks' limits end
-at about the same time and must not find this rank gone."""
+"""Seconds for which a process still answers before it ends. The time limits of other ranks end at
+about the same time, and this rank must answer them."""
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -89,8 +91,8 @@ _LINE = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 
 class Watchdog:
-    """Watch one compressor's ledger, where a tensor may take ``timeout_s`` seconds (None for any
-    time), and answer the other ranks' questions about it."""
+    """Watch the ledger of one compressor, and answer the other ranks' questions about it. A tensor
+    may take ``timeout_s`` seconds; None sets no limit."""
 
     def __init__(self, name: str, rank: int, timeout_s: float | None) -> None:
         self.name = name
@@ -114,7 +116,7 @@ class Watchdog:
         return Endpoint(rank, addresses(), self._port.number, self._port.token)
 
     def meet(self, endpoints: Sequence[Endpoint]) -> None:
-        """Restart with the endpoints of all ranks, including this one."""
+        """Restart the ledger in a world with these endpoints, which include this rank's own."""
         self.ledger.restart()
         self._peers = [endpoint for endpoint in endpoints if endpoint.token != self._port.token]
 
@@ -127,9 +129,12 @@ class Watchdog:
         return len(self._ask(self.ledger.pending())) < len(self._peers)
 
     def give_up(self) -> str:
-        """Return a text of the pending tensors and the ranks that have not submitted them, for an
-        error. A program that then submits nothing more is ended after ``GRACE_S``, because it waits
-        for Horovod in its error handling or at its exit."""
+        """Return a text for an error: the pending tensors, and the ranks that have not submitted
+        them.
+
+        If the program then submits nothing more for ``GRACE_S`` seconds, it is ended, because it
+        waits for Horovod in its error handling or at its exit.
+        """
         pending = self.ledger.pending()
         why = self._describe(pending, self._ask(pending))
         self.ledger.clear()
@@ -137,7 +142,7 @@ class Watchdog:
         return why
 
     def lagging(self) -> list[int]:
-        """Ask all ranks, and return those that have submitted fewer tensors than this one."""
+        """Ask all ranks, and return those that have submitted fewer tensors than this rank."""
         submissions = self.ledger.submissions
         answers = self._ask({}).values()
         return sorted(answer.rank for answer in answers if answer.submissions < submissions)
@@ -151,7 +156,7 @@ class Watchdog:
         return Answer(self.rank, self.ledger.submissions, self.ledger.behind(submitted), place)
 
     def _run(self, limit_s: float) -> None:
-        # At most a tenth of the limit passes before it is noticed.
+        # A passed limit is noticed after at most another tenth of the limit.
         while not self._is_over.wait(min(1.0, limit_s / 10)):
             oldest = self.ledger.oldest()
             if self._given_up is not None and self._given_up[1] == self.ledger.begun:
@@ -163,8 +168,11 @@ class Watchdog:
                 self._look_for_join()
 
     def _judge(self, limit_s: float, name: str, count: int, age_s: float) -> None:
-        """End the process if a tensor is overdue; later if a rank does not answer, because it may
-        hold Python's lock and continue, or if all ranks have submitted the tensor."""
+        """End the process if a tensor has waited longer than the limit.
+
+        The limit is multiplied by ``TIMES_IN_DOUBT`` if a rank does not answer, because it may hold
+        Python's lock and continue, or if all ranks have submitted the tensor.
+        """
         is_last = age_s > TIMES_IN_DOUBT * limit_s
         if age_s <= limit_s or (self._spared == (name, count) and not is_last):
             return
@@ -176,16 +184,16 @@ class Watchdog:
             return
         why = self._describe(pending, answers)
         if self.ledger.is_waiting:
-            # A wait of this package has the same limits and raises, so the program can handle the
-            # error.
+            # A wait of this package has the same limit and raises an error, which the program can
+            # handle.
             logger.error("%s; the process ends in %.0f s", why, GRACE_S)
             self._is_over.wait(GRACE_S)
         if self.ledger.pending().get(name) == count:  # the result may have arrived meanwhile
             self._end(why)
 
     def _look_for_join(self) -> None:
-        """End a process in ``hvd.join()`` once another rank has submitted more tensors."""
-        # Only while nothing is exchanged, because reading a stack stops Python.
+        """End a process that is in ``hvd.join()`` after another rank has submitted more tensors."""
+        # Only while nothing is exchanged, because reading the stack stops all Python threads.
         submissions = self.ledger.submissions
         if is_in_join(lines_of_main_thread()) and any(
             answer.submissions > submissions for answer in self._ask({}).values()
@@ -221,18 +229,19 @@ class Watchdog:
 
 def say_and_exit(words: str) -> None:
     """Write text to standard error and end the process, whatever its other threads do."""
-    # Not through Python's files and handlers, because another thread may hold their locks forever.
+    # Do not use Python's files and handlers, because another thread may hold their locks forever.
     os.write(2, (words + "\n").encode())
     time.sleep(LAST_ANSWERS_S)
     os._exit(EXIT_CODE)
 
 
-# Once per process, after hvd.init: functions registered last run first, so before Horovod's
-# shutdown.
+# Runs once per process, after hvd.init. Functions that are registered last run first, so this one
+# runs before Horovod's shutdown.
 @lru_cache(maxsize=1)
 def prepare_end() -> None:
-    """Limit Horovod's shutdown to ``END_S`` seconds after an error of this package, and print the
-    reason of a failed ``hvd.join()``, which Horovod's error does not contain."""
+    """Register a function that runs at the process's exit: after an error of this package, it
+    limits Horovod's shutdown to ``END_S`` seconds; after a failed ``hvd.join()``, it also prints
+    the reason, which Horovod's error does not contain."""
     atexit.register(_at_exit)
 
 
@@ -262,11 +271,11 @@ class Line(NamedTuple):
 
 
 def lines_of_main_thread() -> list[Line]:
-    """Return the lines of the main thread's stack, innermost first; empty without a free
-    descriptor.
+    """Return the lines of the main thread's stack, innermost first; none if no file descriptor is
+    free.
 
     faulthandler reads them, because frame objects of a running thread are unsafe: CPython 3.11 may
-    collect garbage while it creates a frame's ``f_back``, and if a finalizer lets the thread
+    collect garbage while it creates a frame's ``f_back``. If a finalizer then lets the thread
     continue, the frame is gone and the process crashes.
     """
     try:
@@ -282,7 +291,7 @@ def lines_of_main_thread() -> list[Line]:
 
 
 def place_of(lines: Sequence[Line]) -> str:
-    """Return the main thread's innermost line, and the innermost one in the user's own files."""
+    """Return the main thread's innermost line, and the innermost line in the user's own files."""
     if not lines:
         return "no frame of its main thread"
     own = next((line for line in lines if not line.file.startswith(LIBRARIES)), lines[0])
@@ -291,7 +300,7 @@ def place_of(lines: Sequence[Line]) -> str:
 
 
 def is_in_join(lines: Sequence[Line]) -> bool:
-    """Return whether a stack is inside ``hvd.join()``."""
+    """Return whether a stack has a call of ``hvd.join()``."""
     folders = tuple(
         f"{each}{os.sep}" for each in getattr(sys.modules.get("horovod"), "__path__", ())
     )
@@ -299,7 +308,8 @@ def is_in_join(lines: Sequence[Line]) -> bool:
 
 
 class PatientPending:
-    """A started collective, whose time limit counts only seconds in which this process ran."""
+    """A started collective. Its time limit counts only the seconds in which this process ran, and
+    is extended once if a rank does not answer."""
 
     def __init__(self, pending: Pending, watchdog: Watchdog) -> None:
         self._pending, self._watchdog = pending, watchdog
@@ -322,7 +332,7 @@ class PatientPending:
 
 @dataclass(eq=False)
 class PatientCollective:
-    """A ``collectives.contract.Collective`` whose waits follow the watchdog's rules."""
+    """A collective whose time limits follow the rules of ``PatientPending``."""
 
     _collective: Collective
     _watchdog: Watchdog

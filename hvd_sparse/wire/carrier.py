@@ -1,28 +1,29 @@
 """Carrier: the tiny tensor that Horovod reduces in place of the gradient.
 
-Horovod allreduces the output of ``compress``. Indices cannot be summed, so the entries are sent by
-allgather, and the sum checks that all ranks agree:
+Horovod allreduces the output of ``compress``. Indices cannot be summed, so an allgather sends the
+entries, and the carriers' sum checks that all ranks agree:
 
     entry              scale     meaning of its sum
     1                  1         the factor that Horovod applied: Sum, Average or predivide
     three of the rank  1         proof of a sum over exactly the ranks of the compressor's process
                                  set: the rank, its square, and a pseudo-random number in [0, 1)
-                                 (the means of the first two sums alone are not unique: 1, 2, 6
-                                 have those of 0 to 6)
+                                 (without this number some ranks could pass for all: 1 and 5 have
+                                 the mean and the mean square of 0 to 6)
     words, words**2    2**-20    checksum of configuration, tensor and step, in small words:
                                  N * sum(w**2) equals sum(w)**2 only if all ranks have the same
-                                 word; with ``check_replicas_every`` another, of an applied
-                                 gradient
+                                 word; with ``check_replicas_every`` another checksum, of an
+                                 applied gradient
     failed             2**-20    number of ranks that could not compress
     non-finite         2**-20    number of ranks with NaN or Inf in the tensor
-    density, norm      2**-20    telemetry: part of the entries sent; |residual| mapped to [0, 1)
+    density, norm      2**-20    telemetry: fraction of the entries sent; |residual| mapped to
+                                 [0, 1)
 
-All but the ranks is scaled down, so that the carriers of different ranks are far from parallel:
-Adasum of parallel vectors is their average.
+All entries after the first four are scaled down, so that the carriers of different ranks are far
+from parallel: Adasum of parallel vectors would be their average.
 
-Sums are recovered by rounding. The bits of a word follow from the dtype and the number of ranks: 20
-in float64 up to 32 ranks; in float32 8 on 4 ranks, 5 on 32. Carriers of 16-bit gradients are
-float32.
+Sums are recovered by rounding. The number of bits of a word follows from the dtype and the number
+of ranks: 20 in float64 up to 32 ranks; in float32 8 on 4 ranks, 5 on 32. Carriers of 16-bit
+gradients are float32.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 
 from hvd_sparse.errors import RankMismatch, ReplicaMismatch, UnsupportedReduction
-from hvd_sparse.wire.checksum import crc32
+from hvd_sparse.wire.frame import crc32
 
 CHECKSUM_BITS = 20
 CHECKSUM_MASK = (1 << CHECKSUM_BITS) - 1
 SCALE = 2.0**-20
 SHARED = 4
-"""Number of entries at the start, which are not scaled down."""
+"""Number of entries at the start of a carrier that are not scaled down."""
 
 TOLD = 4
-"""Number of entries at the end: failures, NaN or Inf, density and norm."""
+"""Number of entries at the end of a carrier: failures, NaN or Inf, density and norm."""
 
 
 @lru_cache(maxsize=64)
@@ -61,10 +62,10 @@ def _rank_sums(world_size: int) -> tuple[float, ...]:
     )
 
 
-@lru_cache(maxsize=64)  # nearly all tensors of a run have the same sums
+@lru_cache(maxsize=64)  # nearly all tensors of a run have the same arguments
 def _factor_of(sums: tuple[float, ...], world_size: int, slack: float) -> float:
-    """Return the factor of the unscaled entries' sums; 0 if they are no multiple of the sums over
-    all ranks, up to a relative error."""
+    """Return Horovod's factor from the sums of the unscaled entries; 0 unless the sums are, up to a
+    relative error, a multiple of those over all ranks."""
     factor = sums[0] / world_size
     if not (factor > 0 and all(map(math.isfinite, sums))):
         return 0.0
@@ -76,7 +77,12 @@ def _factor_of(sums: tuple[float, ...], world_size: int, slack: float) -> float:
 
 
 class CarrierReport(NamedTuple):
-    """The content of the reduced carrier: factor of the sum, numbers of ranks, and means."""
+    """The content of the reduced carrier.
+
+    factor : factor that Horovod applied to the sum
+    failures, non_finite : number of ranks that failed, and that have NaN or Inf
+    density, norm : means over the ranks
+    """
 
     factor: float
     failures: int
@@ -89,14 +95,14 @@ class CarrierLayout:
     """The places of a carrier's entries.
 
     dtype : float32 or float64
-    has_replica : there is a second checksum, of the gradient applied in an earlier step
+    has_replica : the carrier has a second checksum, of the gradient applied in an earlier step
     """
 
     def __init__(self, dtype: np.dtype, world_size: int, has_replica: bool = False) -> None:
         self.dtype, self.world_size, self.has_replica = dtype, world_size, has_replica
-        # N * word**2 is recovered by rounding from a sum of N rounded terms: a square needs twice
-        # the bits of a word, and the square of a sum of N words 2 * log2(N) more; three bits are
-        # left for rounding.
+        # N * word**2 is recovered by rounding from a sum of N rounded terms. A square needs twice
+        # the bits of a word, and the square of a sum of N words 2 * log2(N) more bits; three bits
+        # are left for rounding.
         significand = np.finfo(dtype).nmant + 1
         fitting = (significand - 3 - 2 * math.ceil(math.log2(world_size))) // 2
         bits = max(1, min(CHECKSUM_BITS, fitting))
@@ -122,9 +128,12 @@ class CarrierLayout:
     ) -> np.ndarray:
         """Return this rank's carrier, [size].
 
-        checksum : of configuration, tensor and step; ``CHECKSUM_BITS`` of it are sent
+        checksum : checksum of configuration, tensor and step; the lowest ``CHECKSUM_BITS`` bits are
+            sent
+        failed : this rank could not compress
         replica : checksum of an applied gradient, if the layout has one
-        density : part of the entries sent
+        is_finite : the tensor has no NaN or Inf
+        density : fraction of the entries that is sent
         norm : L2 norm of the residual, 0 without telemetry
         """
         template = self._templates.get(rank)
@@ -132,7 +141,8 @@ class CarrierLayout:
             template = self._templates[rank] = np.zeros(self.size, self.dtype)
             template[:SHARED] = 1.0, rank, rank * rank, drawn_for(rank)
         carrier = template.copy()
-        # Words and their squares are scaled into [0, 1) like the rest, by powers of two: exactly.
+        # Words and their squares are scaled into [0, 1), like the other entries, by powers of two,
+        # which is exact.
         mask, (unit, squared), at, words = self._mask, self._units, SHARED, self._words
         for each in (checksum, replica) if self.has_replica else (checksum,):
             for place in self._places:
@@ -142,7 +152,7 @@ class CarrierLayout:
         if failed or not is_finite:
             carrier[-4], carrier[-3] = SCALE * failed, SCALE * (not is_finite)
         carrier[-2] = SCALE * density
-        if norm:  # bounded, so that no norm leaves the carrier's scale
+        if norm:  # mapped to [0, 1], so that any norm fits the carrier's scale
             carrier[-1] = SCALE * (norm / (1.0 + norm) if math.isfinite(norm) else 1.0)
         return carrier
 
@@ -153,10 +163,11 @@ class CarrierLayout:
         checksum: int | None = None,
         rate: float | None = None,
     ) -> CarrierReport:
-        """Return the ranks' joint report.
+        """Return what the ranks report together.
 
-        checksum : this rank's own; None compares only the ranks' sums
-        key, rate : tensor and learning rate, for errors; None if no rate is in the checksum
+        checksum : this rank's own checksum; None only compares the ranks with each other
+        key : the tensor's name, for errors
+        rate : learning rate, for errors; None if no rate is in the checksum
 
         Raises
         ------
@@ -164,10 +175,10 @@ class CarrierLayout:
         RankMismatch : ranks differ in configuration, tensor or step (and none reports a failure)
         ReplicaMismatch : ranks have applied different gradients
         """
-        values = reduced.tolist()  # a dozen: plain numbers are faster than arrays
+        values = reduced.tolist()  # plain numbers, because for a dozen they are faster than arrays
         size = self.world_size
-        # First, because after another reduction the factor, and all that depends on it, is
-        # meaningless.
+        # Check the reduction first, because after another reduction the factor, and all that
+        # depends on it, is meaningless.
         factor = _factor_of(tuple(values[:SHARED]), size, self._slack)
         if not factor or not math.isfinite(sum(values)):
             self._refuse_reduction(values, key)
@@ -185,7 +196,7 @@ class CarrierLayout:
                 if number < known:
                     word = (mine >> self._bits * number) & self._mask
                     is_mine = is_mine and total == size * word
-            if not is_mine:  # carriers of an old step agree among themselves
+            if not is_mine:  # carriers of an old step agree with each other
                 self._refuse_step(key)
         density, norm = values[-2] / factor / SCALE, values[-1] / factor / SCALE
         return CarrierReport(factor, failures, non_finite, density / size, norm / size)
@@ -200,7 +211,7 @@ class CarrierLayout:
         )
 
     def _refuse_words(self, number: int, key: str, rate: float | None) -> NoReturn:
-        """Raise the error for ranks that differ in a word."""
+        """Raise the error for ranks that differ in a word of a checksum."""
         if number < len(self._places):
             words = (
                 f"tensor {key!r}: the ranks do not run the same step of the same configuration on "
@@ -231,7 +242,7 @@ class CarrierLayout:
 def carrier_layout(
     dtype: np.dtype | str, world_size: int, has_replica: bool = False
 ) -> CarrierLayout:
-    """Return the layout for gradients of a dtype: float64 for float64, else float32."""
+    """Return the layout for gradients of a dtype: float64 for float64, otherwise float32."""
     return CarrierLayout(
         np.dtype(np.float64 if np.dtype(dtype) == np.float64 else np.float32),
         world_size,

@@ -8,13 +8,13 @@
     8       4         rank
     12      4         step: completed steps of the bucket's first tensor
     16      4         configuration: CRC-32 of the configuration's digest
-    20      4         members
-    24      8         bytes of the whole message
+    20      4         number of members
+    24      8         number of bytes of the whole message
     32      4*members position of every member among the registered tensors, ascending, plus 2**31
-                      if it has no frame here
-    ...     4         CRC-32 of everything before
+                      if the member has no frame in this message
+    ...     4         CRC-32 of all bytes before
     ...               kind 0: the members' frames (``wire.frame``), concatenated.  Tensors of dense
-                      steps are no members; members have no frame in some phases of an exchange,
+                      steps are not members. Members have no frame in some phases of an exchange,
                       and if their sum overflows
                       kind 1: no members; CRC-32 (4 bytes) of the text, then the text in UTF-8
 
@@ -31,23 +31,22 @@ from functools import lru_cache
 import numpy as np
 
 from hvd_sparse.errors import CorruptPayload
-from hvd_sparse.wire.checksum import crc32
-from hvd_sparse.wire.frame import HEADER_BYTES, WIRE_VERSION, Coding, measure_frame
+from hvd_sparse.wire.frame import HEADER_BYTES, WIRE_VERSION, Coding, crc32, measure_frame
 
 MAGIC = b"HSM"
 _HEAD = struct.Struct("<3sBB3xIIIIQ")
 _CRC = struct.Struct("<I")
 OVERHEAD_BYTES = _HEAD.size + _CRC.size
-"""Bytes of a message without members and frames."""
+"""Number of bytes of a message without members and frames."""
 ENTRIES, ERROR = 0, 1
 ERROR_TEXT_LIMIT = 4096
 WITHOUT_FRAME = 2**31
-"""Number that is added to the position of a member that has no frame in this message."""
+"""Added to the position of a member that has no frame in this message."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """A message that was read and checked; the frames, by position, are views of the buffer."""
+    """A message that was read and checked. The frames, by position, are views of the buffer."""
 
     rank: int
     step: int
@@ -57,7 +56,7 @@ class Message:
     error: str | None
 
     def frame(self, position: int) -> np.ndarray:
-        """Return the frame of a member; CorruptPayload if it has none."""
+        """Return the frame of a member. Raises CorruptPayload if the member has no frame."""
         frame = self.frames.get(position)
         if frame is None:
             raise CorruptPayload(
@@ -70,14 +69,14 @@ def overhead_bytes(members: int) -> int:
     return OVERHEAD_BYTES + 4 * members
 
 
-@lru_cache(maxsize=4096)  # asked for at every step of a tensor
+@lru_cache(maxsize=4096)  # called at every step of a tensor
 def capacity(
     codec: Coding, numel: int, value_bytes: int, world_size: int, gathered_bytes: int
 ) -> int:
-    """Return the number of entries, at least one, that a rank may send of a tensor, by their
-    expected length, if the messages of all ranks have at most ``gathered_bytes`` together."""
+    """Return the number of entries, at least one, that a rank may send of a tensor so that the
+    messages of all ranks together are expected to have at most ``gathered_bytes`` bytes."""
     budget = gathered_bytes / world_size - overhead_bytes(1) - HEADER_BYTES
-    least, most = 1, max(1, numel)  # lengths rise with the count: the bound is found by bisection
+    least, most = 1, max(1, numel)  # bisect, because the length grows with the number of entries
     while least < most:
         middle = (least + most + 1) // 2
         if codec.body_bytes(middle, numel, value_bytes) <= budget:
@@ -94,9 +93,9 @@ def write_message(
     frames: Mapping[int, np.ndarray],
     members: Iterable[int] | None = None,
 ) -> np.ndarray:
-    """Return a message of frames by position, uint8.
+    """Return a message with the given frames, by position: uint8.
 
-    members : positions of all members, with and without a frame; None: those with one
+    members : positions of all members, with and without a frame; None for those with a frame
     """
     everyone = sorted(frames if members is None else members)
     # One number holds the tensor's position and whether the tensor has a frame.
@@ -135,11 +134,15 @@ def _write(
 
 
 def split_messages(joined: np.ndarray, senders: Sequence[int]) -> list[Message]:
-    """Return the messages of these ranks, which a collective concatenated in this order;
-    CorruptPayload if they are not whole, or of other ranks."""
+    """Split the result of a collective, which concatenated the messages of ``senders`` in this
+    order.
+
+    Raises CorruptPayload if a message is truncated or altered, or from another rank.
+    """
     messages = []
     offset = 0
-    # Collectives join in rank order: another rank's message was delivered to the wrong place.
+    # A collective concatenates in rank order, so a message of another rank was delivered to the
+    # wrong place.
     for number, rank in enumerate(senders):
         message, total = _read(joined[offset:])
         if message.rank != rank:
@@ -168,7 +171,8 @@ def _read(buffer: np.ndarray) -> tuple[Message, int]:
         raise CorruptPayload(
             f"a message starts with {magic!r}, version {version}, kind {kind}: not this build's"
         )
-    # The length first, because the number of members is unreliable until the checksum is compared.
+    # Check the length first, because the number of members is unreliable until the checksum is
+    # compared.
     head_bytes = OVERHEAD_BYTES + 4 * members
     if not head_bytes <= total <= buffer.size:
         raise CorruptPayload(
@@ -180,9 +184,9 @@ def _read(buffer: np.ndarray) -> tuple[Message, int]:
     if _CRC.unpack_from(head, head_bytes - _CRC.size)[0] != crc32(head[: -_CRC.size]):
         raise CorruptPayload("a message's checksum does not match its header: altered on its way")
     flagged = np.frombuffer(head, "<u4", members, _HEAD.size)
-    # The reverse of the flags that the writer added.
+    # Undo the flags that the writer added.
     positions = (flagged % WITHOUT_FRAME).tolist()
-    # All ranks must use the same order, because frames follow in it.
+    # All ranks must have the same order, because the frames follow in this order.
     if positions != sorted(set(positions)):
         raise CorruptPayload("the members of a message do not ascend")
     body = buffer[head_bytes:total]
@@ -206,7 +210,7 @@ def _read_error(body: np.ndarray) -> str:
         raise CorruptPayload(
             "an error message's checksum does not match its text: altered on its way"
         )
-    # No writer makes such a text, and readers take only what a writer makes.
+    # No writer writes such a text, and readers accept only bytes that a writer writes.
     if len(words) > ERROR_TEXT_LIMIT:
         raise CorruptPayload(
             f"an error message of {len(words)} bytes is longer than any that is written"

@@ -1,8 +1,8 @@
 """Padding of arrays to blocks whose lengths stay the same from step to step.
 
     offset  bytes  content of a block (little-endian)
-    0       8      bytes of the block, with this header and the padding
-    8       8      bytes of the content
+    0       8      number of bytes of the block, with this header and the padding
+    8       8      number of bytes of the content
     16      ...    the content, then zeros
 
 Horovod caches the shape of every name.  If a length changes, the ranks negotiate again, which takes
@@ -24,23 +24,23 @@ from hvd_sparse.errors import CorruptPayload
 
 Result = TypeVar("Result")
 Count = Callable[[int, int], None]
-"""Called with the bytes of padding and headers that were sent, and that were received."""
+"""Function of the number of bytes of padding and headers that were sent, and that were received."""
 
 HEAD = struct.Struct("<QQ")
 GRAIN = 64
-"""A room is a multiple of this many bytes."""
+"""The length of a room is a multiple of this many bytes."""
 SPARE = 8
-"""A room exceeds the longest block by one part in this many, since lengths vary a little."""
+"""A room is longer than the longest block by one part in this many, as lengths vary a little."""
 LARGE = 2
-"""A room is too large if it exceeds the longest block by more than this factor ..."""
+"""A room is too large if it is more than this many times as long as the longest block."""
 PATIENCE = 8
-"""... in this many collectives in a row."""
+"""A room that was too large in this many collectives in a row is shortened."""
 MOST_PADDED = 32_768
 """Rooms above this many bytes are not used: sending the padding would cost more than it saves."""
 
 
 class Room:
-    """The length to which the blocks of one name are padded; 0 before the first.
+    """The length, in bytes, to which the blocks of one name are padded; 0 before the first block.
 
     It depends only on the noted lengths, which are the same on all ranks.
     """
@@ -49,7 +49,7 @@ class Room:
         self.nbytes = self._lately = self._times_too_large = 0
 
     def note(self, longest: int) -> None:
-        """Adapt the room to the longest block of the last collective, in bytes without padding."""
+        """Adapt the room to the last collective's longest block, whose length is unpadded."""
         if longest > self.nbytes:
             self._settle(longest)
         elif LARGE * longest >= self.nbytes:
@@ -70,7 +70,7 @@ def needed(content: np.ndarray) -> int:
 
 
 def write_block(content: np.ndarray, least: int = 0) -> np.ndarray:
-    """Return a 1-D, contiguous array as a block of at least this many bytes, uint8."""
+    """Return the content, 1-D and contiguous, as a block of at least ``least`` bytes, uint8."""
     block = np.zeros(max(least, needed(content)), np.uint8)
     HEAD.pack_into(block, 0, block.size, content.nbytes)  # type: ignore[arg-type]
     block[HEAD.size : needed(content)] = content.view(np.uint8)
@@ -78,8 +78,8 @@ def write_block(content: np.ndarray, least: int = 0) -> np.ndarray:
 
 
 def read_blocks(joined: np.ndarray, name: str) -> list[np.ndarray]:
-    """Return the contents of the blocks of a collective, as views; CorruptPayload if they are not
-    whole."""
+    """Return the contents of a collective's blocks, as views. Raises CorruptPayload if a block is
+    truncated or altered."""
     contents, offset = [], 0
     while offset < joined.size:
         left = joined.size - offset
@@ -100,10 +100,11 @@ def read_blocks(joined: np.ndarray, name: str) -> list[np.ndarray]:
 def unpadded(
     joined: np.ndarray, array: np.ndarray, sent: int, name: str, count: Count, room: Room | None
 ) -> np.ndarray:
-    """Return the contents of concatenated blocks in the dtype of ``array``, this rank's own, and
-    count the padding; CorruptPayload if they are not whole.
+    """Return the contents of a collective's blocks, concatenated, in the dtype of ``array``, and
+    count the padding. Raises CorruptPayload if a block is truncated or altered.
 
-    sent : bytes of this rank's block
+    array : this rank's own content
+    sent : number of bytes of this rank's block
     room : adapted to the longest block
     """
     contents = read_blocks(joined, name)
@@ -122,9 +123,9 @@ class Padding:
     def carry(
         self, conversation: Generator[Request, np.ndarray, Result], bucket: int
     ) -> Generator[Request, np.ndarray, Result]:
-        """Return an exchange with its allgathers padded.
+        """Run an exchange with padded blocks in its allgathers.
 
-        bucket : its number, the same on every rank and at every step
+        bucket : number of the exchange's bucket, the same on every rank and at every step
         """
         phase, received = 0, None
         while True:
@@ -145,4 +146,4 @@ class Padding:
         try:
             return unpadded(joined, array, block.nbytes, "gather", self._count, room)
         except CorruptPayload:
-            return joined  # the exchange raises it, after its last phase
+            return joined  # the exchange itself raises the error, after its last phase

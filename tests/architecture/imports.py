@@ -27,16 +27,7 @@ def unit_of(module: str) -> str:
     return max(rooms, key=len, default=inside.split(".")[0] or "__init__")
 
 
-def relative_imports(source: str) -> list[int]:
-    return [
-        node.lineno
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.ImportFrom) and node.level
-    ]
-
-
 def imports_of(source: str, modules: Iterable[str] = SOURCES) -> set[str]:
-    """Return every module that a source imports, in functions and for types too."""
     known, found = set(modules), set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -52,7 +43,6 @@ def imports_of(source: str, modules: Iterable[str] = SOURCES) -> set[str]:
 
 
 def graph_of(sources: Mapping[str, str]) -> dict[str, set[str]]:
-    """Return which of the given modules each imports by name, but packages on the way."""
     return {
         module: (imports_of(source, sources) & set(sources)) - {module}
         for module, source in sources.items()

@@ -90,7 +90,6 @@ def test_blocks_that_do_not_run_are_few_and_known():
 
 
 def commands_of_ci() -> set[str]:
-    """Return the scripts that ``.ci/run`` runs, with their arguments but ``--slice``."""
     lines = CI_RUN.read_text(encoding="utf-8").splitlines()
     parts = [
         each.strip() for line in lines for each in re.split(r"&&|\|\|", line.partition("#")[0])

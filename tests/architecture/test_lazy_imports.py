@@ -27,7 +27,6 @@ HEAVY = (
 )
 
 LIGHT = {"isal"}
-"""One small extension module, loaded for its CRC-32 if it is there."""
 
 
 def modules_after(statement: str) -> set[str]:
@@ -63,7 +62,6 @@ def test_the_registries_are_filled_by_the_import_alone():
 
 
 FRAMEWORKS = ("torch", "tensorflow", "keras")
-"""Units whose examples need Horovod."""
 WITH_EXAMPLES = [
     module
     for module, path in SOURCES.items()

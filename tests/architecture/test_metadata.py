@@ -44,7 +44,6 @@ def metadata(folder) -> Message:
 
 
 def pythons(metadata: Message) -> tuple[int, int]:
-    """The oldest and the newest 3.x."""
     found = re.fullmatch(
         r"<3\.(\d+),>=3\.(\d+)", ",".join(sorted(metadata["Requires-Python"].split(",")))
     )

@@ -29,7 +29,6 @@ def largest_numel(codec: Any) -> int:
 
 
 def check_round_trip(codec: Any, selection: Selection) -> np.ndarray:
-    """Bytes that stand alone and bring the selection back, bit for bit by an exact codec."""
     payload = codec.encode(selection)
     assert payload.dtype == np.uint8 and payload.ndim == 1
     decoded = codec.decode(payload)
@@ -61,7 +60,6 @@ def check_form(decoded: Selection, selection: Selection) -> None:
 
 
 def check_no_entry_is_made_up(codec: Any, selection: Selection, decoded: Selection) -> None:
-    """The chosen indices come back, but zeros of signs; no value against its sign."""
     values = dict(zip(selection.indices.tolist(), selection.values.tolist()))
     if not codec.sends_zeros:
         values = {index: value for index, value in values.items() if value != 0}

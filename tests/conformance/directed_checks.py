@@ -15,7 +15,6 @@ from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.kernels.optimizers import Adam, AdamStep, Direction, Momentum
 
 Make = Callable[..., Direction]
-"""Makes a direction of an optimizer's old and new vectors."""
 
 
 def check_take_by_momentum(kernels: Any, x: np.ndarray) -> None:

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 import worlds
 
-from hvd_sparse.collectives import contract as requests
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import NonFiniteGradient, PeerFailure
 from hvd_sparse.exchanges.allgather import AllGatherExchange
@@ -20,17 +19,10 @@ from hvd_sparse.step.session import Session
 SPECS = worlds.tensors((40,), (7, 9), (300,))
 DENSITY = 0.1
 STEPS = 5
-REQUESTS = {
-    "allgather": requests.AllGather,
-    "allreduce": requests.AllReduce,
-    "alltoall": requests.AllToAll,
-}
 
 
 @dataclass(frozen=True)
 class Everything(DensitySelector):
-    """All entries that are not zero, whatever the density asks for."""
-
     id: ClassVar[str] = "everything"
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
@@ -55,7 +47,6 @@ def whole_residuals(session: Session) -> dict[str, np.ndarray]:
 
 
 Gradients = Callable[[int, int], dict[str, np.ndarray]]
-"""By rank and step."""
 
 
 def run_steps(
@@ -175,7 +166,6 @@ def with_nan(rank: int, faulty: int) -> dict[str, np.ndarray]:
 
 
 def check_failures(exchange: Any, world_size: int, **options: Any) -> None:
-    """A rank that cannot compress takes part in every phase; all raise, without a trace."""
     configuration = configured(exchange, on_nonfinite="raise", **options)
 
     def script(collective: Any) -> tuple[Any, ...]:

@@ -46,7 +46,6 @@ def sums(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def check_accumulate(kernels: Any, x: np.ndarray) -> None:
-    """The sum, its moments, and what is not finite left as it was."""
     residual, total, kept = sums(x)
     out = np.full_like(x, 9)
     with untouched(x, residual):
@@ -99,25 +98,7 @@ def check_taking(taking: Any, total: np.ndarray, reach: list[int] | None) -> Non
         assert_takes(taking.taken, total, reach)
 
 
-def check_count_and_take(kernels: Any, x: np.ndarray) -> None:
-    for threshold in thresholds(x):
-        if not threshold > 0:
-            continue
-        cut = rounded(threshold, x.dtype)
-        reach = [i for i, v in enumerate(x.tolist()) if abs(v) >= cut and v != 0]
-        for capacity in {0, 1, len(reach) - 1, len(reach), x.size} - {-1}:
-            with untouched(x):
-                count, taken = kernels.count_and_take(x, threshold, capacity)
-            assert count == len(reach)
-            if count > capacity:
-                assert taken is None
-            else:
-                assert_takes(taken, x, reach)
-
-
 def check_trim(kernels: Any, x: np.ndarray) -> None:
-    """The largest of any list: zeros and NaN are never among them, and everything else goes
-    back."""
     numel = 3 * x.size + 1
     taken = Selection((3 * np.arange(x.size) + 1).astype(np.uint32), x.copy(), numel)
     takeable = [i for i, v in enumerate(x.tolist()) if v == v and v != 0]
@@ -150,18 +131,7 @@ def check_trim(kernels: Any, x: np.ndarray) -> None:
             assert one.values.tobytes() == x[np.array(kept, np.intp)].tobytes()
 
 
-def check_restore(kernels: Any, x: np.ndarray) -> None:
-    out, indices = np.zeros_like(x), np.arange(0, x.size, 3, dtype=np.uint32)
-    values = x[indices].copy()
-    with untouched(indices, values):
-        kernels.restore(out, Selection(indices, values, x.size))
-    for i, (now, before) in enumerate(zip(out, x)):
-        expected = before if i % 3 == 0 else x.dtype.type(0)
-        assert now.tobytes() == expected.tobytes(), f"entry {i}"
-
-
 def check_large(kernels: Any, dtype: str) -> None:
-    """Vectors that no cache keeps, at any address: as the reference has it."""
     rng, size = np.random.default_rng(5), (1 << 22) // np.dtype(dtype).itemsize + 37
     x, residual = (rng.laplace(size=size).astype(dtype) for _ in range(2))
     x[rng.integers(size, size=9)] = [np.nan, np.inf, -np.inf] * 3
@@ -184,14 +154,11 @@ def check_large(kernels: Any, dtype: str) -> None:
 
 
 DRAWS = 40
-"""Of everything that is asked beside the reference."""
 
 FUSED = (
     check_accumulate,
     check_accumulate_and_take,
-    check_count_and_take,
     check_trim,
-    check_restore,
     check_take_by_momentum,
 )
 OF_A_DTYPE = (

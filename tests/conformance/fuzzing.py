@@ -109,7 +109,6 @@ def repaired_message(data: bytes) -> bytes:
 
 
 def repaired_messages(data: bytes, world_size: int) -> bytes:
-    """The first message, and then one without members of every other rank, repaired."""
     cut = max(0, len(data) - EMPTY_MESSAGE * (world_size - 1))
     others = [data[at : at + EMPTY_MESSAGE] for at in range(cut, len(data), EMPTY_MESSAGE)]
     return b"".join(map(repaired_message, [data[:cut], *others]))

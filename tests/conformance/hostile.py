@@ -37,7 +37,6 @@ def apart(numel: int, dtype: Any) -> np.ndarray:
 
 
 def ends_at_most(numel: int, dtype: Any) -> np.ndarray:
-    """Its first and its last entry leave the range with half as much on top."""
     x = np.ones(numel)
     x[[0, -1]] = np.finfo(dtype).max
     return x

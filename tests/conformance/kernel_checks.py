@@ -112,21 +112,32 @@ def check_infinity_is_reported(kernels: Any, dtype: str) -> None:
         assert not kernels.moments(np.array([1, bad, 2], dtype)).is_finite
 
 
-def check_count_at_least(kernels: Any, x: np.ndarray) -> None:
+def check_reaching(kernels: Any, x: np.ndarray) -> None:
+    """Counts and lists of the entries that reach a threshold."""
+    magnitudes = [abs(v) for v in x.tolist()]
     for threshold in thresholds(x):
         cut = rounded(threshold, x.dtype)
+        reach = [i for i, v in enumerate(magnitudes) if v >= cut and v != 0]
+        by_size = sorted(reach, key=lambda i: (-magnitudes[i], i))
         with untouched(x):
-            count = kernels.count_at_least(x, threshold)
+            count, taken = kernels.count_at_least(x, threshold), kernels.take_at_least(x, threshold)
         assert isinstance(count, int)
-        assert count == sum(abs(v) >= cut for v in x.tolist()), f"threshold {threshold!r}"
-
-
-def check_take_at_least(kernels: Any, x: np.ndarray) -> None:
-    for threshold in thresholds(x):
-        cut = rounded(threshold, x.dtype)
-        with untouched(x):
-            taken = kernels.take_at_least(x, threshold)
-        assert_takes(taken, x, [i for i, v in enumerate(x.tolist()) if abs(v) >= cut and v != 0])
+        assert count == sum(v >= cut for v in magnitudes), f"threshold {threshold!r}"
+        assert_takes(taken, x, reach)
+        for most in {0, 1, len(reach) // 2, len(reach) - 1, len(reach), x.size + 3} - {-1}:
+            with untouched(x):
+                count, taken = kernels.take_at_most(x, threshold, most)
+            assert count == len(reach)
+            assert_takes(taken, x, sorted(by_size[:most]))
+            if not threshold > 0:
+                continue
+            with untouched(x):
+                count, taken = kernels.count_and_take(x, threshold, most)
+            assert count == len(reach)
+            if count > most:
+                assert taken is None
+            else:
+                assert_takes(taken, x, reach)
 
 
 def check_take_largest(kernels: Any, x: np.ndarray) -> None:
@@ -136,18 +147,6 @@ def check_take_largest(kernels: Any, x: np.ndarray) -> None:
         with untouched(x):
             taken = kernels.take_largest(x, count)
         assert_takes(taken, x, sorted(by_size[: max(0, count)]))
-
-
-def check_take_at_most(kernels: Any, x: np.ndarray) -> None:
-    for threshold in thresholds(x):
-        cut = rounded(threshold, x.dtype)
-        reach = [i for i, v in enumerate(x.tolist()) if abs(v) >= cut and v != 0]
-        by_size = sorted(reach, key=lambda i: (-abs(float(x[i])), i))
-        for most in {0, 1, len(reach) // 2, len(reach) - 1, len(reach), x.size + 3} - {-1}:
-            with untouched(x):
-                count, taken = kernels.take_at_most(x, threshold, most)
-            assert count == len(reach)
-            assert_takes(taken, x, sorted(by_size[:most]))
 
 
 def check_largest_of_many(kernels: Any, dtype: str) -> None:
@@ -185,24 +184,22 @@ def check_threshold_is_rounded(kernels: Any) -> None:
         assert kernels.take_at_least(x, threshold).indices.tolist() == [0, 1]
 
 
-def check_clear(kernels: Any, x: np.ndarray) -> None:
-    residual, indices = x.copy(), np.arange(0, x.size, 3, dtype=np.uint32)
-    with untouched(indices):
-        kernels.clear(residual, indices)
-    for i, (now, before) in enumerate(zip(residual, x)):
-        expected = x.dtype.type(0) if i % 3 == 0 else before
-        assert now.tobytes() == expected.tobytes(), f"entry {i}"
-
-
-def check_scatter_add(kernels: Any, x: np.ndarray) -> None:
-    out = x.copy()
-    indices = np.arange(1, x.size, 2, dtype=np.uint32)
-    values = x[::-1][: indices.size].copy()
-    expected = x.copy()
-    for i, value in zip(indices.tolist(), values):
+def check_scattered(kernels: Any, x: np.ndarray) -> None:
+    """Entries are cleared, given back, and added at other places."""
+    at, out, cleared = np.arange(0, x.size, 3, dtype=np.uint32), x.copy(), x.copy()
+    cleared[at] = 0
+    taken = Selection(at, x[at].copy(), x.size)
+    with untouched(at, taken.values):
+        kernels.clear(out, at)
+        assert out.tobytes() == cleared.tobytes()
+        kernels.restore(out, taken)
+    assert out.tobytes() == x.tobytes()
+    at = np.arange(1, x.size, 2, dtype=np.uint32)
+    values, expected = x[::-1][: at.size].copy(), x.copy()
+    for i, value in zip(at.tolist(), values):
         expected[i] = expected[i] + value
-    with untouched(indices, values):
-        kernels.scatter_add(out, indices, values)
+    with untouched(at, values):
+        kernels.scatter_add(out, at, values)
     assert bits(out) == bits(expected)
 
 
@@ -228,10 +225,7 @@ def check_assemble(kernels: Any, x: np.ndarray) -> None:
 PER_VECTOR = (
     check_assemble,
     check_moments,
-    check_count_at_least,
-    check_take_at_least,
-    check_take_at_most,
+    check_reaching,
     check_take_largest,
-    check_clear,
-    check_scatter_add,
+    check_scattered,
 )

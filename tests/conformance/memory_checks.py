@@ -101,7 +101,6 @@ def check_finish_leaves_its_input(memory: Any) -> None:
 
 
 def check_rounding_stays(memory: Any) -> None:
-    """With a lossy codec, the residual keeps accumulated minus what the others will decode."""
     numel = 200
     state = memory.create(TensorSpec("t", (numel // 10, 10), "float32"), rollback=True)
     accumulated = state.compensate(draw("normal", numel), reference).vector.copy()
@@ -138,7 +137,6 @@ def check_roll_back_restores_bits(memory: Any, *, dense: bool) -> None:
 
 
 def check_mass_is_kept_without_roll_back(memory: Any, *, dense: bool) -> None:
-    """A failed step's gradient stays, or leaves no trace."""
     state = memory.create(TensorSpec("t", (30, 10), "float32"), rollback=False)
     step(state, draw("normal", 300, seed=1), lambda x: every_nth(x, 4))
     state.commit()
@@ -156,7 +154,6 @@ def check_mass_is_kept_without_roll_back(memory: Any, *, dense: bool) -> None:
 
 
 def check_roll_back_before_compensate_changes_nothing(memory: Any, *, rollback: bool) -> None:
-    """What the last good step sent stays sent."""
     state = memory.create(TensorSpec("t", (30, 10), "float32"), rollback=rollback)
     step(state, draw("normal", 300, seed=1), lambda x: every_nth(x, 4))
     state.commit()

@@ -117,7 +117,6 @@ BLIND = {
         (Hierarchical(ranks_per_node=5), hierarchical, "is_finite", lambda x: True),
     )
 }  # fmt: skip
-"""Whoever adds up, and does not look at the sum."""
 LATE = {
     f"{name}: step not looked at": (check_replays, part, (receiver_of, method, anything_goes))
     for name, part, receiver_of, method in (
@@ -126,7 +125,6 @@ LATE = {
         ("sum", SharedIndex(), shared_index, "_check_step"),
     )
 }
-"""Whoever receives, and takes an old step's bytes."""
 
 MUTANTS = (
     *_made("kernel", check_kernels, BROKEN_KERNELS),

@@ -15,8 +15,6 @@ def engine(**broken):
 
 
 def of_a_step(**other):
-    """Adam of another step."""
-
     def direct(gradient, direction):
         if isinstance(direction, Adam):
             direction = direction._replace(step=direction.step._replace(**other))

@@ -122,7 +122,6 @@ RESTLESS = {
     "a second pass for the moments": Remeasuring(0.1),
     "a pass that takes entries and throws them away": Retaking(0.1),
 }
-"""Selectors that go over the vector once more than they say."""
 
 
 def endless_search(

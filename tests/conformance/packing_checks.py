@@ -48,14 +48,12 @@ def check_brain_codes(kernels: Any) -> None:
     is_small = np.abs(values) < 2.0**-126
     assert not back[is_small & (np.abs(values) < 2.0**-126 * (1 - 2.0**-8))].any()
     inner = ~is_small & (codes & 0x7FFF != LARGEST_BRAIN)
-    assert (
-        np.abs(back - values)[inner] <= 2.0**-8 * np.abs(values[inner].astype(np.float64))
-    ).all()
+    halfway = np.ldexp(2.0**-9, np.frexp(values[inner])[1])  # between the two nearest codes
+    assert (np.abs(back - values)[inner] <= halfway).all()
     assert (np.abs(back[~inner & ~is_small]) > 3.38e38).all()
 
 
 def check_values(kernels: Any) -> None:
-    """Every code of both formats, by itself."""
     halves, brains = CODES.view(np.float16), (CODES.astype(np.uint32) << 16).view(np.float32)
     is_brain = np.isfinite(brains) & ((brains == 0) | (np.abs(brains) >= 2.0**-126))
     for read, values, is_code in (
@@ -121,7 +119,6 @@ def check_largest(kernels: Any) -> None:
 
 
 def check_multiples(kernels: Any) -> None:
-    """Ties to even, and nothing beyond the largest: by Python's own numbers."""
     halves = np.arange(-9, 10, dtype=np.float32) / 2
     assert kernels.multiples(halves, 1.0, 3).tolist() == [
         max(-3, min(3, round(half))) for half in halves.tolist()
@@ -136,7 +133,6 @@ def check_multiples(kernels: Any) -> None:
 
 
 def check_levels(kernels: Any) -> None:
-    """Counts, sums and codes by whole numbers of Python, entry by entry."""
     for values in vectors_of_values():
         largest = max(map(abs, values.tolist()), default=1.0)
         scale = 2.0 ** (26 - np.frexp(largest)[1])

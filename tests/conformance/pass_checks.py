@@ -63,7 +63,6 @@ def check_few_passes_where_no_threshold_is(selector: Any) -> None:
 
 
 def check_passes(selector: Any, x: np.ndarray, warm: float | None = None) -> None:
-    """Every pass is one of counting, or one that took entries and threw them away."""
     kernels = CountingKernels(x)
     found = selector_checks.find(selector, x, kernels, warm)
     calls = kernels.calls

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import worlds
-from conformance.exchange_checks import REQUESTS, SPECS, configured, integers, whole_residuals
+from conformance.exchange_checks import SPECS, configured, integers, whole_residuals
 
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import PeerFailure, RankMismatch, SparseError
@@ -27,30 +27,24 @@ class Late:
         return self._pending.is_done()
 
 
-class Replaying:
+class Replaying(worlds.Around):
     def __init__(self, collective):
-        self._collective, self._brought, self.again = collective, {}, None
+        super().__init__(collective, self._deliver)
+        self._brought, self.again = {}, None
 
-    def __getattr__(self, attribute):
-        thing = getattr(self._collective, attribute)
-        if attribute not in REQUESTS:
-            return thing
+    def _deliver(self, kind, arguments, call):
+        name, pending = arguments[-1], call()
+        if name == self.again:
+            return Late(pending, self._brought[name])
+        wait = pending.wait
 
-        def call(*arguments):
-            name, pending = arguments[-1], thing(*arguments)
-            if name == self.again:
-                return Late(pending, self._brought[name])
-            remember = self._brought.__setitem__
+        def remember(timeout_s):
+            result = wait(timeout_s)
+            self._brought[name] = result.copy()
+            return result
 
-            class Remembered(Late):
-                def wait(self, timeout_s):
-                    result = self._pending.wait(timeout_s)
-                    remember(name, result.copy())
-                    return result
-
-            return Remembered(pending, None)
-
-        return call
+        pending.wait = remember
+        return pending
 
 
 def step_of(session: Session, step: int) -> SparseError | None:

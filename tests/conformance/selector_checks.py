@@ -38,8 +38,6 @@ def wanted(numel: int, density: float) -> int:
 
 
 class Listening(Context):
-    """A context that notes whether it was asked for the threshold of an earlier step."""
-
     was_asked = False
 
     def __getattribute__(self, name: str) -> Any:
@@ -115,7 +113,6 @@ def check_count(selector: Any, x: np.ndarray, found: Found, warm: float | None) 
 
 
 def check_nothing_larger_is_left(x: np.ndarray, found: Found) -> None:
-    """What is sent is larger than what stays; of equals, the lower indices were taken."""
     taken = np.zeros(x.size, bool)
     taken[found.selection.indices] = True
     if taken.all() or not taken.any():
@@ -171,7 +168,6 @@ def check_signs_change_nothing(selector: Any, kernels: Any = reference) -> None:
 
 
 def check_order_changes_nothing(selector: Any, kernels: Any = reference) -> None:
-    """The same entries are taken wherever they stand, when no two magnitudes are equal."""
     for name, x in vectors("float32", SMOOTH):
         distinct = x[np.unique(np.abs(x), return_index=True)[1]]
         order = np.random.default_rng(5).permutation(distinct.size)
@@ -188,8 +184,6 @@ CHANGES = {
 
 
 def check_searches_converge(selector: Any, passes: int, kernels: Any = reference) -> None:
-    """On continuous data a threshold for the count exists, and the search finds it without falling
-    back."""
     for name in SMOOTH:
         found = find(selector, draw(name, 20_000), kernels)
         assert not found.is_fallback, f"{name}: the search gave up after {found.passes} passes"

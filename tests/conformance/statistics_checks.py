@@ -172,7 +172,6 @@ ADAM_STEPS = (
 
 
 def adam_entry(gradient: Any, mean: Any, square: Any, step: AdamStep) -> tuple[Any, Any, Any]:
-    """One entry of mean, square and direction, by one operation after the other."""
     real = gradient.dtype.type
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         mean = mean * real(step.beta1) + gradient * real(1 - step.beta1)

@@ -14,7 +14,6 @@ from hvd_sparse.registry import CODECS
 
 TARGETS = {name: (check, repair) for name, check, repair in targets()}
 BOUND_BYTES = 8 << 20
-"""What reading may allocate beyond a multiple of the buffer's length."""
 
 
 @pytest.mark.parametrize("name", TARGETS)

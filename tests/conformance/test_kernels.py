@@ -87,7 +87,6 @@ def test_kernels_accept_read_only_vectors(kernels, dtype):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("numel", [15, 16, 17, 4_095, 4_097, 12_345, 300_001])
 def test_long_vectors_give_the_references_bits(kernels, numel, dtype):
-    """Beyond the contract's small vectors: segments, remainders and threads."""
     x, gradient = draw("normal", numel, dtype), draw("laplace", numel, dtype)
     indices = np.arange(1, 3 * numel, 3, dtype=np.uint32)
     asked = ((3.0, numel), (3.0, max(1, numel // 50)), (9.0, numel // 2), (0.0, numel), (1.0, 1))

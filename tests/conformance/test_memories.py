@@ -87,20 +87,6 @@ def test_what_a_memory_says_it_added_tells_the_accumulated_from_the_residual(cas
         state.commit()
 
 
-@all_memories
-@buffers
-def test_a_state_continues_from_its_saved_arrays_bit_for_bit(case, rollback):
-    spec = TensorSpec("t", (30, 10), "float32")
-    first, second = (case.create(MEMORIES).create(spec, rollback=rollback) for _ in range(2))
-    memory_checks.step(first, draw("normal", 300), lambda x: memory_checks.every_nth(x, 4))
-    first.commit()
-    second.load({name: array.copy() for name, array in first.arrays().items()})
-    continued = [
-        s.compensate(draw("laplace", 300), reference).vector.tobytes() for s in (first, second)
-    ]
-    assert continued[0] == continued[1]
-
-
 @pytest.mark.parametrize(
     "case", [case for case in cases.MEMORIES if "residual" not in case.options], ids=str
 )

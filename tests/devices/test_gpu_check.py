@@ -141,6 +141,7 @@ def test_a_law_is_judged_by_what_came_of_it():
     assert "other bits" in judge("x", {"measured": other}, "carried")
     assert "x: it hung" in judge("x", {"error": "it hung"}, "found")
     assert judge("x", {"error": f"InvalidOption: {REFUSED}, and none does"}, "found") == ""
+    assert REFUSED in judge("topk", {"error": f"InvalidOption: {REFUSED}"}, "found")
     digits = {"expected": {"applied": 1, "state": 1}, "found": {"applied": 2, "state": 1}}
     assert judge("muon", {"measured": digits}, "found") == ""
     assert "other bits" in judge("topk", {"measured": digits}, "found")

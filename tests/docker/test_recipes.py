@@ -19,7 +19,6 @@ STACKS = sorted((ROOT / "scripts" / "stacks").glob("*.txt"))
 
 
 def said_by_scripts(command: str, stack: str = "") -> str:
-    """Return what a command says for which ``scripts/lib/common.sh`` was read."""
     environment = {**os.environ, "HVD_SPARSE_STACK": stack}
     script = f". {ROOT / 'scripts' / 'lib' / 'common.sh'} && {command}"
     return subprocess.run(
@@ -89,7 +88,6 @@ def test_the_image_has_the_stacks_of_the_scripts():
 
 
 def test_every_stack_has_an_environment_of_its_own():
-    """``HVD_SPARSE_VENV`` names another place for it, and may be set where the tests run."""
     places = [
         said_by_scripts("unset HVD_SPARSE_VENV; . scripts/lib/common.sh; echo $VENV", stack)
         for stack in ("", *(path.stem for path in STACKS))

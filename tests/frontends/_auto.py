@@ -1,5 +1,4 @@
-"""``Compression.auto`` in both frameworks: nothing is lost however the ways change, and all ranks
-take the same one."""
+"""``Compression.auto`` in both frameworks: nothing is lost, and all ranks take the same way."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from _common import SCRIPT, SPARSE_ONLY, Cases, Scripted
 from _framework import NAME, fw
 from _laws import SHAPES
 
-from hvd_sparse.plan.policy import WAYS, Trial
+from hvd_sparse.plan.policy import WAYS
 
 hvd = fw.hvd
 SPOILED_STEP = 3
@@ -19,20 +18,7 @@ SPOILED_STEP = 3
 cases = Cases()
 
 
-class Told(Trial):
-    def __init__(self, seconds: dict[str, float], **options: Any) -> None:
-        self._seconds, self._way = seconds, ""
-        super().__init__(**{"ways": WAYS, "steps": 2, "review_every": 0, **options})
-
-    def next(self, last_s: float | None, agree: Any) -> str:
-        told = None if last_s is None else self._seconds[self._way] * (1 + 0.01 * hvd.rank())
-        self._way = super().next(told, agree)
-        return self._way
-
-
 class AutoBooks(fw.Books):  # type: ignore[misc]
-    """Books of an ``auto``; ``trial`` stands in for its own."""
-
     def __init__(self, name: str, trial: Any = None, *, of_auto: Any = None, **how: Any) -> None:
         chosen = {"density": 0.05, "codec": "index_value", "name": name, **SPARSE_ONLY}
         chosen |= {"process_set": how.get("process_set", hvd.global_process_set), **(of_auto or {})}
@@ -44,7 +30,6 @@ class AutoBooks(fw.Books):  # type: ignore[misc]
         return self.take_step(self.gradients(step))
 
     def spoil(self, step: int) -> None:
-        """A step with NaN on one rank; nothing of it is to be seen afterwards."""
         gradients = self.gradients(step)
         if fw.last_rank():
             gradients["tall"] = gradients["tall"] * np.nan
@@ -52,7 +37,6 @@ class AutoBooks(fw.Books):  # type: ignore[misc]
 
 
 def change(name: str, *, spoiled: bool = False, **options: Any) -> dict[str, Any]:
-    """Steps of all ways: what is lost after each, and whether replicas have the same."""
     books = AutoBooks(name, Scripted(SCRIPT), **options)
     lost, replicas, waiting = [], [], []
     for step in range(len(SCRIPT)):
@@ -80,31 +64,6 @@ if NAME == "tensorflow":
 
 
 @cases
-def auto_trials_end_as_their_times_say(name: str) -> dict[str, Any]:
-    """And start anew in a new world."""
-    results = {}
-    for fastest in WAYS:
-        seconds = {way: 0.1 if way == fastest else 0.15 for way in WAYS}
-        books = AutoBooks(f"{name}.{fastest}", Told(seconds))
-        for step in range(15):
-            books.take_auto_step(step)
-        verdict, waiting = books.compressor.verdict, books.waiting()
-        books.compressor.rejoin()
-        again = books.compressor.verdict
-        for step in range(15, 20):
-            books.take_auto_step(step)
-        results[fastest] = {
-            "way": None if verdict is None else verdict.way,
-            "alike": books.alike(verdict),
-            "waiting": waiting,
-            "again": again,
-            "lost": books.lost(),
-        }
-        books.compressor.close()
-    return results
-
-
-@cases
 def auto_decides_alike_by_its_own_clock(name: str) -> dict[str, Any]:
     books = AutoBooks(name, of_auto={"trial_steps": 2, "review_every": 8})
     trial, asked, verdicts = books.compressor._policy.trial, [], []
@@ -127,6 +86,8 @@ def auto_decides_alike_by_its_own_clock(name: str) -> dict[str, Any]:
         "reviewed": any(not in_trial for _, in_trial in asked),
         "lost": books.lost(),
     }
+    books.compressor.rejoin()
+    result["again"] = books.compressor.verdict
     books.compressor.close()
     return result
 

@@ -1,5 +1,4 @@
-"""What the workers of all frontends and their tests share, without any framework: many named cases
-in one launch, and books of what becomes of every entry."""
+"""Shared by all workers, without a framework: named cases in one launch, and books of entries."""
 
 from __future__ import annotations
 
@@ -13,22 +12,18 @@ from harness import Outcome, launch, report
 
 Case = Callable[[str], Any]
 ULP = {"float32": 2.0**-23, "float64": 2.0**-52, "float16": 2.0**-10, "bfloat16": 2.0**-7}
-"""Distance from 1 to the next number of each dtype."""
 
 SPARSE_ONLY: dict[str, Any] = {"allow_dense": False, "min_numel": 1, "compress_1d": True}
 """Every tensor that has an entry is compressed at every step."""
 
 
 class Cases(dict[str, Case]):
-    """Functions by name, in the order in which all ranks run them."""
-
     def __call__(self, function: Case) -> Case:
         self[function.__name__] = function
         return function
 
 
 def reduction_of(hvd: Any, name: str) -> dict[str, Any]:
-    """Options of Horovod's optimizers and tapes."""
     divided = {"gradient_predivide_factor": 2.0}
     return {"average": {}, "sum": {"op": hvd.Sum}, "predivide": divided}[name]
 
@@ -41,7 +36,6 @@ SCRIPT = (
     + ["fp16"] * 2
     + ["sparse", "dense", "sparse"]
 )
-"""Ways of a run that changes them often."""
 
 
 class Scripted:
@@ -82,7 +76,6 @@ def run_cases(cases: Mapping[str, Case], rank: int, meet: Callable[[], Any]) -> 
 
 
 launched = cache(launch)
-"""A launch that all tests share which ask for the same one."""
 
 
 def measured(outcome: Outcome, case: str) -> list[Any]:
@@ -95,7 +88,6 @@ def measured(outcome: Outcome, case: str) -> list[Any]:
 
 
 def measured_of(outcome: Outcome, kind: str) -> dict[str, list[Any]]:
-    """What the cases measured whose names begin with a word."""
     names = [name for name in outcome.results[0] or {} if name.startswith(kind)]
     assert names, f"there is no case of {kind}\n{outcome.end}"
     return {name: measured(outcome, name) for name in names}
@@ -148,11 +140,9 @@ class Books:
         self.wrap()
 
     def wrap(self) -> None:
-        """Let Horovod reduce through the compressor, with the options as they are now."""
         self.run = self.fw.Reducer(self.compressor, self.variables, **self.how)
 
     def gradients(self, step: int) -> dict[str, np.ndarray]:
-        """This rank's at a step: small numbers, many of them equal."""
         draw = np.random.default_rng([self.fw.hvd.rank(), step])
         return {
             key: draw.integers(-8, 9, np.shape(zeros)).astype(np.float32)

@@ -139,7 +139,6 @@ def with_momentum(model: DistributedDataParallel, hook: Callable[..., Any]) -> A
 
 @cases
 def momentum_met_by_its_own_results(name: str) -> dict[str, Any]:
-    """A second pass on top of the results of the first; then as it should be."""
     errors = []
     model = DistributedDataParallel(network(), **SMALL_BUCKETS)
     optimizer = torch.optim.SGD(model.parameters(), **MOMENTUM)
@@ -180,8 +179,6 @@ class Branching(nn.Module):
 
 
 def zeros_and_unused(name: str, **ddp: Any) -> dict[str, Any]:
-    """Momentum and decay go on at a gradient of zeros, and rest where no rank has used it."""
-
     def run(hook: Callable[..., None]) -> nn.Module:
         branching = Branching(is_static="static_graph" in ddp)
         model = DistributedDataParallel(branching, **ddp, **SMALL_BUCKETS)
@@ -198,8 +195,6 @@ for mode in ("find_unused_parameters", "static_graph"):
 
 @cases
 def mixed_dtypes(name: str) -> dict[str, Any]:
-    """A layer of float64 beside those of float32: DDP puts them into buckets of their own."""
-
     class Mixed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -220,8 +215,6 @@ def mixed_dtypes(name: str) -> dict[str, Any]:
 
 @cases
 def thrown_away(name: str) -> dict[str, Any]:
-    """Batches are skipped, and one layer is kept still by withholding its gradient at first."""
-
     def run(hook: Callable[..., None]) -> nn.Module:
         model = DistributedDataParallel(network(), **SMALL_BUCKETS)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)

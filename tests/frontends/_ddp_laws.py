@@ -37,8 +37,6 @@ WIDE = {f"t{i}": shape for i, shape in enumerate([(40, 30), (16, 40), (300,), (5
 
 
 class Registering:
-    """``register`` in the form of a frontend's ``Compression``."""
-
     def __getattr__(self, method: str) -> Any:
         return lambda model, **options: register(model, method, **options)
 
@@ -79,7 +77,6 @@ def drawn_for(rank: int, step: int) -> dict[str, np.ndarray]:
 def conserve(
     name: str, method: str, ddp: dict[str, Any] | None = None, density: Any = 0.05, **options: Any
 ) -> dict[str, Any]:
-    """What all ranks' gradients are together, what was applied, and what is kept back."""
     model = chosen(WIDE, **SMALL_BUCKETS, **(ddp or {}))
     handle = register(model, method, density=density, name=name, **SPARSE_ONLY, **options)
     totals = {key: np.zeros(shape) for key, shape in WIDE.items()}
@@ -127,7 +124,6 @@ cases |= {
 
 
 def spoiled(name: str, **options: Any) -> dict[str, Any]:
-    """Six steps, of which the fourth has NaN on rank 0; and the same without it."""
     ends, errors, nans = [], [], []
     for bad in (3, None):
         model = chosen(WIDE, **SMALL_BUCKETS)
@@ -172,8 +168,6 @@ def trainee(name: str) -> list[Any]:
 
 @cases
 def resumed(name: str) -> dict[str, Any]:
-    """Training in one piece, and stopped, saved and gone on with: by states, and by one file of all
-    ranks."""
     digests, folder = [], [tempfile.mkdtemp()]
     dist.broadcast_object_list(folder)
     for stops in (None, "states", "file"):
@@ -205,7 +199,6 @@ def resumed(name: str) -> dict[str, Any]:
 
 @cases
 def clipped(name: str) -> dict[str, Any]:
-    """What is applied with ``clip_grad_norm``, all being sent, beside the average."""
     model = chosen(WIDE, **SMALL_BUCKETS)
     handle = register(model, "topk", density=1.0, clip_grad_norm=2.0, name=name, **SPARSE_ONLY)
     found: dict[str, Any] = {}
@@ -234,7 +227,6 @@ def flat_gradients(model: DistributedDataParallel) -> np.ndarray:
 
 @cases
 def uneven_inputs(name: str) -> dict[str, Any]:
-    """``join``: a rank that has no more batches sends what it has kept back."""
     model = chosen(WIDE, **SMALL_BUCKETS)
     handle = register(model, "topk", density=0.05, name=name, **SPARSE_ONLY)
     steps = 3 + 2 * (dist.get_rank() == 0)

@@ -1,7 +1,6 @@
 """An elastic run whose workers die in mid-step: what is checked, whatever the framework.
 
-The books are kept in the elastic state: what all ranks gave on average, what was applied, what each
-worker's residual still owes, and what died with workers.  Vectors over all tensors, in float64.
+The elastic state keeps the books: what was given and applied, and what workers owe or took along.
 """
 
 from __future__ import annotations
@@ -48,7 +47,6 @@ def empty_books() -> dict[str, Any]:
 
 
 def residual_of(residuals: Mapping[str, Any]) -> np.ndarray:
-    """Of all tensors; zeros before the first step."""
     return flat(residuals[key] for key in SHAPES) if residuals else np.zeros(NUMEL)
 
 
@@ -91,7 +89,6 @@ def note_step(
 
 
 def conclude(books: dict[str, Any]) -> dict[str, Any]:
-    """What a rank reports: the balance of the whole run, JSON-able."""
     balance = books["given"] - books["applied"] - books["lost"] - sum(books["owed"].values())
     return {
         "missing": float(np.abs(balance).max()),

@@ -1,5 +1,4 @@
-"""Faults of set-up and of a step, in both frameworks: an error of ours on every rank, and what is
-left of the step.  The first word of a case's name is its kind."""
+"""Faults in both frameworks are errors of ours on every rank; a case's first word is its kind."""
 
 from __future__ import annotations
 
@@ -20,7 +19,6 @@ hvd, last_rank = fw.hvd, fw.last_rank
 SHAPES = {"first": (6,), "wide": (8, 6), "deep": (6, 3), "last": (3,)}
 """The first one's gradient comes last."""
 OTHERS = {"first": (7,), "wide": (8, 7), "deep": (7, 3), "last": (3,)}
-"""Of a model whose sizes are drawn from another seed."""
 cases = Cases()
 
 
@@ -30,7 +28,6 @@ def compress(params: Any, **options: Any) -> Any:
 
 
 def fails(name: str, compressor: Any, step: Callable[[], Any]) -> dict[str, Any]:
-    """What becomes of a step, and of Horovod; the compressor is closed."""
     said = caught(step)
     compressor.close()
     return {"raised": said, "is_usable": fw.is_usable(name)}
@@ -39,7 +36,6 @@ def fails(name: str, compressor: Any, step: Callable[[], Any]) -> dict[str, Any]
 def one_step(
     case: str, shapes: Any = SHAPES, how: Any = None, later: Any = None, **options: Any
 ) -> dict[str, Any]:
-    """A step that Horovod takes in a way; ``later`` is that of a step whose carrier shows it."""
     variables = fw.make_variables(shapes)
     compressor = compress(fw.params_of(variables), **{"name": case, **options})
     if later is None:
@@ -89,7 +85,6 @@ def difference_of_shapes_and_names_by_default(name: str) -> dict[str, Any]:
 
 @cases
 def difference_of_steps(name: str) -> dict[str, Any]:
-    """One rank goes on from an older checkpoint than the others."""
     variables = fw.make_variables(SHAPES)
     compressor = compress(fw.params_of(variables), name=name)
     step = fw.step_of(compressor, variables)
@@ -137,7 +132,6 @@ STEPS, FAILING_STEP = 6, 2
 
 
 def broken_selector(step: Callable[[], Any]) -> str:
-    """On one rank, choosing the second tensor's entries raises."""
     mended = TopK.find, TopK.cut, TopK.band
 
     def check(numel: int) -> None:
@@ -161,7 +155,6 @@ def broken_selector(step: Callable[[], Any]) -> str:
 
 
 def recover(name: str, *, nan: bool = False, how: Any = None, **options: Any) -> dict[str, Any]:
-    """Some steps, one of which fails, by a selector or NaN: what is raised, changed and lost."""
     chosen = {"compress_1d": True, "on_nonfinite": "raise", **options}
     books = fw.Books(TENSORS, partial(compress, name=name, **chosen), op=hvd.Sum, **(how or {}))
     result: dict[str, Any] = {}

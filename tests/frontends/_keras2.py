@@ -31,7 +31,6 @@ adam = partial(keras.optimizers.Adam, RATE)
 
 
 def train(model: Any, optimizer: Any, compression: Any) -> None:
-    """By a tape."""
     inputs, targets = data_of_rank()
 
     @tf.function
@@ -47,7 +46,6 @@ def train(model: Any, optimizer: Any, compression: Any) -> None:
 
 
 def embedding(name: str, *, is_sparse: bool) -> dict[str, Any]:
-    """A table whose gradient Keras gives as slices, of which Horovod is asked to make a tensor."""
     start = keras.initializers.RandomUniform(-0.5, 0.5, seed=3)
     inputs = np.random.RandomState(hvd.rank()).randint(0, 12, (16, 2))
     ends = []
@@ -82,7 +80,6 @@ cases["embedding_as_slices"] = partial(embedding, is_sparse=True)
 
 @cases
 def saved(name: str) -> dict[str, Any]:
-    """What a model says of its optimizer that was saved, and is loaded without a compressor."""
     told = {}
     for kind, make in {"new": sgd, "legacy": legacy}.items():
         model, optimizer = make_built_model(), make(nesterov=True)
@@ -110,8 +107,6 @@ def heard_while(call: Callable[[], object], word: str) -> list[str]:
 
 @cases
 def warnings_of_accuracy(name: str) -> dict[str, list[str]]:
-    """What is said of accuracy where an optimizer is kept, or handed over, at a low density."""
-
     def train_rarely(make: Make, hands_over: bool) -> None:
         model, optimizer = make_built_model(), make()
         options = {"optimizer": optimizer} if hands_over else {}
@@ -133,7 +128,6 @@ def warnings_of_accuracy(name: str) -> dict[str, list[str]]:
 
 @cases
 def moments_that_horovod_leaves(name: str) -> dict[str, list[str]]:
-    """What is said where Horovod makes an optimizer of its own of one that has trained."""
     said = {}
     for kind, make in {"new": sgd, "legacy": legacy, "adam": adam}.items():
         for steps in (0, 3):
@@ -151,7 +145,6 @@ def moments_that_horovod_leaves(name: str) -> dict[str, list[str]]:
 
 @cases
 def resumed_at_another_momentum(name: str) -> bool:
-    """A state is taken by a compressor whose optimizer has other hyper-parameters by now."""
     model, states = make_built_model(), []
     for momentum in (0.9, 0.5):
         optimizer = plain(momentum=momentum, nesterov=momentum == 0.5)
@@ -166,7 +159,6 @@ def resumed_at_another_momentum(name: str) -> bool:
 
 
 def not_applied(name: str, kind: str) -> list[str]:
-    """What is said of gradients that are applied, or clipped, or not applied."""
     model, inputs = make_built_model(), data_of_rank()[0]
     make = partial(keras.optimizers.AdamW, weight_decay=0.1) if kind == "decayed" else sgd
     optimizer = make()

@@ -49,15 +49,12 @@ def mixed_float16() -> Iterator[None]:
 
 
 def train(model: Any, optimizer: Any, compression: Any) -> None:
-    """By ``fit``."""
     if getattr(model, "optimizer", None) is not optimizer:
         model.compile(DistributedOptimizer(optimizer, compression=compression), "mse")
     go_on(model)
 
 
 class Groups(keras.callbacks.Callback):
-    """Notes the sizes of the groups at every batch; None while nothing is planned."""
-
     def __init__(self, compressor: Any) -> None:
         super().__init__()
         self.compressor, self.seen = compressor, []
@@ -69,7 +66,6 @@ class Groups(keras.callbacks.Callback):
 
 @cases
 def planned(name: str) -> dict[str, Any]:
-    """Weights behind a fit without a plan and with one, and the groups at every batch."""
     found: dict[str, Any] = {}
     for groups in (None, "planned"):
         model = make_built_model()
@@ -86,7 +82,6 @@ def planned(name: str) -> dict[str, Any]:
 
 @mixed_float16()
 def loss_scaling(name: str, *, hands_over: bool, **inner_options: Any) -> dict[str, Any]:
-    """An infinite input on one rank, at two batches of twelve; the wrapper is around."""
     model, inner = make_built_model(), momentum(**inner_options)
     optimizer = keras.optimizers.LossScaleOptimizer(
         inner, initial_scale=2.0**10, dynamic_growth_steps=3
@@ -122,7 +117,6 @@ cases["scaling_accumulated"] = partial(loss_scaling, hands_over=True, gradient_a
 
 
 def saved_model(name: str, *, make: Any) -> dict[str, Any]:
-    """A model is saved in mid-training, loads without our classes, and goes on bit for bit."""
     model, optimizer, path = make_built_model(), make(), f"{tempfile.mkdtemp()}/model.keras"
     compressor = Compression.topk(model, name=name, optimizer=optimizer, **FEW)
     fit(model, DistributedOptimizer(optimizer, compression=compressor))
@@ -161,7 +155,6 @@ cases["saved_adam"] = partial(saved_model, make=partial(keras.optimizers.Adam, 0
 
 @cases
 def checkpoint(name: str) -> dict[str, Any]:
-    """``tf.train.Checkpoint`` of model, optimizer and compressor, and the callback's file."""
     ends, folder = [], Path(hvd.broadcast_object(tempfile.mkdtemp(), 0, name=f"{name}.folder"))
     for source in ("first", "own", "all"):
         model, optimizer = make_built_model(), momentum()
@@ -188,7 +181,6 @@ def checkpoint(name: str) -> dict[str, Any]:
 
 @cases
 def ours_among_callbacks(name: str) -> dict[str, Any]:
-    """Ranks that start apart and log their own losses, with a rate that warms up."""
     model = make_built_model(seed=10 + hvd.rank())
     rates: list[float] = []
 
@@ -224,7 +216,6 @@ def ours_among_callbacks(name: str) -> dict[str, Any]:
 
 @cases
 def tape(name: str) -> dict[str, Any]:
-    """Keras 3 variables as sources of the tape, in groups, with one that is local."""
     draw = np.random.default_rng(hvd.rank())
     variables = [keras.Variable(np.ones((3, 4), "f4"), name=f"part{i}") for i in range(4)]
     given = [draw.normal(size=(3, 4)).astype("f4") for _ in variables]
@@ -294,7 +285,6 @@ def refused(name: str) -> list[list[str]]:
 
 
 def documented(_: str, block: Any) -> dict[str, Any]:
-    """A block of the documentation, which makes a compressor and fits."""
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.layers.Dense(64, activation="tanh"), keras.layers.Dense(32)])
     model.build((None, 32))

@@ -51,7 +51,6 @@ def weights_of(model: Any) -> np.ndarray:
 
 
 def fit(model: Any, optimizer: Any, callbacks: Any = (), **options: Any) -> Any:
-    """Train for one epoch, on this rank's data; return what was logged."""
     model.compile(optimizer, "mse", **options)
     return go_on(model, callbacks)
 
@@ -67,21 +66,18 @@ def go_on(model: Any, callbacks: Any = ()) -> Any:
 
 
 def count_steps(optimizer: Any, model: Any) -> None:
-    """Let an optimizer take three steps by itself."""
     gradients = [tf.ones(variable.shape) * 0.3 for variable in model.trainable_variables]
     for _ in range(3):
         optimizer.apply_gradients(zip(gradients, model.trainable_variables))
 
 
 def setting_of_groups(model: Any, grouping: str) -> Any:
-    """Horovod's ``groups`` for a built model: None, a number, or lists of variables."""
     if grouping != "lists":
         return {"single": None, "number": 2}[grouping]
     return [model.layers[1].trainable_variables, model.layers[0].trainable_variables[:1]]
 
 
 def params_of(model: Any, given: str) -> Any:
-    """A model as a compressor may be given it."""
     if given == "callable":
         return lambda: model.trainable_variables
     return model.trainable_variables if given == "list" else model

@@ -1,5 +1,4 @@
-"""Every method and exchange, with what it needs to run, gradients that tests know without being
-told, and what the numpy core makes of them.  Without any framework: pytest reads it too."""
+"""Cases of every method and exchange, their gradients, and the bits that the numpy core makes."""
 
 from __future__ import annotations
 
@@ -37,11 +36,16 @@ METHODS: dict[str, dict[str, Any]] = {
     "terngrad": {},
     "topk": {"density": 0.1},
 }
-"""Options by method."""
 OVER_GROUPS = ("mgs",)
 """Methods that select from all tensors of a group at once."""
 
 _TOPK = {"id": "topk", "density": 0.1}
+
+
+def _topk(**more: Any) -> dict[str, Any]:
+    return {"selector": _TOPK, **more}
+
+
 BUILT: dict[str, dict[str, Any]] = {
     "chunks_of_each_rank": {"selector": {"id": "chunked", "density": 0.2, "chunk_length": 8}},
     "redsync_trimmed": {"selector": {"id": "redsync_trimmed", "density": 0.1}},
@@ -51,12 +55,10 @@ BUILT: dict[str, dict[str, Any]] = {
         "codec": "sign_index",
     },
     "fixed_threshold": {"selector": {"id": "fixed_threshold", "threshold": 1.5}},
-    "low_pass": {"selector": _TOPK, "memory": {"id": "low_pass", "beta": 0.5}},
-    "no_memory": {"selector": _TOPK, "memory": "none"},
-    "warm_up": {
-        "selector": _TOPK,
-        "schedule": {"id": "exponential_warmup", "value": 0.05, "stage_steps": 2},
-    },
+    "low_pass": _topk(memory={"id": "low_pass", "beta": 0.5}),
+    "no_memory": _topk(memory="none"),
+    "one_buffer": _topk(rollback=False),
+    "warm_up": _topk(schedule={"id": "exponential_warmup", "value": 0.05, "stage_steps": 2}),
     "density_by_tensor": {
         "selector": {"id": "topk", "density": {"*": 0.05, "*2*": 0.2}},
         "schedule": {"id": "exponential_warmup", "stage_steps": 2},
@@ -65,18 +67,12 @@ BUILT: dict[str, dict[str, Any]] = {
         "selector": {"id": "chunk_max", "density": 0.1},
         "exchange": "shared_index",
     },
-    "gtopk_as_published": {"selector": _TOPK, "exchange": {"id": "gtopk", "conserving": False}},
-    "oktopk_in_regions": {"selector": _TOPK, "exchange": {"id": "oktopk", "least_entries": 1}},
-    "hierarchical": {"selector": _TOPK, "exchange": {"id": "hierarchical", "ranks_per_node": 2}},
-    "every_rank_a_node": {
-        "selector": _TOPK,
-        "exchange": {"id": "hierarchical", "ranks_per_node": 1},
-    },
-    "auto": {"selector": _TOPK, "exchange": "auto"},
-    "piecewise": {
-        "selector": _TOPK,
-        "schedule": {"id": "piecewise", "boundaries": [3], "densities": [0.2, 0.1]},
-    },
+    "gtopk_as_published": _topk(exchange={"id": "gtopk", "conserving": False}),
+    "oktopk_in_regions": _topk(exchange={"id": "oktopk", "least_entries": 1}),
+    "hierarchical": _topk(exchange={"id": "hierarchical", "ranks_per_node": 2}),
+    "every_rank_a_node": _topk(exchange={"id": "hierarchical", "ranks_per_node": 1}),
+    "auto": _topk(exchange="auto"),
+    "piecewise": _topk(schedule={"id": "piecewise", "boundaries": [3], "densities": [0.2, 0.1]}),
     **{
         f"codec_{number}": {"selector": _TOPK, "codec": codec}
         for number, codec in enumerate(
@@ -100,25 +96,19 @@ STAYING: dict[str, dict[str, Any]] = {
     "dgc_sampled": {"selector": {"id": "dgc_sampled", "density": 0.1}},
     "random_of_each_rank": {"selector": {"id": "random_k", "density": 0.1}},
     "reused_threshold": {"selector": {"id": "reused_threshold", "density": 0.1}},
-    "chunk12": {"selector": _TOPK, "codec": "chunk12"},
-    "dense_at_first": {
-        "selector": _TOPK,
-        "schedule": {"id": "dense_warmup", "value": 0.1, "warmup_steps": 2},
-    },
-    "momentum": {"selector": _TOPK, "memory": "momentum_correction"},
-    "momentum_feedback": {"selector": _TOPK, "memory": "momentum_feedback"},
+    "chunk12": _topk(codec="chunk12"),
+    "dense_at_first": _topk(schedule={"id": "dense_warmup", "value": 0.1, "warmup_steps": 2}),
+    "momentum": _topk(memory="momentum_correction"),
+    "momentum_feedback": _topk(memory="momentum_feedback"),
     "momentum_and_decay": {
         "selector": {"id": "ldte_bs", "density": 0.1},
         "memory": {"id": "momentum_correction", "nesterov": True, "weight_decay": 0.1},
         "codec": {"id": "golomb", "values": "int8"},
     },
-    "adam": {"selector": _TOPK, "memory": "adam_correction"},
-    "adam_and_decay": {
-        "selector": _TOPK,
-        "memory": {"id": "adam_correction", "weight_decay": 0.1},
-    },
-    "muon": {"selector": _TOPK, "memory": "muon_correction"},
-    "constant": {"selector": _TOPK, "schedule": {"id": "constant", "value": 0.1}},
+    "adam": _topk(memory="adam_correction"),
+    "adam_and_decay": _topk(memory={"id": "adam_correction", "weight_decay": 0.1}),
+    "muon": _topk(memory="muon_correction"),
+    "constant": _topk(schedule={"id": "constant", "value": 0.1}),
 }
 """Options of ``Compression.build`` for parts that no method's case leaves on the device."""
 
@@ -131,7 +121,6 @@ OPTIONS_ON_DEVICES: dict[str, Any] = {
     "max_gathered_bytes": 400,
     "on_nonfinite": "raise",
 }
-"""Choices of common options beside topk."""
 
 NAN_STEP, BEYOND_STEP = FAILING_STEPS = 3, 5
 """Of exchanges: one rank has NaN; all have numbers, whose sum is none."""
@@ -141,7 +130,7 @@ _ALL_ABOVE = {"id": "fixed_threshold", "threshold": 0.5, "max_density": 1.0}
 
 EXCHANGES: dict[str, dict[str, Any]] = {
     "over_allgather": {"selector": _ALL_ABOVE, "exchange": "allgather"},
-    "over_shared_index": {"selector": _TOPK, "exchange": "shared_index"},
+    "over_shared_index": _topk(exchange="shared_index"),
     "over_shared_index_by_threshold": {"selector": _ALL_ABOVE, "exchange": "shared_index"},
     "over_shared_draws": {
         "selector": {"id": "random_k", "density": 0.1, "shared_seed": True},
@@ -151,23 +140,16 @@ EXCHANGES: dict[str, dict[str, Any]] = {
         "selector": {"id": "chunked", "density": 0.2, "chunk_length": 6},
         "exchange": "shared_index",
     },
-    "over_gtopk": {"selector": _TOPK, "exchange": "gtopk"},
-    "over_gtopk_as_published": {
-        "selector": _TOPK,
-        "exchange": {"id": "gtopk", "conserving": False},
-    },
-    "over_oktopk": {"selector": _TOPK, "exchange": {"id": "oktopk", "period": 2}},
-    "over_oktopk_in_regions": {"selector": _TOPK, "exchange": {"id": "oktopk", "least_entries": 1}},
+    "over_gtopk": _topk(exchange="gtopk"),
+    "over_gtopk_as_published": _topk(exchange={"id": "gtopk", "conserving": False}),
+    "over_oktopk": _topk(exchange={"id": "oktopk", "period": 2}),
+    "over_oktopk_in_regions": _topk(exchange={"id": "oktopk", "least_entries": 1}),
     "over_hierarchical": {
         "selector": _ALL_ABOVE,
         "exchange": {"id": "hierarchical", "ranks_per_node": 2},
     },
-    "over_auto": {"selector": _TOPK, "exchange": {"id": "auto", "ranks_per_node": 1}},
-    "over_selecting_over_the_group": {
-        "selector": _TOPK,
-        "exchange": "allgather",
-        "select_over": "group",
-    },
+    "over_auto": _topk(exchange={"id": "auto", "ranks_per_node": 1}),
+    "over_selecting_over_the_group": _topk(exchange="allgather", select_over="group"),
 }
 for _options in EXCHANGES.values():
     _options["on_nonfinite"] = "raise"
@@ -177,7 +159,6 @@ GOING_ON = (
     "over_gtopk_and_nan",
     "over_oktopk_and_nan",
 )
-"""Those in which NaN is no error."""
 EXCHANGES |= {
     name: {**EXCHANGES[name.removesuffix("_and_nan")], "on_nonfinite": "propagate"}
     for name in GOING_ON
@@ -211,7 +192,6 @@ def uneven_gradients_of(rank: int, step: int) -> list[np.ndarray]:
 
 
 def broken_gradients_of(rank: int, size: int, step: int) -> list[np.ndarray]:
-    """In the second tensor NaN on the last rank, or numbers whose sum is beyond float32."""
     gradients = uneven_gradients_of(rank, step)
     if step == BEYOND_STEP:
         gradients[1][:] = 1.1 * float(np.finfo(np.float32).max) / size
@@ -221,14 +201,12 @@ def broken_gradients_of(rank: int, size: int, step: int) -> list[np.ndarray]:
 
 
 def spoilt(arrays: Sequence[np.ndarray]) -> str:
-    """Say which tensors are all NaN; any other NaN or Inf is said to be there."""
     is_nan = [position for position, array in enumerate(arrays) if np.isnan(array).all()]
     others = [position for position, array in enumerate(arrays) if not np.isfinite(array).all()]
     return f"NaN in {is_nan}" if is_nan == others else f"NaN in {is_nan}, and some in {others}"
 
 
 def digest_of(arrays: Iterable[np.ndarray]) -> str:
-    """The bits of arrays in few letters."""
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(np.ascontiguousarray(array).tobytes())

@@ -1,5 +1,4 @@
-"""Few cases in which every pair of choices meets: most faults need two choices to show, and few
-need three."""
+"""Few cases in which every two choices meet."""
 
 from __future__ import annotations
 

@@ -32,8 +32,6 @@ cases = Cases()
 
 
 class Run(fw.Books):  # type: ignore[misc]
-    """Steps with what is noted of each; where groups change, TensorFlow's are traced anew."""
-
     def __init__(self, method: str, *, how: Any = None, **options: Any) -> None:
         chosen = {"density": 0.05, **SPARSE_ONLY, **options}
         super().__init__(
@@ -56,7 +54,6 @@ class Run(fw.Books):  # type: ignore[misc]
         self.groups.append(groups_of(compressor))
 
     def adopted(self) -> list[int]:
-        """The steps from which on there is a plan."""
         before = [None, *self.plans]
         return [step for step, plan in enumerate(self.plans) if plan and not before[step]]
 
@@ -86,7 +83,6 @@ def befallen(run: Run, step: int) -> dict[str, Any]:
 
 @cases
 def planned_makes_no_difference(name: str) -> dict[str, Any]:
-    """Beside steps without a plan; in TensorFlow in a function and eagerly."""
     ways = {"without": (None, {}), "planned": ("planned", {})}
     if NAME == "tensorflow":
         ways["eagerly"] = ("planned", {"as_function": False})
@@ -103,7 +99,6 @@ def planned_makes_no_difference(name: str) -> dict[str, Any]:
 
 
 def planned_by_members(name: str, process_sets: dict[str, Any]) -> dict[str, Any]:
-    """By some of the ranks, with two passes a step, in a dense warm-up."""
     members = process_sets["one_left_out"]
     if hvd.size() > 1 and not members.included():
         return {"plan": None, "is_member": False}
@@ -150,7 +145,6 @@ WINDOWS = {"SETTLING": 1, "WINDOW": 2, "REVIEW_EVERY": 4, "FACTOR": 1.0}
 
 
 def planned_merged_layers(name: str) -> dict[str, Any]:
-    """``mgs``: what is lost behind every step, while groups change thrice."""
     usual = {key: getattr(measurements, key) for key in WINDOWS}
     try:
         for key, value in WINDOWS.items():

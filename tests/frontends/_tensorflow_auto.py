@@ -25,7 +25,6 @@ AUTO = Cases()
 
 @AUTO
 def auto_gradients_are_horovods_on_every_way(name: str) -> dict[str, Any]:
-    """At density 1: how far apart the gradients are, in units of the largest."""
     settings = {"average": {"op": hvd.Average}, "sum": {"op": hvd.Sum}}
     settings["predivide"] = {"op": hvd.Average, "gradient_predivide_factor": 2.0}
     apart, whole = [], 0
@@ -89,7 +88,6 @@ def auto_leaves_alone_who_is_not_in_its_process_set(name: str, process_set: Any)
 
 
 def train(name: str, **options: Any) -> dict[str, Any]:
-    """Training on all ways, in turn: what the weights are, and whether anything was learnt."""
     results = {}
     for label, ways in {"changing": SCRIPT[:10] * 2, "dense": ["dense"] * 20}.items():
         model = student()

@@ -1,5 +1,4 @@
-"""TensorFlow as the workers of both frameworks take it: variables, steps, and what Horovod makes of
-them.  ``_torch_cases`` has the same names."""
+"""TensorFlow for cases of both frameworks; ``_torch_cases`` has the same names."""
 
 from __future__ import annotations
 
@@ -25,7 +24,6 @@ COMPRESSES_1D = True
 
 
 def begin(ranks: int) -> dict[str, Any]:
-    """Start Horovod on this many ranks; the process sets by their names in the settings."""
     tf.get_logger().setLevel("ERROR")
     tf.config.threading.set_intra_op_parallelism_threads(1)
     if ranks < 3:
@@ -37,7 +35,6 @@ def begin(ranks: int) -> dict[str, Any]:
 
 
 def run(cases: Mapping[str, Case]) -> None:
-    """Run cases on this rank, between ``begin`` and the end of the process."""
     run_cases(cases, hvd.rank(), meet)
     meet()  # leave together: the first rank to go ends Horovod for all
 
@@ -51,7 +48,6 @@ def last_rank() -> bool:
 
 
 def summed(array: Any, name: str, process_set: Any = hvd.global_process_set) -> np.ndarray:
-    """The sum over the ranks in float64, by Horovod's dense allreduce."""
     wide = tf.constant(np.asarray(array, np.float64))
     return np.asarray(hvd.allreduce(wide, op=hvd.Sum, name=f"test.{name}", process_set=process_set))
 
@@ -71,7 +67,6 @@ def residuals_of(compressor: Any) -> dict[str, np.ndarray]:
 def variables_of(
     shapes: Iterable[tuple[int, ...]], prefix: str = "tensor", dtype: Any = tf.float32
 ) -> list[Any]:
-    """Variables of ones, with names of their own."""
     return [
         tf.Variable(tf.ones(shape, dtype), name=f"{prefix}{i}") for i, shape in enumerate(shapes)
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import tensorflow as tf
 from _common import Cases, caught
 from _faults import compress
 from _tensorflow_cases import hvd, is_usable, last_rank, variables_of
-from harness import say, slow, wait_for
+from harness import say, wait_for
 
 cases = Cases()
 
@@ -27,8 +27,12 @@ def late_gradient_on_one_rank(name: str) -> dict[str, Any]:
     # One rank is slow on purpose, which only a hang may turn into an error.
     compressor = compress([early, late], name=name, on_nonfinite="raise", timeout_s=600.0)
 
+    has_failed = threading.Event()
+    has_failed.set()
+
     def linger(x: np.ndarray) -> np.ndarray:
-        time.sleep(slow(1.0) if last_rank() else 0.0)
+        if last_rank():
+            has_failed.wait()
         return x
 
     @tf.function
@@ -43,6 +47,15 @@ def late_gradient_on_one_rank(name: str) -> dict[str, Any]:
 
     good = tf.constant(1.0)
     step(good)
+    functions = compressor.functions
+    take_back = functions._take_back
+
+    def failing(*given: Any) -> None:
+        has_failed.set()
+        take_back(*given)
+
+    functions._take_back = failing
+    has_failed.clear()
     said = caught(lambda: step(tf.constant(np.nan) if hvd.rank() == 0 else good))
     if last_rank():
         for rank in range(hvd.size() - 1):

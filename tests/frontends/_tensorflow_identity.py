@@ -1,5 +1,4 @@
-"""Gradients that say whose they are, where models, tapes and traces could be taken for one
-another."""
+"""Gradients that say whose they are, where they could be taken for one another."""
 
 from __future__ import annotations
 
@@ -17,7 +16,6 @@ SHAPES = ((4, 3), (3,), (4, 3), (3,))
 
 
 def dense(params: Any, name: str, **options: Any) -> Any:
-    """A compressor at density 1.0 whose every step is sparse."""
     return Compression.ldte_bs(params, name=name, **{"density": 1.0, **SPARSE_ONLY, **options})
 
 
@@ -48,7 +46,6 @@ def wrong_in_both_modes(step: Callable[[], Any]) -> list[int]:
 
 
 def sent(compressor: Any) -> dict[str, Any]:
-    """Closes the compressor; what it sent."""
     stats = compressor.stats()
     compressor.close()
     return {
@@ -57,7 +54,6 @@ def sent(compressor: Any) -> dict[str, Any]:
 
 
 def found(wrong: list[Any], steps: int, *compressors: Any, **more: Any) -> dict[str, Any]:
-    """A case's report, with what its compressors sent in steps of tensors; they are closed."""
     return {"wrong": wrong, "sent": [sent(c) for c in compressors], "tensor_steps": steps, **more}
 
 
@@ -183,7 +179,6 @@ def indexed_slices_pass_by(name: str) -> dict[str, Any]:
 
 @IDENTITY
 def direct_allreduce_of_a_group(name: str) -> dict[str, Any]:
-    """Without a tape only shapes that are unique are known."""
     variables = variables_of([(4, 3), (3,), (2, 2)])
     compressor = dense(variables, name)
 

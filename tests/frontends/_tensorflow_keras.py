@@ -1,5 +1,4 @@
-"""Law 3 through Keras ``fit``, against the weights that dense Horovod ends with; and whose gradient
-it is."""
+"""Law 3 through Keras ``fit``, beside dense Horovod; and whose gradient it is."""
 
 from __future__ import annotations
 
@@ -38,14 +37,12 @@ else:
 
 @cache
 def weights_trained_alone() -> np.ndarray:
-    """What plain descent on this rank's data gives, in any setting: what reducing must change."""
     model = make_model()
     fit(model, OPTIMIZERS["new"](RATE))
     return weights_of(model)
 
 
 def compare_keras(name: str, setting: Setting, process_sets: dict[str, Any]) -> dict[str, Any]:
-    """Fit compressed at density 1.0, dense and alone: how far apart the weights end."""
     process_set = process_sets[setting.place.members if hvd.size() > 2 else "all"]
     model = make_built_model() if setting.given == "list" else make_model()
     compressor = getattr(Compression, setting.method)(
@@ -78,7 +75,6 @@ def compare_keras(name: str, setting: Setting, process_sets: dict[str, Any]) -> 
 
 
 def _fit_setting(model: Any, setting: Setting, compression: Any, process_set: Any) -> np.ndarray:
-    """Train a model as the setting wants it; its first batch may build it."""
     options = reduction_of(hvd, setting.reduction)
     if setting.grouping == "lists":
         model.build((None, FEATURES))
@@ -105,8 +101,6 @@ IDENTITY_IN_KERAS = Cases()
 
 
 class CompareFits:
-    """Models fitted at density 1.0, and without compression from the same start."""
-
     def __init__(self, tolerance: float = 1e-5) -> None:
         self._tolerance = tolerance
         self.wrong: list[str] = []
@@ -115,7 +109,6 @@ class CompareFits:
     def add(
         self, label: str, wrap: Callable[..., Any], params: Callable[[Any], Any], name: str
     ) -> None:
-        """``wrap`` makes the optimizer, ``params`` is what the compressor is given."""
         model, twin = make_built_model(), make_built_model()
         compressor = dense(params(model), name)
         fit(model, wrap(model, compressor))

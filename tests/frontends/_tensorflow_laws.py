@@ -1,4 +1,4 @@
-"""Laws through Keras and in traces: replicas stay identical, a timeline, and names of groups."""
+"""A timeline, names of groups in traces, and a student that learns by Keras."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from _common import SPARSE_ONLY, Cases
 from _laws import books_of
 from _tensorflow_cases import (
     Compression,
-    digest_of,
     hvd,
     linear_loss,
-    residuals_of,
     tape_gradients,
     variables_of,
 )
@@ -27,12 +25,10 @@ from hvd_sparse.tracing import SETTING, path_of
 
 LAWS = Cases()
 SHAPES = ((40, 30), (50,), (8, 8, 3))
-LAW_2_STEPS = 200
 
 
 @LAWS
 def timeline(name: str) -> dict[str, int]:
-    """What the file tells that the compressor opens when it meets its variables."""
     os.environ[SETTING] = f"{tempfile.mkdtemp()}/ours.json"
     try:
         books = books_of(name)
@@ -46,7 +42,6 @@ def timeline(name: str) -> dict[str, int]:
 
 
 def teacher_data() -> tuple[Any, Any]:
-    """Inputs of this rank's own, and what a fixed teacher says of them."""
     draw = np.random.RandomState(50 + hvd.rank())
     inputs = draw.standard_normal((64, 32)).astype("f4")
     teacher = np.random.RandomState(1).standard_normal((32, 8)).astype("f4") / 6
@@ -54,7 +49,6 @@ def teacher_data() -> tuple[Any, Any]:
 
 
 def student() -> Any:
-    """A Keras model that starts the same on every rank."""
     start = tf.keras.initializers.RandomUniform(-0.2, 0.2, seed=4)
     layers = [
         tf.keras.layers.Dense(64, activation="tanh", kernel_initializer=start, input_shape=(32,)),
@@ -74,27 +68,7 @@ def train_by_keras(
 
 
 @LAWS
-def identical_replicas(name: str) -> dict[str, Any]:
-    """A long training at density 0.01; the bits of the weights, and whether anything was learnt."""
-    model, (inputs, targets) = student(), teacher_data()
-    options = {"density": 0.01, "min_numel": 256, "allow_dense": False}
-    compressor = Compression.ldte_bs(model, name=name, **options)
-    before = float(tf.reduce_mean((model(inputs) - targets) ** 2))
-    train_by_keras(model, compressor, inputs, targets, LAW_2_STEPS)
-    after = float(tf.reduce_mean((model(inputs) - targets) ** 2))
-    stats, residual = compressor.stats(), residuals_of(compressor)
-    compressor.close()
-    return {
-        "digest": digest_of(model.get_weights()),
-        "residual": digest_of(residual.values()),
-        "learnt": after / before,
-        **{key: stats[key] for key in ("steps", "dense_steps", "density_achieved")},
-    }
-
-
-@LAWS
 def names_of_groups_are_those_of_other_ranks_and_traces(name: str) -> list[list[str]]:
-    """The collectives' names in every trace, where one tensor has no gradient."""
     variables = variables_of([*SHAPES, (7, 9), (9, 5)])
     compressor = Compression.topk(variables, density=0.1, name=name, **SPARSE_ONLY)
 

@@ -1,8 +1,4 @@
-"""In which settings training at density 1.0 must equal dense Horovod.  Without TensorFlow: pytest
-reads it too.
-
-The place is a choice like the others: every two choices meet at some place.
-"""
+"""Settings in which density 1.0 must equal dense Horovod; the place is a choice like the others."""
 
 from __future__ import annotations
 
@@ -13,8 +9,6 @@ from _pairwise import covering_cases
 
 
 class Place(NamedTuple):
-    """Where a case runs: how many ranks, under what, and which of them train."""
-
     ranks: int
     controller: str
     members: str
@@ -58,6 +52,5 @@ KERAS_SETTINGS = [Setting(**row) for row in covering_cases(KERAS_FACTORS)]
 
 
 def settings_of(settings: list[Setting], ranks: int, controller: str) -> dict[str, Setting]:
-    """Those that a launch runs, by name; one rank alone runs what two run."""
     there = [setting for setting in settings if setting.place[:2] == (max(2, ranks), controller)]
     return {str(setting): setting for setting in there}

@@ -1,5 +1,4 @@
-"""Law 3 through ``DistributedGradientTape``: the gradients it gives, against those that dense
-Horovod gives."""
+"""Law 3 through ``DistributedGradientTape``, beside dense Horovod."""
 
 from __future__ import annotations
 
@@ -21,8 +20,6 @@ SPECIAL = {
 
 
 class Network:
-    """Variables whose gradients are chosen: small whole numbers, none of them zero."""
-
     def __init__(self, setting: Setting) -> None:
         self.kind, dtype = setting.network, tf.as_dtype(setting.dtype)
         shapes = {**SHAPES, **SPECIAL.get(self.kind, {})}
@@ -36,7 +33,6 @@ class Network:
         self.variables = [*self.registered, *self.local]
 
     def draw(self, draw: np.random.RandomState) -> list[Any]:
-        """This rank's own gradients."""
         own = []
         for v in self.variables:
             shape = tuple(v.shape)
@@ -53,7 +49,6 @@ class Network:
 
 
 def compare_tape(name: str, setting: Setting, process_sets: dict[str, Any]) -> dict[str, Any]:
-    """Gradients of some steps at density 1.0 and dense: how far apart, and what was sent."""
     process_set = process_sets[setting.place.members if hvd.size() > 2 else "all"]
     network = Network(setting)
     compressor = getattr(Compression, setting.method)(

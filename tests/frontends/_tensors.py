@@ -11,12 +11,10 @@ from torch import nn
 
 
 def flat_parameters(model: nn.Module) -> torch.Tensor:
-    """All parameters of a model as one float64 vector."""
     return torch.cat([parameter.detach().double().reshape(-1) for parameter in model.parameters()])
 
 
 def digest_of(tensors: Iterable[Any]) -> str:
-    """The bits of tensors or arrays in few letters."""
     digest = hashlib.sha256()
     for each in tensors:
         flat = torch.as_tensor(each).detach().flatten()

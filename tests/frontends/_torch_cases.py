@@ -1,5 +1,4 @@
-"""PyTorch as the workers of both frameworks take it: parameters, steps, and what Horovod makes of
-them.  ``_tensorflow_cases`` has the same names."""
+"""PyTorch for cases of both frameworks; ``_tensorflow_cases`` has the same names."""
 
 from __future__ import annotations
 
@@ -24,7 +23,6 @@ COMPRESSES_1D = False
 
 
 def begin(ranks: int = 0) -> dict[str, Any]:
-    """Start Horovod; return the process sets by their names in the settings."""
     torch.set_num_threads(1)
     process_sets = {"all": hvd.global_process_set}
     if ranks > 1:
@@ -36,7 +34,6 @@ def begin(ranks: int = 0) -> dict[str, Any]:
 
 
 def run(cases: Mapping[str, Case]) -> None:
-    """Run cases on this rank, between ``begin`` and the end of the process."""
     torch.set_num_threads(1)
     run_cases(cases, hvd.rank(), hvd.barrier)
     hvd.shutdown()
@@ -47,7 +44,6 @@ def last_rank() -> bool:
 
 
 def summed(array: Any, name: str) -> torch.Tensor:
-    """The sum over all ranks, in float64, by Horovod's dense allreduce."""
     wide = torch.as_tensor(array).double().contiguous()
     return hvd.allreduce(wide, op=hvd.Sum, name=f"test.{name}")
 

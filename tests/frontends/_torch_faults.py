@@ -1,5 +1,4 @@
-"""Faults of PyTorch's programs alone: gradients that are changed between ``backward`` and ``step``
-without Horovod's ``synchronize``, and compressors that are not the ranks' own."""
+"""PyTorch's faults: gradients changed before ``synchronize``, and compressors of one rank alone."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from typing import Any
 import horovod.torch as hvd
 import torch
 from _common import Cases, Scripted, caught
-from _faults import compress, fails, one_step
+from _faults import compress, fails
 from _torch_cases import (
     digest_of,
     forget_step,
@@ -44,8 +43,6 @@ def optimize(model: nn.Module, compression: Any, name: str) -> Any:
 
 
 def step_of(model: nn.Module, optimizer: Any, change: Change | None = None) -> Callable[[], None]:
-    """A training step, with a change of the gradients or none, as a call."""
-
     def take() -> None:
         model.zero_grad()
         model(torch.randn(5, WIDTH)).pow(2).mean().backward()
@@ -60,20 +57,12 @@ def clip(model: nn.Module, _: Any) -> None:
     nn.utils.clip_grad_norm_(model.parameters(), 0.001)
 
 
-def unscale(model: nn.Module, optimizer: Any) -> None:
-    """Raises no tensor's version."""
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
-    scaler.scale(torch.ones(1))
-    scaler.unscale_(optimizer)
-
-
 def residuals_of(compressor: Any) -> dict[str, str]:
     tensors = compressor.state_dict()["tensors"]
     return {key: digest_of([tensor["arrays"]["residual"]]) for key, tensor in tensors.items()}
 
 
 def changed(name: str, *, change: Change, **options: Any) -> dict[str, Any]:
-    """Steps before and behind one with a change, which leaves what is kept back."""
     model = small_model()
     compressor = compress(model.named_parameters(), name=name, **options)
     optimizer = optimize(model, compressor, name)
@@ -91,7 +80,6 @@ def changed(name: str, *, change: Change, **options: Any) -> dict[str, Any]:
 
 
 cases["changed_by_clipping"] = partial(changed, change=clip)
-cases["changed_by_unscaling"] = partial(changed, change=unscale)
 cases["changed_in_an_exchange_of_two_phases"] = partial(changed, change=clip, exchange="oktopk")
 cases["changed_in_dense_steps"] = partial(changed, change=clip, density=1.0, allow_dense=True)
 
@@ -105,7 +93,6 @@ def changed_where_auto_sends_float16(name: str) -> dict[str, Any]:
 
 
 def alone(name: str, **options: Any) -> dict[str, Any]:
-    """One rank changes gradients and raises; all raise in the next step."""
     model = small_model()
     compressor = compress(model.named_parameters(), name=name, **options)
     optimizer = optimize(model, compressor, name)
@@ -131,35 +118,12 @@ cases["not_made_but_the_class"] = partial(not_made, compression=Compression)
 
 @cases
 def difference_of_compressors(name: str) -> dict[str, Any]:
-    """One rank has made two, and trains with the one that the others have not."""
     model = small_model()
     theirs = compress(model.named_parameters(), name=name)
     besides = compress(model.named_parameters(), name=f"{name}.besides") if last_rank() else None
     chosen = besides or theirs
     result = fails(name, chosen, step_of(model, optimize(model, chosen, chosen.name)))
     theirs.close()
-    return result
-
-
-@cases
-def difference_of_subnormal_numbers(name: str) -> dict[str, Any]:
-    """One rank alone flushes them to zero."""
-    if last_rank():
-        assert torch.set_flush_denormal(True)
-    try:
-        return one_step(name)
-    finally:
-        torch.set_flush_denormal(False)
-
-
-@cases
-def unused_compressor_on_one_rank(name: str) -> dict[str, Any]:
-    """One rank has made another before, which nobody uses."""
-    others = small_model().named_parameters()
-    unused = compress(others, name=f"{name}.unused") if last_rank() else None
-    result = one_step(name)
-    if unused is not None:
-        unused.close()
     return result
 
 
@@ -195,7 +159,6 @@ def _draw(variables: dict[str, nn.Parameter], step: int) -> dict[nn.Parameter, t
 
 @cases
 def pauses_in_a_collective_before_the_step(name: str) -> dict[str, Any]:
-    """One rank lacks a gradient until the step; all average a number before."""
     model, compressor, optimizer = _trained(name)
     for step in range(STEPS):
         optimizer.zero_grad()
@@ -235,7 +198,6 @@ def _told(models: list[dict[str, nn.Parameter]], compressors: list[Any]) -> dict
 
 @cases
 def frozen_parameters(name: str) -> dict[str, Any]:
-    """How often a rank rests at its last gradient, of parameters of which one gets none."""
     model, compressor, optimizer = _trained(name, freezes="early")
     rests, take, step = [], compressor._wait.take, 0
 

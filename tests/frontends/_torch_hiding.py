@@ -18,7 +18,6 @@ from hvd_sparse.torch import Compression, LocalSteps
 SHAPES = {"wide": (160, 40), "tall": (600, 5), "one": (30,), "deep": (40, 5, 6), "small": (3, 3)}
 C_MAX = 50
 AWAY_S = 5e-3
-"""Seconds of the backward pass before every gradient."""
 ADOPTED_AT = WARMUP + STEPS
 SAVED_AT = ADOPTED_AT + 2
 TAKEN = SAVED_AT + 3
@@ -44,7 +43,6 @@ def asked_of(ledger: Books) -> dict[str, float]:
 
 @cases
 def densities_that_hide(name: str) -> dict[str, Any]:
-    """Every step, a state that another run goes on from, and a new world at the end."""
     ledger = ledger_of(name)
     compressor = ledger.compressor
     lost, asked, applied, state = [], [], [], {}

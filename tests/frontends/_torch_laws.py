@@ -13,7 +13,6 @@ import torch
 from _common import SPARSE_ONLY, Cases, Scripted, caught
 from _torch_cases import (
     Books,
-    digest_of,
     give_gradients,
     make_variables,
     optimizer_without_motion,
@@ -24,19 +23,15 @@ from torch import nn
 
 from hvd_sparse.torch import Compression
 
-LONG_TRAINING = 200
 cases = Cases()
 
 
 def integers(shape: torch.Size, *seed: int) -> torch.Tensor:
-    """Small whole numbers, many of them equal: sums of them are exact."""
     return torch.randint(-8, 9, shape, generator=torch.Generator().manual_seed(hash(seed))).float()
 
 
 @cases
 def parameters_added_later(name: str) -> dict[str, Any]:
-    """Ten steps, another layer, ten more, as docs/guide/production.md has it."""
-
     def compress(named: Any) -> Any:
         return Compression.topk(named, density=0.05, name=name, **SPARSE_ONLY)
 
@@ -46,7 +41,8 @@ def parameters_added_later(name: str) -> dict[str, Any]:
             state = books.compressor.state_dict()
             books.compressor.close()
             del books.run
-            gc.collect()
+            while gc.collect():  # garbage of the cases before may hold what this one drops
+                pass
             books.variables |= make_variables({"later": (60, 5)})
             books.given["later"] = books.applied["later"] = np.zeros((60, 5))
             for each in (books.variables, books.given, books.applied):
@@ -60,32 +56,6 @@ def parameters_added_later(name: str) -> dict[str, Any]:
     books.compressor.close()
     steps = {key: tensor["steps"] for key, tensor in tensors.items()}
     return {"lost": lost, "taken": taken, "steps": steps}
-
-
-@cases
-def identical_replicas(name: str) -> dict[str, Any]:
-    """A long training at density 0.01; the bits of the parameters, and what was sent."""
-    torch.manual_seed(8)
-    model = nn.Sequential(
-        nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10)
-    )
-    compressor = Compression.ldte_bs(
-        model.named_parameters(), density=0.01, name=name, min_numel=2048
-    )
-    descent = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    optimizer = hvd.DistributedOptimizer(
-        descent, named_parameters=model.named_parameters(), compression=compressor
-    )
-    before = digest_of(model.parameters())
-    draw = torch.Generator().manual_seed(hvd.rank())
-    for _ in range(LONG_TRAINING):
-        optimizer.zero_grad()
-        images = torch.randn(8, 32, generator=draw)
-        nn.functional.cross_entropy(model(images), images[:, :10].argmax(1)).backward()
-        optimizer.step()
-    stats = compressor.stats()
-    compressor.close()
-    return {"before": before, "after": digest_of(model.parameters()), **stats}
 
 
 @cases
@@ -119,7 +89,6 @@ def gradients_of_equal_shapes(name: str) -> dict[str, Any]:
 
 @cases
 def gradients_zeroed_in_place(name: str) -> dict[str, Any]:
-    """Living tensors and places that are remembered, after 8 and after 30 steps."""
     parameters = {f"p{i}": nn.Parameter(torch.zeros(8, 6)) for i in range(3)}
     compressor = Compression.auto(parameters.items(), density=0.1, name=name, **SPARSE_ONLY)
     compressor._policy.trial = Scripted(3 * ["sparse"] + 2 * ["dense"] + 25 * ["sparse"])
@@ -155,7 +124,6 @@ def takes_part(number: int, step: int, rank: int) -> bool:
 
 
 def mark_of(number: int, step: int, rank: int) -> float:
-    """No two parameters of a step have the same."""
     return float(1 + number + 64 * rank + 1024 * step)
 
 

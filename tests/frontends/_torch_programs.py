@@ -1,5 +1,4 @@
-"""Training programs that are built differently, each with everything sent beside dense gradients:
-law 3."""
+"""Training programs that are built differently, with everything sent beside dense: law 3."""
 
 from __future__ import annotations
 
@@ -103,7 +102,6 @@ def beside_dense(program: Program) -> Program:
 
 
 def tower(*widths: int) -> nn.Sequential:
-    """Linear layers with tangents between."""
     layers: list[nn.Module] = []
     for wide, narrow in itertools.pairwise(widths):
         layers += [nn.Linear(wide, narrow), nn.Tanh()]
@@ -111,8 +109,6 @@ def tower(*widths: int) -> nn.Sequential:
 
 
 class Words(nn.Module):
-    """Two tables of one shape with sparse gradients, of which ranks look at one in turn."""
-
     def __init__(self) -> None:
         super().__init__()
         self.first = nn.Embedding(12, 4, sparse=True)
@@ -125,7 +121,6 @@ class Words(nn.Module):
 
 
 def train_words(wrap: Wrap, *, every: int = 1, **options: Any) -> nn.Module:
-    """The second table is looked at in every so many steps."""
     model = Words()
     optimizer = wrap(model, **options)
     for step in range(STEPS):
@@ -164,7 +159,6 @@ def train_tower(wrap: Wrap) -> nn.Module:
 
 @beside_dense
 def two_optimizers_with_one_compressor(wrap: Wrap) -> nn.Module:
-    """They step together at even steps, and only the first at odd ones."""
     model = tower(6, 8, 8, 3)
     first = wrap(model[:2], of=model)
     second = wrap(model[2:], "rest", first._compression)
@@ -178,25 +172,7 @@ def two_optimizers_with_one_compressor(wrap: Wrap) -> nn.Module:
     return model
 
 
-@beside_dense
-def two_compressors_of_a_gan(wrap: Wrap) -> nn.Module:
-    """Generator and critic have parameters of the same names and shapes."""
-    models = nn.ModuleList([tower(6, 6, 6), tower(6, 6, 6)])
-    optimizers = [wrap(model, label) for model, label in zip(models, ("maker", "critic"))]
-    for step in range(STEPS):
-        for turn in (1, 0):
-            learner, other = models[turn], models[1 - turn]
-            other.requires_grad_(False)
-            learner.zero_grad()
-            (models[1](models[0](data(step))).mean() * (1 if turn else -1)).backward()
-            optimizers[turn].step()
-            other.requires_grad_(True)
-    return models
-
-
 class Tied(nn.Module):
-    """A weight that is used twice, and one that is frozen at first."""
-
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second, self.head = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
@@ -226,51 +202,8 @@ def gradient_checkpointing(wrap: Wrap) -> nn.Module:
     )
 
 
-class Concatenated(nn.Module):
-    """Two parameters whose gradients autograd cuts out of one tensor, with one version."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.left, self.right = (nn.Parameter(torch.randn(4, 6)) for _ in range(2))
-        self.head = nn.Linear(8, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head((x @ torch.cat([self.left, self.right]).T).tanh())
-
-
-@beside_dense
-def parts_of_one_gradient_zeroed_in_place_and_clipped(wrap: Wrap) -> nn.Module:
-    """Clipped as Horovod asks for it; gradients are kept, so that versions grow."""
-    model = Concatenated()
-    optimizer = wrap(model)
-    for step in range(STEPS):
-        model.zero_grad(set_to_none=False)
-        model(data(step)).pow(2).mean().backward()
-        optimizer.synchronize()
-        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-        with optimizer.skip_synchronize():
-            optimizer.step()
-    return model
-
-
-@beside_dense
-def gradients_that_are_parts_of_one_buffer(wrap: Wrap) -> nn.Module:
-    model = tower(6, 8, 8, 3)
-    sizes = [parameter.numel() for parameter in model.parameters()]
-    buffer = torch.zeros(sum(sizes))
-    for parameter, memory in zip(model.parameters(), buffer.split(sizes)):
-        parameter.grad = memory.view_as(parameter)
-    optimizer = wrap(model)
-    for step in range(STEPS):
-        buffer.zero_()
-        model(data(step)).pow(2).mean().backward()
-        optimizer.step()
-    return model
-
-
 @beside_dense
 def equal_models_with_names_by_default(wrap: Wrap) -> nn.Module:
-    """As in a search over settings; none is closed."""
     models = nn.ModuleList([tower(6, 8, 3) for _ in range(3)])
     optimizers = [wrap(model, None) for model in models]
     for step in range(STEPS):
@@ -279,26 +212,6 @@ def equal_models_with_names_by_default(wrap: Wrap) -> nn.Module:
             model(data(step)).pow(2).mean().backward()
             optimizer.step()
     return models
-
-
-class LowRank(nn.Module):
-    """A weight of 8 bits that is not trained, and a correction of low rank that is."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        drawn = torch.randint(-100, 100, (3, 6), dtype=torch.int8)
-        self.base = nn.Parameter(drawn, requires_grad=False)
-        self.low = nn.ParameterDict({"down": torch.randn(2, 6), "up": torch.zeros(3, 2)})
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x @ (self.base.float() / 100 + self.low["up"] @ self.low["down"]).T
-
-
-@beside_dense
-def integers_below_a_correction_of_low_rank(wrap: Wrap) -> nn.Module:
-    model = LowRank()
-    train_steps(wrap, model.low, model, of=model)
-    return model
 
 
 # Biases go dense by default, beside carriers of another dtype in Horovod's groups.

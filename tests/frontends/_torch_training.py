@@ -1,8 +1,4 @@
-"""Law 3: at density 1.0 training equals dense Horovod, in settings in which every two choices
-meet.
-
-A small network with every kind of parameter is trained compressed, dense, and alone.
-"""
+"""Law 3: at density 1.0 training equals dense Horovod, whatever two choices meet."""
 
 from __future__ import annotations
 
@@ -68,8 +64,6 @@ class Network(nn.Module):
 
 
 class CountingCompression:
-    """Passes everything on to a compressor, and counts the entries that are not zero."""
-
     def __init__(self, compressor: Any) -> None:
         self._compressor = compressor
         self.nonzeros = 0
@@ -110,7 +104,6 @@ def distributed(model: Network, setting: Setting, compression: Any, process_set:
 
 
 def accumulate_gradients(model: Network, setting: Setting, step: int) -> None:
-    """The backward passes of one step, on data of this rank's own."""
     dtype = getattr(torch, setting.dtype)
     # Horovod's groups want the same parameters on all ranks; without groups, ranks take the branch
     # in turn
@@ -124,7 +117,6 @@ def accumulate_gradients(model: Network, setting: Setting, step: int) -> None:
 
 
 def train(model: Network, setting: Setting, optimizer: Any, *, by_hand: Any = None) -> None:
-    """STEPS steps; ``by_hand`` is the process set of a reduction without the optimizer."""
     for step in range(STEPS):
         model.zero_grad(set_to_none=setting.zeroing == "to_none")
         accumulate_gradients(model, setting, step)
@@ -134,7 +126,6 @@ def train(model: Network, setting: Setting, optimizer: Any, *, by_hand: Any = No
 
 
 def reduce_by_hand(model: nn.Module, setting: Setting, process_set: Any) -> None:
-    """Horovod's dense allreduce, in a layout and dtype that it knows."""
     op = hvd.Sum if setting.reduction == "sum" else hvd.Average
     wide = torch.float64 if setting.dtype == "float64" else torch.float32
     for name, parameter in model.named_parameters():
@@ -145,7 +136,6 @@ def reduce_by_hand(model: nn.Module, setting: Setting, process_set: Any) -> None
 
 
 def train_dense(start: Network, setting: Setting, process_set: Any) -> Network:
-    """Trained by stock Horovod, or by hand where it refuses the gradients."""
     model = copy.deepcopy(start)
     if setting.is_refused_by_horovod:
         train(model, setting, descent(model), by_hand=process_set)
@@ -155,7 +145,6 @@ def train_dense(start: Network, setting: Setting, process_set: Any) -> Network:
 
 
 def train_alone(start: Network, setting: Setting) -> Network:
-    """Trained on this rank's data only: what averaging must change."""
     model = copy.deepcopy(start)
     train(model, setting, descent(model))
     return model
@@ -167,7 +156,6 @@ SETTINGS = {
 
 
 def compare_with_dense(name: str, process_sets: dict[str, Any]) -> dict[str, Any]:
-    """Train compressed, dense and alone: how far apart they end, and what was sent."""
     setting = SETTINGS[name]
     process_set = process_sets[setting.members]
     start = make_network(setting)

@@ -1,5 +1,4 @@
-"""Watching a run changes no bit, says what was sent, and shows messages under way while gradients
-are still computed."""
+"""Watching changes no bit, and messages are under way while gradients are computed."""
 
 from __future__ import annotations
 
@@ -59,7 +58,6 @@ class Pause(torch.autograd.Function):
 
 @cases
 def timeline(name: str) -> dict[str, Any]:
-    """Of two layers with a pause between them, each a message of its own."""
     os.environ[SETTING] = f"{tempfile.mkdtemp()}/ours.json"
     try:
         first, last = nn.Linear(16, 32), nn.Linear(32, 8)

@@ -1,5 +1,4 @@
-"""Worker, under torchrun: what FSDP2 hands its all-reduce hook, and a program that ends while
-Gloo's threads still hold the tensors of its last collective."""
+"""Worker, under torchrun: FSDP2's hook, and an end with a collective under way."""
 
 from __future__ import annotations
 
@@ -19,7 +18,6 @@ ENTRIES = 1_000_000
 
 
 def handed(shape: tuple[int, ...], names: tuple[str, ...]) -> dict[str, list[float]]:
-    """Train one step of a linear model on a mesh of that shape."""
     from torch.distributed.fsdp import fully_shard
 
     torch.manual_seed(1)

@@ -1,5 +1,4 @@
-"""Worker: runs the documentation's blocks for a framework, and trains two steps with what they
-make.  Argument: the framework."""
+"""Worker: the documentation's blocks for a framework, and two steps. Argument: the framework."""
 
 from __future__ import annotations
 
@@ -24,7 +23,6 @@ COMMON = {"Compression": fw.Compression, "epochs": 1, "steps_per_epoch": 4, "tot
 
 
 def prelude_of_torch() -> dict[str, Any]:
-    """Return what every block finds: a model, its optimizer, a batch, as a program has them."""
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(32, 64), nn.BatchNorm1d(64), nn.Tanh(), nn.Linear(64, 32))
     data = torch.randn(8, 32, generator=torch.Generator().manual_seed(hvd.rank()))
@@ -41,7 +39,6 @@ def prelude_of_torch() -> dict[str, Any]:
 
 
 def train_torch(names: dict[str, Any], own: Any) -> Any:
-    """Take two steps with a block's optimizer, if it is Horovod's by then; return the weights."""
     optimizer, model = names["optimizer"], names["model"]
     if "hvd" not in names and "compression" in names:
         named, compression = model.named_parameters(), names["compression"]
@@ -86,10 +83,6 @@ def train_tensorflow(names: dict[str, Any], own: Any) -> Any:
 
 
 def train(block: Any, names: dict[str, Any], _: str) -> dict[str, Any]:
-    """Run a block in its names, and train.
-
-    A block that does not import Horovod shows a compressor alone; it gets Horovod's optimizer here.
-    """
     prelude, take_steps = {
         "torch": (prelude_of_torch, train_torch),
         "tensorflow": (prelude_of_tensorflow, train_tensorflow),

@@ -52,7 +52,6 @@ def compressor_of(params: Any, **options: Any) -> Any:
 
 
 def shape_of(name: str) -> str:
-    """Return the shape's name in a variable's, to which Keras adds the model's and ":0"."""
     return name.split("/")[-1].split(":")[0]
 
 
@@ -124,8 +123,6 @@ def of_keras3() -> Parts:
     from hvd_sparse.keras.elastic import KerasState
 
     class Model(keras.Model):
-        """Its weights' gradients are its inputs."""
-
         def __init__(self) -> None:
             super().__init__()
             for key, shape in SHAPES.items():
@@ -137,8 +134,6 @@ def of_keras3() -> Parts:
             return tf.reshape(sum(products), [1, 1])
 
     class Noting(keras.optimizers.SGD):
-        """Notes what it is given to apply."""
-
         def __init__(self, **options: Any) -> None:
             super().__init__(0.01, momentum=0.9, **options)
             self.given = {key: tf.Variable(tf.zeros(shape)) for key, shape in SHAPES.items()}

@@ -1,5 +1,4 @@
-"""Worker: faults that must end in an error of the project's own, on every rank.  Arguments: the
-framework, and the number of ranks."""
+"""Worker: faults that must end in an error on every rank. Arguments: the framework, ranks."""
 
 from __future__ import annotations
 

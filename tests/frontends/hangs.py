@@ -26,17 +26,14 @@ os.environ["HOROVOD_GLOO_TIMEOUT_SECONDS"] = str(round(FOR_EVER_S))
 
 
 def stopped() -> None:
-    """Paused as a whole, with all threads."""
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def asleep() -> None:
-    """Python hangs; Horovod's thread and the watchdog's go on."""
     time.sleep(FOR_EVER_S)
 
 
 def throws() -> None:
-    """As a forward pass might."""
     raise RuntimeError("the forward pass failed")
 
 
@@ -45,7 +42,6 @@ def killed() -> None:
 
 
 def crashes() -> None:
-    """As native code might: a segmentation fault."""
     ctypes.string_at(0)
 
 

@@ -1,5 +1,4 @@
-"""Worker: Keras optimizers that are handed over, beside the same optimizers on dense gradients; and
-what one version of Keras has alone.  Arguments: "tensorflow" or "keras3", and ranks."""
+"""Worker: Keras optimizers that are handed over. Arguments: "tensorflow" or "keras3", and ranks."""
 
 from __future__ import annotations
 
@@ -37,19 +36,15 @@ else:
 keras = tf.keras
 DENSE = {"min_numel": 10**6}
 PAUSING = {2: 0.5, 4: 0.0, 6: 0.9}
-"""Momentum from some batches on."""
 
 
 def falling(rate: float) -> Any:
-    """A schedule that changes the rate at every step, and is 0 for some."""
     return keras.optimizers.schedules.PiecewiseConstantDecay(
         [1, 2, 4], [rate, rate / 4, 0.0, rate / 2]
     )
 
 
 class Changing(keras.callbacks.Callback):  # type: ignore[misc]
-    """Momentum that is another at some batches of an epoch."""
-
     def __init__(self, momenta: dict[int, float]) -> None:
         super().__init__()
         self.momenta = momenta
@@ -111,7 +106,6 @@ def handed_over(
 def trained(
     name: str, *, make: Make, method: str = "ldte_bs", hands_over: bool = True, **options: Any
 ) -> dict[str, Any]:
-    """Losses of a fit that learns, at a density that sends few entries; what replicas end with."""
     keras.utils.set_random_seed(4)
     model = keras.Sequential([keras.layers.Dense(24, activation="tanh"), keras.layers.Dense(4)])
     model.build((None, 12))
@@ -136,7 +130,6 @@ def trained(
 
 
 def by_store(model: Any, optimizer: Any, plain: Any) -> None:
-    """Let a plain optimizer take over what a saved model of Keras 3 has of another."""
     store: dict[str, Any] = {}
     optimizer.save_own_variables(store)
     plain.build(model.trainable_variables)
@@ -144,7 +137,6 @@ def by_store(model: Any, optimizer: Any, plain: Any) -> None:
 
 
 def by_checkpoint(model: Any, optimizer: Any, plain: Any) -> None:
-    """Let a plain optimizer take over what ``tf.train.Checkpoint`` saves of another."""
     parts = {} if IS_3 else {"model": model}  # an optimizer of Keras 3 has its model
     with tempfile.TemporaryDirectory() as folder:
         tf.train.Checkpoint(optimizer=optimizer, **parts).write(f"{folder}/state")
@@ -236,8 +228,6 @@ if IS_3:
 else:
 
     class WithNote(optimizers.SGD):  # type: ignore[misc]
-        """Only adds an option."""
-
         def __init__(self, *args: Any, note: str = "", **options: Any) -> None:
             super().__init__(*args, **options)
             self.note = note

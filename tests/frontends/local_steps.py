@@ -22,8 +22,6 @@ cases = Cases()
 
 
 class Training:
-    """Softmax regression on batches that depend on rank and step alone."""
-
     def __init__(
         self,
         name: str,
@@ -82,7 +80,6 @@ class Training:
 
 
 def beside_the_outer_step(name: str, *, every: int, **outer: Any) -> dict[str, Any]:
-    """Everything sent, beside DiLoCo's outer step written out; from rank 0's start."""
     training = Training(name, every, **outer)
     rate, kept = outer.get("outer_lr", 1.0), outer.get("outer_momentum", 0.0)
     anchor, velocity, furthest, digests = training.flat(), 0.0, 0.0, []
@@ -108,7 +105,6 @@ cases["outer_nesterov"] = partial(beside_the_outer_step, every=2, **OUTER)
 
 @cases
 def bfloat16_is_local_sgd(name: str) -> dict[str, Any]:
-    """From rank 0's start, to the mean of what the ranks' own steps have made of it."""
     training = Training(name, 2, dtype="bfloat16")
     digests, start = [training.digest()], training.flat()
     for step in range(2):
@@ -123,7 +119,6 @@ def bfloat16_is_local_sgd(name: str) -> dict[str, Any]:
 
 
 def keep_the_ledger(name: str, **options: Any) -> dict[str, Any]:
-    """All ranks' movements are what was applied and what they keep back."""
     training = Training(name, 3, 0.1, **options)
     start = anchor = training.flat()
     moved = np.zeros_like(start)
@@ -198,7 +193,6 @@ def refused(name: str) -> list[list[str]]:
 
 
 def frozen_in_torch(name: str) -> dict[str, Any]:
-    """A layer that is frozen behind LocalSteps, and one that was frozen before."""
     training, digests = Training(name, 2), []
     weights = training.variables["weights"]
     weights.requires_grad_(False)

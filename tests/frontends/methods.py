@@ -1,5 +1,4 @@
-"""Worker: every method and exchange through a framework, with steps that fail, beside the numpy
-core.  Argument: the framework."""
+"""Worker: every method and exchange, beside the numpy core. Argument: the framework."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Worker: loss scaling, and training that is saved or goes on from what was saved.  Arguments: the
-framework, what, and a folder."""
+"""Worker: loss scaling and checkpoints. Arguments: the framework, what, and a folder."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import Cases, caught
+from _common import Cases
 from _framework import NAME, fw
 
 if NAME == "torch":
@@ -32,12 +31,9 @@ METHODS: dict[str, dict[str, Any]] = {
         "schedule": {"id": "exponential_warmup", "value": 0.05, "stage_steps": 2, "stages": 3},
     },
 }
-"""Whose states are saved; in TensorFlow the first one's."""
 
 
 class Training:
-    """Variables, momentum, and gradients that depend on rank and step alone."""
-
     def __init__(
         self,
         name: str,
@@ -79,7 +75,6 @@ class Training:
             self.take_step = tf.function(self.step_in_tensorflow)
 
     def step_in_torch(self, *gradients: np.ndarray) -> list[torch.Tensor]:
-        """As Horovod's recipe has it."""
         self.optimizer.zero_grad()
         variables = list(self.variables.values())
         loss = sum((v * torch.as_tensor(g)).sum() for v, g in zip(variables, gradients))
@@ -112,7 +107,6 @@ class Training:
         return float(self.scaler.get_scale() if NAME == "torch" else self.scaler.loss_scale)
 
     def entries(self) -> dict[str, int]:
-        """What this rank sends of every tensor in a step."""
         specs = {spec.key: spec for spec in self.compressor.step.specs}
         densities = {
             key: self.compressor.configuration.density(HALF, spec) for key, spec in specs.items()
@@ -124,15 +118,6 @@ class Training:
         arrays = [array for key in sorted(tensors) for array in tensors[key]["arrays"].values()]
         weights = fw.digest_of(self.variables.values())
         return {"weights": weights, "kept": fw.digest_of(arrays)}
-
-    def owed(self) -> tuple[list[float], list[float]]:
-        """What is still owed of each tensor, summed over its entries; and how much is moved."""
-        tensors = self.compressor.state_dict()["tensors"]
-        parts = [tensors[key]["arrays"]["residual"].double() for key in sorted(tensors)]
-        name = self.compressor.name
-        signed = fw.summed(torch.stack([p.sum() for p in parts]), f"{name}.owed")
-        moved = fw.summed(torch.stack([p.abs().sum() for p in parts]), f"{name}.moved")
-        return (signed / hvd.size()).tolist(), moved.tolist()
 
     def save(self, path: Path) -> None:
         if NAME == "torch":
@@ -167,7 +152,6 @@ def gradients_of(step: int) -> list[np.ndarray]:
 
 
 def loss_scaling(name: str, *, tensor: str, **options: Any) -> dict[str, Any]:
-    """Inf in a tensor on one rank, in some steps."""
     training = Training(name, scaled=True, **options)
     seen, scales, kept = [], [], []
     for step in range(STEPS):
@@ -192,13 +176,11 @@ def save(name: str, folder: Path) -> dict[str, Any]:
     training.run(range(HALF))
     training.save(folder / f"{name}.{hvd.rank()}")
     training.compressor.save(folder / f"{name}.all")
-    owed = training.owed() if NAME == "torch" else None
     training.run(range(HALF, 2 * HALF))
-    return {"owed": owed, "end": training.digest(), "entries": training.entries()}
+    return {"end": training.digest(), "entries": training.entries()}
 
 
 def resume(name: str, folder: Path) -> list[Any]:
-    """In a new process, from each rank's own checkpoint, and from the file of all ranks."""
     ends = []
     for source in ("own", "all"):
         training = Training(f"{name}.{source}", **METHODS[name])
@@ -211,16 +193,6 @@ def resume(name: str, folder: Path) -> list[Any]:
     return ends
 
 
-def redistribute(name: str, folder: Path) -> dict[str, Any]:
-    training = Training(name, **METHODS[name])
-    training.compressor.load(folder / f"{name}.all")
-    owed = training.owed()
-    training.run(range(3))
-    saved = torch.load(folder / f"{name}.0", weights_only=True)[-1]
-    refused = caught(training.compressor.load_state_dict, saved)
-    return {"owed": owed, "weights": training.digest()["weights"], "refused": refused}
-
-
 def main(work: str, folder: Path) -> None:
     fw.begin(0)
     cases = Cases()
@@ -231,7 +203,7 @@ def main(work: str, folder: Path) -> None:
             cases["scaling_handed_over"] = partial(loss_scaling, tensor="tall", hands_over=True)
         else:
             cases["scaling_of_a_dense_tensor"] = partial(loss_scaling, tensor="bias")
-    of_work = {"save": save, "resume": resume, "redistribute": redistribute}[work]
+    of_work = {"save": save, "resume": resume}[work]
     for method in METHODS if NAME == "torch" else ("ldte_bs",):
         cases[method] = partial(of_work, folder=folder)
     fw.run(cases)

@@ -24,7 +24,6 @@ SHAPE = (40, 50)
 
 
 def accelerator() -> str | None:
-    """Return the device that stands beside the CPU; None where there is none."""
     if os.environ.get("HVD_SPARSE_TEST_DEVICE") == "cpu":
         return "/CPU:0"
     found = tf.config.list_physical_devices("GPU")

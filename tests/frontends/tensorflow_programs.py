@@ -1,11 +1,9 @@
-"""Worker: programs as README shows them, with models that are built and models that are not."""
+"""Worker: programs with models that their first batch builds."""
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import horovod.tensorflow.keras as keras_hvd
@@ -16,7 +14,6 @@ from _tensorflow_cases import Compression, begin, digest_of, hvd, run
 
 from hvd_sparse.tensorflow import LogMetrics
 
-README = Path(__file__).resolve().parents[2] / "README.md"
 FEATURES, BATCH_SIZE, EPOCHS, STEPS = 40, 4, 2, 3
 RATE = 0.1
 
@@ -38,8 +35,6 @@ class Subclassed(keras.Model):  # type: ignore[misc]
 
 
 class Module(tf.Module):  # type: ignore[misc]
-    """Makes its variables when it is called, as layers of Keras do."""
-
     def __init__(self) -> None:
         super().__init__()
         self.weight: Any = None
@@ -76,7 +71,6 @@ def outcome_of(model: Any, compressor: Any) -> dict[str, Any]:
 
 
 def with_tape(make: Callable[[], Any], in_graph: bool, **options: Any) -> dict[str, Any]:
-    """As in Horovod's own example: the first batch builds the model, which is broadcast."""
     model, optimizer = make(), keras.optimizers.SGD(RATE)
     compressor = Compression.topk(model, density=0.5, **options)
     inputs, labels = map(tf.constant, data())
@@ -103,46 +97,15 @@ for _kind, _make in MODELS.items():
         )
 
 
-def readme_lines() -> str:
-    """README's lines for TensorFlow, with a density that a small model shows."""
-    (lines,) = (
-        block
-        for block in re.findall(
-            r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL
-        )
-        if "hvd_sparse.tensorflow" in block
-    )
-    assert "steps=total_steps)" in lines
-    return str(lines).replace("steps=total_steps)", "density=0.5, allow_dense=False)")
-
-
-def fit_by_readme(model: Any) -> dict[str, Any]:
-    names: dict[str, Any] = {"model": model, "optimizer": keras.optimizers.SGD(RATE)}
-    exec(readme_lines(), names)
-    model.compile(names["optimizer"], "mse")
-    broadcast = keras_hvd.callbacks.BroadcastGlobalVariablesCallback(0)
-    model.fit(*data(), batch_size=BATCH_SIZE, epochs=EPOCHS, verbose=0, callbacks=[broadcast])
-    return outcome_of(model, names["compression"])
-
-
-@cases
-def readme_unbuilt(_: str) -> dict[str, Any]:
-    return fit_by_readme(sequential())
-
-
-@cases
-def readme_unbuilt_subclassed(_: str) -> dict[str, Any]:
-    return fit_by_readme(Subclassed())
-
-
 def fitted(name: str, *, callback: Any = LogMetrics, **options: Any) -> tuple[Any, Any, Any]:
-    """A model that ``fit`` has trained, its compressor, and what was logged.
+    """A model that ``fit`` has built and trained, its compressor, and what was logged.
 
     callback : or its class, which takes the compressor
     """
-    model = sequential()
-    compressor = Compression.topk(model, density=0.5, name=name, allow_dense=False, **options)
-    optimizer = keras_hvd.DistributedOptimizer(keras.optimizers.SGD(RATE), compression=compressor)
+    model, optimizer = sequential(), keras.optimizers.SGD(RATE)
+    chosen = {"density": 0.5, "name": name, "allow_dense": False, **options}
+    compressor = Compression.topk(model, optimizer=optimizer, **chosen)
+    optimizer = keras_hvd.DistributedOptimizer(optimizer, compression=compressor)
     model.compile(optimizer, "mse")
     callback = callback(compressor) if isinstance(callback, type) else callback
     callbacks = [keras_hvd.callbacks.BroadcastGlobalVariablesCallback(0), callback]
@@ -172,7 +135,6 @@ def callbacks_with_a_backend(name: str) -> dict[str, Any]:
 
 @cases
 def watched(name: str) -> dict[str, Any]:
-    """Keras's ``fit`` with writers, a callback for its metrics, and a summary."""
     heard: list[dict[str, Any]] = []
     model, compressor, _ = fitted(name, telemetry=heard.append, telemetry_every=3)
     text = compressor.summary(all_ranks=True)
@@ -181,7 +143,6 @@ def watched(name: str) -> dict[str, Any]:
 
 @cases
 def placement(name: str) -> dict[str, Any]:
-    """Devices of the operations traced for a GPU, and copies between them; none is run."""
     weight = tf.Variable(tf.ones((FEATURES, 50)), name="weight")
     compressor = Compression.topk([weight], density=0.1, name=name, **SPARSE_ONLY)
 
@@ -206,7 +167,6 @@ def placement(name: str) -> dict[str, Any]:
 
 
 def copies_of(nodes: Any) -> list[tuple[str, str]]:
-    """Return the operations on both sides of every copy to and from the CPU."""
     known = {node.name: node for node in nodes}
     return [
         (kind_of(known[source]), kind_of(node))
@@ -221,7 +181,6 @@ def is_pinned(node: Any) -> bool:
 
 
 def kind_of(node: Any) -> str:
-    """Return the name of an operation of ours, without its scopes; of any other its kind."""
     return node.name.rpartition("/")[2] if "/hvd_sparse" in node.name else node.op
 
 

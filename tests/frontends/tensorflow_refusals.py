@@ -34,8 +34,6 @@ def keras_model() -> Any:
 
 
 def made_with(params: Callable[[], Any], **options: Any) -> str:
-    """What becomes of a compressor, up to the moment at which it must know its variables."""
-
     def make() -> None:
         compressor = Compression.topk(params(), **{"density": 0.1, **options})
         compressor.resolve()
@@ -47,8 +45,6 @@ def made_with(params: Callable[[], Any], **options: Any) -> str:
 def used_with(
     params: Callable[[], Any], method: Callable[..., Any] = Compression.topk, **options: Any
 ) -> str:
-    """A compressor that is used: one rank, so that Horovod only traces it."""
-
     def train() -> None:
         variables = list(params())
         compressor = method(variables, density=0.1, **options)
@@ -190,12 +186,9 @@ KERAS_2: dict[str, tuple[Any, str]] = {
         ACCEPTED,
     ),
 }
-"""What is done, and what is said of it: an error, its input by name, and the way out."""
 
 
 def fit_of_keras_3() -> str:
-    """One rank, which has nobody to average with: the optimizer keeps its moments."""
-
     def train() -> None:
         from hvd_sparse.keras import DistributedOptimizer
 

@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
-from harness import LIMIT_S, ROOT
+from programs import run_python
 
 PARTS = {"select", "encode", "exchange", "decode", "python"}
 
 
 def run(folder, *arguments):
-    command = [sys.executable, "-m", "benchmarks", "step", "--quick", *arguments]
-    done = subprocess.run(
-        [*command, "--output", str(folder)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-    )
+    command = ("-m", "benchmarks", "step", "--quick", *arguments)
+    done = run_python(*command, "--output", str(folder))
     assert done.returncode == 0, done.stderr[-4000:]
     document = json.loads((folder / "step.json").read_text())
     return done.stdout, document, (folder / "step.md").read_text()
 
 
 def check_figures(summary):
-    """The work is a positive multiple of a floor that was measured."""
     assert summary["floor_ms"]["low"] > 0
     assert 0 < summary["work"]["low"] <= summary["work"]["median"] <= summary["work"]["high"]
 

@@ -1,4 +1,4 @@
-"""DistributedDataParallel with the hook, on real ranks under torchrun: the laws, without Horovod.
+"""DistributedDataParallel with the hook, on real ranks under torchrun, without Horovod.
 
 Two ranks run every case and method, three those of which the number of ranks may matter.
 """
@@ -18,7 +18,6 @@ UNUSED = [
     "conservation_without_rollback",
 ]
 TOLERANCE_ULPS = 16
-"""Of the way that the parameters went: sums of ranks in another order, over a few steps."""
 
 of_each_world = pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.full)])
 

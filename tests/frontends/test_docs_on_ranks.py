@@ -1,5 +1,4 @@
-"""Blocks of the documentation for PyTorch and TensorFlow, and commands that start a program, on two
-real ranks: they run, and what they make trains."""
+"""Blocks and commands of the documentation run on two real ranks, and what they make trains."""
 
 from __future__ import annotations
 
@@ -36,7 +35,6 @@ def test_blocks_compress_and_one_sends_nothing(frontend):
 
 
 COMMANDS = {each.text: each for each in blocks_for("ranks")}
-"""Those that two pages have run once."""
 
 
 @pytest.mark.parametrize("block", COMMANDS.values(), ids=lambda each: each.name)

@@ -1,5 +1,4 @@
-"""Workers killed in mid-step and others added, under horovodrun: nothing is lost but what died,
-replicas stay equal."""
+"""Workers killed in mid-step and others added: only the residuals of the dead are lost."""
 
 from __future__ import annotations
 
@@ -45,7 +44,6 @@ def test_killed_workers_take_nothing_but_their_own_residual_along(framework, kil
 
 @pytest.mark.full
 def test_so_it_is_with_gradients_on_a_device(tmp_path):
-    """The pretend one; Horovod carries the messages there."""
     for result in check_elastic("torch", 1, tmp_path, "device"):
         assert result["ways"] == ["device"] and result["wire"] == "device"
 

@@ -31,7 +31,6 @@ def run(script, controller, folder, *arguments):
 
 
 def check(lines, epochs, steps, result):
-    """Every epoch was written, its losses are numbers and fall, and the whole is summed up."""
     *each, summary = lines
     assert [line["epoch"] for line in each] == list(range(1, epochs + 1))
     assert all(math.isfinite(line["train_loss"]) and line[result] >= 0 for line in each)
@@ -102,7 +101,6 @@ def test_an_lstm_learns_penn_treebank_with_adamw(script, controller, method, dat
     ("script", "controller"), [("pytorch_ptb.py", "mpi"), ("tensorflow2_keras_ptb.py", "gloo")]
 )
 def test_the_baseline_clips_behind_horovod_or_before(script, controller, data, tmp_path):
-    """At the rate and the bound of the recipe, and with dense gradients."""
     lines = run(
         script, controller, tmp_path, f"--data={data / 'ptb'}", *PTB, "--epochs=1", "--method=none",
         "--steps=4",

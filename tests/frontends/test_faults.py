@@ -32,7 +32,7 @@ FAULTS = {
     "late": (("PeerFailure",), ()),
 }
 """By kind: the errors, by class or in the words of TensorFlow's, and what they say."""
-OF_TORCH = ("recovery_nan", "changed", "outlived", "not_made", "alone", "unused", "pauses")
+OF_TORCH = ("recovery_nan", "changed", "outlived", "not_made", "alone", "pauses")
 OWN_ERRORS = {name for name, kind in vars(hvd_sparse.errors).items() if isinstance(kind, type)}
 
 
@@ -119,11 +119,6 @@ def test_a_rank_that_changes_gradients_alone_leaves_nobody_waiting(world):
             assert result["is_usable"]
 
 
-def test_a_compressor_that_one_rank_alone_has_made_and_does_not_use_disturbs_nobody(world):
-    for result in found_in(world, "unused")["unused_compressor_on_one_rank"]:
-        assert result == {"raised": "nothing was raised", "is_usable": True}
-
-
 def test_a_gradient_that_comes_late_leaves_no_rank_waiting(world):
     for result in found_in(world, "late")["late_gradient_on_one_rank"]:
         assert result["next_step"] == "nothing was raised"
@@ -154,7 +149,6 @@ def test_a_step_that_is_given_up_leaves_no_loss_scale(world):
     ("framework", "controller"), [("torch", "mpi"), ("torch", "gloo"), ("tensorflow", "gloo")]
 )
 def test_a_rank_that_never_comes_ends_in_a_timeout(framework, controller):
-    """As an error of the waiting rank's step, or in its last words."""
     outcome = launch("frontends/hangs.py", 2, controller, framework, "never_comes")
     waiting, absent = outcome.results
     assert absent == "absent"

@@ -10,7 +10,6 @@ from installed import horovod_parts
 
 @pytest.mark.skipif("torch" not in horovod_parts(), reason="Horovod was built without PyTorch")
 def test_the_stall_is_looked_for_on_two_ranks():
-    """On the pretend device, which queues nothing: that it runs, and times all three."""
     outcome = launch("frontends/torch_stall.py", 2, "gloo")
     for result in outcome.check():
         assert set(result["gathers"]) == {"idle", "default", "own"}
@@ -21,7 +20,6 @@ def test_the_stall_is_looked_for_on_two_ranks():
     "tensorflow" not in horovod_parts(), reason="Horovod was built without TensorFlow"
 )
 def test_tensorflows_placement_is_looked_at_on_two_ranks(monkeypatch):
-    """With the CPU in the place of a GPU, and where there is none."""
     monkeypatch.setenv("HVD_SPARSE_TEST_DEVICE", "cpu")
     reports = launch("frontends/tensorflow_on_gpu.py", 2, "gloo").check()
     found = judge_placement("placement", reports)

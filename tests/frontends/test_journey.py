@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
-from harness import LIMIT_S, ROOT
 from installed import horovod_parts
+from programs import run_python
 
 pytestmark = pytest.mark.skipif(
     not {"torch", "tensorflow"} <= horovod_parts(), reason="Horovod was built without a framework"
@@ -18,8 +16,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def journey(tmp_path_factory):
     output = tmp_path_factory.mktemp("journey")
-    command = [sys.executable, "-m", "benchmarks", "journey", "--output", str(output)]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)
+    run = run_python("-m", "benchmarks", "journey", "--output", str(output))
     assert run.returncode == 0, run.stderr[-4000:]
     page = (output / "journey.md").read_text()
     return json.loads((output / "journey.json").read_text()), page

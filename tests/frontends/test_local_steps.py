@@ -1,5 +1,4 @@
-"""Local steps on two real ranks: what is exchanged every few steps, and what training makes of
-it."""
+"""Local steps on two real ranks."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Every method and exchange does the same through both frontends as in the numpy core, and a failed
-step ends on every rank (invariants 24, 25, 30 and 36)."""
+"""Every method and exchange gives the bits of the numpy core (invariants 24, 25, 30 and 36)."""
 
 from __future__ import annotations
 
@@ -58,7 +57,6 @@ def test_a_method_gives_the_bits_of_the_core_on_every_rank(world, method):
 
 
 def results_of(world, name):
-    """Alone and in a group of Horovod's, as far as the frontend has them."""
     outcome = outcome_in(world)
     there = [case for case in (name, f"{name}{IN_A_GROUP}") if case in outcome.check()[0]]
     assert there

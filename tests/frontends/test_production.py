@@ -1,17 +1,13 @@
-"""Loss scaling; ten steps are five, a checkpoint, a new process and five more; and another world
-takes all of what was kept."""
+"""Loss scaling; and ten steps are five, a checkpoint, a new process and five more."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from _common import launched, measured, measured_of
 
 BAD_STEPS = (4, 5, 9)
 METHODS = {"torch": ("ldte_bs", "dgc", "redsync"), "tensorflow": ("ldte_bs",)}
-WORLDS = {"save": (2, "mpi"), "resume": (2, "gloo"), "redistribute": (3, "mpi")}
-
-
+WORLDS = {"save": (2, "mpi"), "resume": (2, "gloo")}
 TENSORFLOW = [pytest.param("tensorflow", marks=pytest.mark.full)]
 
 
@@ -48,24 +44,9 @@ def test_scalers_act_alike_on_all_ranks_and_replicas_end_alike(outcome_of):
 
 
 def test_a_new_process_goes_on_bit_for_bit(outcome_of, framework):
-    """From each rank's own checkpoint, and from the file of all ranks."""
     for method in METHODS[framework]:
         saved, resumed = (measured(outcome_of(work), method) for work in ("save", "resume"))
         for whole, halves in zip(saved, resumed):
             assert halves == [whole["end"]] * 2, method
             if method == "ldte_bs":  # by the densities' names
                 assert sorted(whole["entries"].values())[-2:] == [9, 19]
-
-
-@pytest.mark.parametrize("framework", ["torch"], indirect=True)  # TensorFlow's file is the same
-@pytest.mark.parametrize("method", METHODS["torch"])
-def test_another_world_takes_what_was_kept_and_refuses_one_ranks_state(outcome_of, method):
-    """Of an average: the mean over the ranks; each rank's own is rounded to float32 once more."""
-    before, moved = measured(outcome_of("save"), method)[0]["owed"]
-    results = measured(outcome_of("redistribute"), method)
-    assert max(moved) > 1 and len({result["weights"] for result in results}) == 1
-    np.testing.assert_allclose(results[0]["owed"][0], before, rtol=0, atol=1e-7 * max(moved))
-    for result in results:
-        assert result["refused"].startswith("RankMismatch: ")
-        way_out = "it is of a world of 2 ranks, this one has 3: save(path) and load(path)"
-        assert way_out in result["refused"]

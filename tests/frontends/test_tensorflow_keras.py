@@ -1,5 +1,4 @@
-"""Keras optimizers on real ranks, of Keras 2 through Horovod's wrapper and of Keras 3 through
-``hvd_sparse.keras``: handed over, they train as they would."""
+"""Keras optimizers on real ranks: handed over, they train as they would."""
 
 from __future__ import annotations
 
@@ -18,7 +17,6 @@ SCALED = {
 }
 """Batches that change no weight: some are infinite, others are only accumulated."""
 WAY = 2e-4
-"""Of the way that the weights went: roundings."""
 
 
 def launch(world):

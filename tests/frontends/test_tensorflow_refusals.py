@@ -8,7 +8,6 @@ from _common import launched, measured_of
 
 @pytest.mark.parametrize("which", ["2", "3", "graphs"], ids=["Keras 2", "Keras 3", "graphs"])
 def test_bad_input_is_refused_by_name_and_with_the_remedy_and_other_input_is_not(which):
-    """The versions of Keras, and programs without eager execution."""
     outcome = launched("frontends/tensorflow_refusals.py", 1, "mpi", which)
     outcome.check()
     for name, ((said, words),) in measured_of(outcome, "").items():

@@ -1,5 +1,4 @@
-"""Worker: optimizers that are handed over to the compressor, beside the same optimizers on dense
-gradients."""
+"""Worker: optimizers that are handed over, beside the same on dense gradients."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from typing import Any
 import _torch_programs
 import horovod.torch as hvd
 import torch
-from _common import SPARSE_ONLY, Cases, Heard, Scripted, caught
+from _common import SPARSE_ONLY, Cases, Scripted, caught
 from _torch_cases import digest_of, flat_parameters, run
 from muon import paired
 from torch import nn
@@ -31,7 +30,6 @@ def network() -> nn.Module:
 
 
 def groups_of(model: nn.Module) -> list[dict[str, Any]]:
-    """Two groups that differ in rate and weight decay."""
     return [
         {"params": model[0].parameters(), "lr": 0.02, "weight_decay": 0.1},
         {"params": model[2].parameters(), "lr": 0.05, "weight_decay": 0.0},
@@ -120,7 +118,6 @@ for label, chosen in {
 
 @cases
 def ways_change(name: str) -> dict[str, Any]:
-    """An optimizer's memory where steps are sparse and dense as ``auto`` decides."""
     model = network()
     optimizer = sgd(model)
     compressor = Compression.auto(
@@ -145,7 +142,6 @@ def ways_change(name: str) -> dict[str, Any]:
 
 @cases
 def along_the_rate(name: str) -> list[str]:
-    """A run that is told its steps, with all schedulers at one rate, and with one rank's ahead."""
     model = network()
     optimizer = sgd(model)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
@@ -221,7 +217,6 @@ BOUND = 0.25
 
 
 def clipped(wrap: Callable[..., Any], scaler: Any = None) -> nn.Module:
-    """Clipped together by the compressor, or behind the reduction, of equal ranks."""
     model, norms = network(), []
     wrapped = wrap(model)
     is_ours = hasattr(wrapped._compression, "stats")
@@ -251,7 +246,6 @@ for label, program, chosen in (
 
 
 def skip_batches(wrap: Callable[..., Any]) -> nn.Module:
-    """Look at every third gradient once it is reduced, and let it go."""
     model = network()
     optimizer = wrap(model)
     compressor = optimizer._compression
@@ -267,27 +261,7 @@ def skip_batches(wrap: Callable[..., Any]) -> nn.Module:
     return model
 
 
-def climb_first(wrap: Callable[..., Any]) -> nn.Module:
-    """Move the weights after a first gradient, as SAM does, and back after the second."""
-    model = network()
-    optimizer = wrap(model)
-    for group in optimizer.param_groups:
-        group["weight_decay"] = 0.0  # of the weights that the second gradient was taken at
-    for step in range(STEPS):
-        for move in (0.05, -0.05):
-            model.zero_grad(set_to_none=step % 2 == 0)
-            backward(model, step)
-            optimizer.synchronize()
-            with torch.no_grad():
-                for number, parameter in enumerate(model.parameters()):
-                    parameter.add_(move * (1 + number))
-        with optimizer.skip_synchronize():
-            optimizer.step()
-    return model
-
-
 def contest(wrap: Callable[..., Any]) -> nn.Module:
-    """Train a generator through a discriminator, whose gradient of that pass is thrown away."""
     critic = network()
     maker = nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 12))
     critics, makers = wrap(critic, "critic"), wrap(maker, "maker")
@@ -305,33 +279,8 @@ def contest(wrap: Callable[..., Any]) -> nn.Module:
     return nn.ModuleList([critic, maker])
 
 
-for program in (skip_batches, climb_first, contest):
+for program in (skip_batches, contest):
     cases[f"thrown_away_{program.__name__}"] = partial(compare, program=program, **UNMASKED)
-
-
-@cases
-def warnings_of_accuracy(name: str) -> dict[str, list[str]]:
-    """What is logged of accuracy in two steps of an optimizer that is kept, or handed over."""
-
-    def said_of(make: Any, hands_over: bool, density: float = 0.01) -> list[str]:
-        model = network()
-        optimizer = make(model.parameters())
-        options = {"optimizer": optimizer} if hands_over else {}
-        with Heard() as said:
-            compressor = Compression.ldte_bs(
-                model.named_parameters(), density=density, name=name, min_numel=20, **options
-            )
-            train(model, distributed(name, model, optimizer, compressor), range(2))
-        compressor.close()
-        return [text for text in said if "accuracy" in text]
-
-    momentum = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
-    plain = partial(torch.optim.SGD, lr=0.1)
-    return {
-        "kept": said_of(momentum, False) + said_of(torch.optim.RMSprop, False),
-        "handed over": said_of(torch.optim.RMSprop, True),
-        "at ease": said_of(plain, False) + said_of(momentum, True) + said_of(momentum, False, 0.5),
-    }
 
 
 @cases
@@ -375,7 +324,6 @@ def refused(name: str) -> list[list[str]]:
 
 @cases
 def compiled_steps(name: str) -> dict[str, float]:
-    """How far a compiled step of Horovod's optimizer goes from the step, handed over or not."""
     differences = {}
     for kind in ("handed over", "kept"):
         ends = []
@@ -399,8 +347,6 @@ def compiled_steps(name: str) -> dict[str, float]:
 
 
 class Looking(nn.Module):
-    """A table with sparse gradients, and what is behind it."""
-
     def __init__(self, rest: Callable[[], nn.Module]) -> None:
         super().__init__()
         self.table = nn.Embedding(6, 4, sparse=True)
@@ -414,7 +360,6 @@ linear = partial(nn.Linear, 4, 3)
 
 
 def looks_up(wrap: Callable[..., Any], rest: Callable[[], nn.Module] = linear) -> nn.Module:
-    """Train with sparse gradients, which Horovod exchanges by itself."""
     model = Looking(rest)
     wrapped = wrap(model)
     is_ours = hasattr(wrapped._compression, "stats")
@@ -438,7 +383,6 @@ def plain_adamw(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def unfreezes(wrap: Callable[..., Any], adds_group: bool = False) -> nn.Module:
-    """Train with a layer that Horovod was not told of, from the fourth step on."""
     model = network()
     late = model[0]
     late.requires_grad_(False)

@@ -20,12 +20,10 @@ from hvd_sparse.collectives.horovod_torch import HorovodDeviceCollective
 
 BUSY_S = 1.0
 TRIED = 10**8
-"""Cycles of a first sleep, by which the others are measured."""
 REPEATS = 3
 
 
 def cycles() -> int:
-    """Return for how many of its cycles the device is busy for ``BUSY_S``."""
     torch.cuda._sleep(TRIED)
     torch.cuda.synchronize()
     start = time.perf_counter()
@@ -35,7 +33,6 @@ def cycles() -> int:
 
 
 def gather_s(wire: HorovodDeviceCollective, name: str, busy: int, stream: torch.Stream) -> float:
-    """Return the seconds of a gather behind which work is queued on a stream."""
     hvd.barrier()
     if busy:
         with torch.cuda.stream(stream):

@@ -1,5 +1,4 @@
-"""Worker: laws 1 to 3 through Horovod's optimizer, in one launch.  Arguments: the framework,
-and the number of ranks."""
+"""Worker: training by Horovod's optimizer. Arguments: the framework, and the number of ranks."""
 
 from __future__ import annotations
 

@@ -11,14 +11,11 @@ import struct
 
 WIDTHS = {"f": 4, "d": 8}
 FORMATS = {1: 16, 2: 16, 3: 8, 4: 4, 5: 2}
-"""Bits of a value, by the format's number."""
 HEADS = {3: 4, 4: 4, 5: 8}
-"""Bytes before the values."""
 Entries = "tuple[tuple[int, ...], tuple[float, ...]]"
 
 
 def bits_of(data: bytes) -> list[int]:
-    """The lowest bit of a byte first."""
     return [byte >> place & 1 for byte in data for place in range(8)]
 
 
@@ -31,13 +28,11 @@ def value_bits(letter: str, form: int) -> int:
 
 
 def numbers(width: int, count: int, data: bytes) -> list[int]:
-    """Numbers of so many bits."""
     bits = bits_of(data)
     return [number(bits[width * i : width * (i + 1)]) for i in range(count)]
 
 
 def read_values(letter: str, form: int, count: int, data: bytes) -> tuple[float, ...]:
-    """Values in one of the six formats."""
     if form == 3:
         step, *multiples = struct.unpack(f"<f{count}b", data)
         return tuple(step * multiple for multiple in multiples)
@@ -58,7 +53,6 @@ def read_values(letter: str, form: int, count: int, data: bytes) -> tuple[float,
 def split_values(
     letter: str, form: int, count: int, body: bytes
 ) -> tuple[bytes, tuple[float, ...]]:
-    """What stands before the values, and the values."""
     size = HEADS.get(form, 0) + (count * value_bits(letter, form) + 7) // 8
     offset = len(body) - size
     return body[:offset], read_values(letter, form, count, body[offset:])
@@ -78,7 +72,6 @@ def block16(letter: str, form: int, numel: int, count: int, body: bytes) -> Entr
 
 
 def placed(counts: tuple[int, ...], positions: tuple[int, ...], length: int) -> tuple[int, ...]:
-    """Indices of positions within stretches of a length, of which each has so many."""
     starts = [length * at for at, entries in enumerate(counts) for _ in range(entries)]
     return tuple(start + position for start, position in zip(starts, positions, strict=True))
 
@@ -94,7 +87,6 @@ def chunk12(letter: str, form: int, numel: int, count: int, body: bytes) -> Entr
 
 
 def gaps(count: int, numel: int, data: bytes) -> tuple[int, ...]:
-    """Golomb's code in planes."""
     if count == 0:
         return ()
     shift, thirds = modulus(1 - count / numel)
@@ -170,7 +162,6 @@ def dense(letter: str, form: int, numel: int, count: int, body: bytes) -> Entrie
 
 
 def signed(letter: str, body: bytes) -> tuple[float, bytes]:
-    """The magnitude that stands first, and what follows it."""
     return struct.unpack("<" + letter, body[: WIDTHS[letter]])[0], body[WIDTHS[letter] :]
 
 
@@ -240,4 +231,3 @@ READERS = {
     13: chunk12,
     14: one_sign,
 }
-"""By the codec's number in a frame's header."""

@@ -52,7 +52,6 @@ def split_frame(data: bytes) -> tuple[Frame, bytes]:
 
 
 def read_messages(data: bytes) -> list[Message]:
-    """All messages that an allgather joined; that of rank 0 first."""
     messages = []
     while data:
         message, data = split_message(data)

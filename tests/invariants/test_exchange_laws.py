@@ -39,8 +39,6 @@ def reduce_once(
     ranks_per_node=1,
     kernels=reference,
 ):
-    """The same gradients at every step: the last result, and what every rank keeps."""
-
     def script(collective):
         session = Session(configuration, [spec], collective, average=average, kernels=kernels)
         for _ in range(steps):
@@ -88,7 +86,6 @@ def test_gtopk_on_the_papers_own_terms_loses_what_the_counterexample_says(conser
 
 @pytest.mark.parametrize("world_size", SIZES)
 def test_gtopk_applies_at_most_k_entries(world_size):
-    """Invariant 28."""
     applied, _ = reduce_once(configured("gtopk"), whole_numbers(world_size), steps=3)
     assert 0 < np.count_nonzero(applied) <= K
 
@@ -110,7 +107,6 @@ def test_sums_that_cancel_are_no_entries(exchange, engine):
 
 @pytest.mark.parametrize(("world_size", "is_disjoint"), [(2, False), *((n, True) for n in SIZES)])
 def test_gtopk_of_two_ranks_or_disjoint_supports_is_the_top_k_of_the_sum(world_size, is_disjoint):
-    """Invariant 28."""
     gradients = whole_numbers(world_size)
     if is_disjoint:
         places = np.arange(SPEC.numel) % world_size
@@ -124,7 +120,6 @@ def test_gtopk_of_two_ranks_or_disjoint_supports_is_the_top_k_of_the_sum(world_s
 def test_oktopk_with_thresholds_refreshed_is_the_top_k_of_the_sum_of_the_ranks_top_k(
     world_size, steps
 ):
-    """Invariant 28."""
     exchange = {"id": "oktopk", "period": 1, "least_entries": 1, "slack": 4.0}
     gradients, kept = whole_numbers(world_size), [np.zeros(SPEC.numel)] * world_size
     for _ in range(steps):
@@ -203,7 +198,6 @@ def test_chunks_are_those_of_the_summed_norms():
 
 
 def test_the_leader_changes_with_every_step():
-    """ScaleCom's rule: step mod N."""
     gradients = whole_numbers(3)
     configuration = configured("shared_index")
 
@@ -237,7 +231,6 @@ EVERY = [
 @pytest.mark.parametrize("exchange", EVERY, ids=str)
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5])
 def test_averages_are_divided_by_the_number_of_ranks_once(exchange, world_size):
-    """Invariant 29."""
     gradients = [world_size * g for g in whole_numbers(world_size)]
     summed, _ = reduce_once(configured(exchange), gradients)
     averaged, _ = reduce_once(configured(exchange), gradients, average=True)
@@ -282,7 +275,6 @@ def test_hierarchical_sends_its_residual_along_on_a_dense_step():
 
 
 def wire_bytes(configuration, world_size, steps=4, numel=64_000):
-    """Most bytes that any rank receives in a step, headers included."""
     spec = TensorSpec("t", (numel,), "float32")
 
     def script(collective):
@@ -323,7 +315,6 @@ def test_what_a_rank_receives_is_what_the_formula_says(exchange, world_size):
 
 @pytest.mark.parametrize("world_size", [2, 4, 8, 16, 32])
 def test_oktopk_receives_less_than_six_k_words_whatever_the_number_of_ranks(world_size):
-    """Its paper's bound."""
     configuration = configured({"id": "oktopk", "period": 2}, density=0.05)
     headers = 2 * world_size * HEADERS
     assert wire_bytes(configuration, world_size) < 6 * 3_200 * 4 + headers

@@ -22,9 +22,7 @@ NUMEL, STEPS, RATE = 60, 25, 0.1
 SPEC = TensorSpec("t", (NUMEL,), "float64")
 START = draw("uniform", NUMEL, "float64")
 ALWAYS = [(0.9, 0.05)] * STEPS
-"""Momentum and weight decay of every step."""
 CYCLING = [((0.9, 0.5, 0.0)[step % 3], 0.0 if step < 9 else 0.05) for step in range(STEPS)]
-"""Momentum that goes to 0 and comes back, and weight decay that is given in mid-run."""
 
 nesterov_or_not = pytest.mark.parametrize("nesterov", [False, True], ids=["plain", "nesterov"])
 
@@ -52,7 +50,6 @@ def step_of(state: Any, given_now: np.ndarray, density: float | None, **settings
 
 
 def owed_by(state: Any, momentum: float, nesterov: bool, density: float) -> np.ndarray:
-    """What a state would still have applied at this density, if no further gradient came."""
     left, arrays = momentum_left(momentum, density), state.arrays()
     owed = arrays["residual"] / (1 - momentum) * (1 - left)
     if arrays["momentum"].size:

@@ -18,7 +18,6 @@ def made(condition):
     return [case for case in cases.SELECTORS if condition(case.create(SELECTORS, density=0.1))]
 
 
-exact = pytest.mark.parametrize("case", made(lambda s: s.is_exact), ids=str)
 by_magnitude = pytest.mark.parametrize(
     "case", made(lambda s: s.is_by_magnitude and not s.changes_values), ids=str
 )
@@ -74,18 +73,6 @@ def test_the_count_never_rises_with_the_threshold(name):
     thresholds = np.unique(np.abs(x)).astype(float)
     counts = [reference.count_at_least(x, float(t)) for t in thresholds]
     assert counts == sorted(counts, reverse=True)
-
-
-@exact
-@names
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_exact_selectors_take_the_same_indices_ties_included(case, name, dtype):
-    for numel in (0, 1, 7, 1_000):
-        for density in DENSITIES:
-            x = draw(name, numel, dtype)
-            best = SELECTORS.create("topk", density=density).select(x).indices.tolist()
-            found = find(case.create(SELECTORS, density=density), x).selection
-            assert found.indices.tolist() == best
 
 
 @pytest.mark.parametrize("density", [0.001, 0.01, 0.1])

@@ -35,8 +35,6 @@ JOB = {
 
 
 def user_at(folder: Path) -> Path:
-    """Return a folder on host1 that has the user's program, a checkout's scripts and its
-    environment."""
     (folder / ".venv" / "bin").mkdir(parents=True)
     activate = f'PATH="{Path(sys.executable).parent}:$PATH"\n'
     (folder / ".venv" / "bin" / "activate").write_text(activate)

@@ -1,5 +1,4 @@
-"""``scripts/launch``: what it refuses, what it would run, and what comes of it on several hosts, as
-of the documentation's commands for them."""
+"""``scripts/launch``: refusals, command lines, and what comes of them on several hosts."""
 
 from __future__ import annotations
 
@@ -20,7 +19,6 @@ from installed import horovod_parts
 ROOT = Path(__file__).resolve().parent.parent.parent
 LAUNCH = ROOT / "scripts" / "launch"
 ALL_LIMIT_S = 3 * LIMIT_S
-"""Of five launches one after the other."""
 pytestmark = pytest.mark.timeout(ALL_LIMIT_S + 60)
 sys.path.insert(0, str(ROOT / "tests" / "network"))
 from _spaces import finish, needs_spaces, start  # noqa: E402
@@ -158,7 +156,6 @@ def test_a_frozen_host_keeps_no_session_for_ever(tmp_path):
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
-    """What came of the launches on a cluster of three hosts, four ranks."""
     folder = tmp_path_factory.mktemp("launch")
     script = str(ROOT / "tests" / "launch" / "_cluster_launch.py")
     code, output = finish(start(inside([sys.executable, script, str(folder)])), ALL_LIMIT_S)

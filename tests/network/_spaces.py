@@ -21,7 +21,6 @@ TOOLS = ("ip", "tc", "unshare", "setpriv")
 
 @functools.lru_cache
 def why_not() -> str | None:
-    """What keeps this machine from making namespaces; None if nothing does."""
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     if missing:
         return f"{', '.join(missing)} missing: apt-get install iproute2 util-linux"
@@ -53,7 +52,6 @@ def start(command: list[str]) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str], limit_s: float) -> tuple[int | None, str]:
-    """Exit code and output; after ``limit_s`` the whole group is killed, and the code is None."""
     try:
         output = process.communicate(timeout=limit_s)[0]
     except subprocess.TimeoutExpired:
@@ -63,8 +61,6 @@ def finish(process: subprocess.Popen[str], limit_s: float) -> tuple[int | None, 
 
 
 def on_cluster(script: str, *arguments: str, limit_s: float = LIMIT_S) -> str:
-    """Run ``tests/network/<script>`` in namespaces of its own; what it printed.  It must end
-    well."""
     command = inside([sys.executable, str(ROOT / "tests" / "network" / script), *arguments])
     code, output = finish(start(command), limit_s)
     assert code == 0, f"exit code {code}\n{output[-6000:]}"

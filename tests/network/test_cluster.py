@@ -1,5 +1,4 @@
-"""The cluster of namespaces: its links are as slow as they are said to be, and nothing of it is
-left behind."""
+"""The cluster of namespaces: its links are as slow as asked, and nothing is left behind."""
 
 from __future__ import annotations
 

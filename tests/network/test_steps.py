@@ -20,7 +20,6 @@ from benchmarks.network.summary import summarize
 
 
 def setting(rate, ours_s, controller="gloo"):
-    """A setting of one round, in which dense takes ten seconds."""
     row = {**dict.fromkeys(PHASES, 0.0), **{f"{name}_processor": 0.0 for name in PHASES}}
     row |= {"round": 0, "mean_total": 0.1, "all_threads": 0.1, "received": 1e6}
     where = {"rate": rate, "model": "resnet50", "compute": "none", "hosts": 4}

@@ -19,7 +19,6 @@ THP_DISABLE = 41
 
 
 def compile_trap(folder: Path) -> Path:
-    """The shared library; a C compiler is what Horovod is built with, too."""
     library = folder / "page_trap.so"
     command = [
         "cc",

@@ -1,4 +1,4 @@
-"""A step goes over gradient and residual once, and makes no other array of their size.
+"""Bounds on how often a step goes over gradient and residual, and on the arrays that it makes.
 
 Counted by page faults (``page_trap.c``), so the code cannot be wrong about itself: whatever touches
 the arrays traps. Whoever adds a pass to the hot path fails here; whoever saves one lowers the
@@ -64,7 +64,6 @@ def library(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=WITH_TIERS, ids=str)
 def measured(request, library: Path):
-    """Steps by case and mutant, and the engine that they are of."""
     worker = Path(__file__).with_name("worker.py")
     environment = {
         **os.environ,
@@ -80,7 +79,6 @@ def measured(request, library: Path):
 
 
 def best(steps):
-    """The least of every count: of the steps in which one pass was enough."""
     return {what: min(step[what] for step in steps) for what in ONE_PASS}
 
 
@@ -125,7 +123,6 @@ def test_one_pass_more_is_found(measured, mutant):
 
 @pytest.mark.parametrize("case", CASES)
 def test_one_pass_is_one_where_it_is_said_to_be(measured, case):
-    """What ``stats()`` counts as steps of one pass are steps of one pass."""
     engine, steps = measured
     said = [step for step in steps[case] if step["said to be one pass"]]
     assert said, "no step was said to be one pass: the aim does not settle"

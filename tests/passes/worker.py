@@ -42,12 +42,9 @@ CASES = {
 
 
 DIRECTED = {"momentum_correction": ("velocity",), "adam_correction": ("mean", "square")}
-"""Memories that do an optimizer's work, and the vectors that they have for it."""
 
 
 class Mutant:
-    """Kernels, one of which does something more before it does its work."""
-
     def __init__(self, kernels: Any, name: str, extra: Callable[..., Any]) -> None:
         self._kernels = kernels
         self._name = name
@@ -114,8 +111,6 @@ class Measurement:
         return outgoing
 
     def run(self) -> list[dict[str, float]]:
-        """Of every measured step: passes by what they do, and fresh memory over that of the
-        gradient."""
         measured: list[dict[str, float]] = []
         for number in range(WARM + MEASURED):
             self.gradient[:] = self.gradients.at(number)

@@ -13,7 +13,6 @@ SIZES = tuple(float(2**power) for power in range(8, 27, 2))
 
 
 def messages(line: Line, rng: np.random.Generator, repeats: int = 9) -> list[tuple[float, float]]:
-    """With 3 % of noise, one in nine held up by up to a second."""
     found = []
     for size in SIZES:
         times = line(size) * (1 + 0.03 * rng.standard_normal(repeats))

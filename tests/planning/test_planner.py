@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvd_sparse.plan.costs import Line
-from hvd_sparse.plan.group_plan import Instance, best_plan, end_s, simplified
+from hvd_sparse.plan.decisions import Instance, best_plan, end_s, simplified
 
 MODES = [(per_tensor, is_late) for per_tensor in (False, True) for is_late in (False, True)]
 SEEDS = st.integers(0, 2**32 - 1)
@@ -20,7 +20,6 @@ DENSITY = 0.001
 def instance_of(
     rng: np.random.Generator, layers: int, *, per_tensor: bool, is_late: bool
 ) -> Instance:
-    """Random layers with costs of every kind, wire and computing about as long as each other."""
     numel = np.exp(rng.uniform(np.log(1e3), np.log(1e7), layers)).astype(np.int64)
     nbytes = 8 * DENSITY * numel * rng.uniform(0.5, 2, layers)
     wire, late = Line(*rng.uniform(0, [3e-3, 1e-7])), Line(*rng.uniform(0, [2e-3, 1e-7]))
@@ -32,7 +31,6 @@ def instance_of(
 
 
 def every_end_s(instance: Instance) -> np.ndarray:
-    """When a step ends under each of the 2^(layers - 1) plans."""
     size = instance.size
     plans = np.arange(2 ** (size - 1))
     compute_s, wire_s, late_s = np.zeros((3, plans.size))

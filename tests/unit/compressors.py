@@ -1,13 +1,15 @@
-"""Compressors around a numpy session, for tests of what both frontends' have in common."""
+"""Compressors without a framework: around a numpy session, and of which the options are noted."""
 
 from __future__ import annotations
 
+import inspect
 from contextlib import contextmanager
 
 import worlds
 from worlds import configure, normals, tensors
 
 from hvd_sparse.frontend.compressor import Compressor
+from hvd_sparse.methods import Methods
 from hvd_sparse.step.session import Session
 
 SPECS = tensors((30, 4), (9,))
@@ -16,7 +18,7 @@ SPECS = tensors((30, 4), (9,))
 class NumpyCompressor(Compressor):
     def __init__(self, collective, configuration, specs=SPECS):
         super().__init__(configuration, "numpy", collective.world_size)
-        self._take_name(specs)
+        self.name = self._naming.take(specs)
         self.collective = collective
         self.session = Session(configuration, specs, collective)
         self.step = self.session.step
@@ -27,7 +29,6 @@ class NumpyCompressor(Compressor):
 
 @contextmanager
 def making():
-    """Give a function that makes compressors in a world of one; close them at the end."""
     made = []
 
     def make_one(configuration=None, specs=SPECS):
@@ -40,3 +41,27 @@ def making():
     yield make_one
     for compressor in made:
         compressor.close()
+
+
+class Made(Methods):
+    """What a method was given."""
+
+    @classmethod
+    def _create(cls, params, configuration, process_set, grad_scaler):
+        made = cls()
+        made.params, made.configuration, made.process_set = params, configuration, process_set
+        made.taken = None
+        return made
+
+    @classmethod
+    def _read_optimizer(cls, optimizer):
+        return optimizer
+
+    def take_over(self, optimizer):
+        self.taken = optimizer
+
+
+def required(method):
+    """The options that a method cannot do without, and values."""
+    parameters = inspect.signature(getattr(Made, method)).parameters.values()
+    return {p.name: 0.1 for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty}

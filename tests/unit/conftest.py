@@ -11,7 +11,6 @@ from compressors import making
 
 @pytest.fixture(scope="module")
 def world_of_one() -> Iterator[None]:
-    """A process group of PyTorch's, of this process alone."""
     import torch.distributed as dist
 
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

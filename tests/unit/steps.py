@@ -23,12 +23,10 @@ def start(collective: LocalCollective, configuration: Configuration | None = Non
 
 
 def gradients(collective: LocalCollective, step: int) -> dict[str, np.ndarray]:
-    """Small whole numbers, others on every rank and at every step."""
     return worlds.integers(SPECS, collective.rank, step)
 
 
 def measured_step(session: Session, given: dict[str, np.ndarray]) -> Step:
-    """What was accumulated before a step, the average that came of it, what stays."""
     kept = worlds.residuals(session)
     accumulated = {
         key: kept.get(key, np.zeros(g.size)) + g.reshape(-1).astype(np.float64)
@@ -49,7 +47,6 @@ def assert_conserved(steps: list[Step]) -> None:
 def start_exchange(
     session: Session, positions: Any, given: dict[str, np.ndarray]
 ) -> dict[int, tuple[np.ndarray, Any]]:
-    """Compress, and reduce the carriers: what ``decompress`` takes, by position."""
     flat = {position: given[SPECS[position].key].reshape(-1) for position in positions}
     wires = {position: session.driver.compress(position, flat[position]) for position in positions}
     collective = session.collective

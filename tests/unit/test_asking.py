@@ -22,9 +22,7 @@ from hvd_sparse.watch.peers import Answer, Endpoint, Port, addresses, ask_all, i
 from hvd_sparse.watch.watchdog import EXIT_CODE, Watchdog
 
 HANG_S = 600.0
-"""Seconds for an answer, that only a hang meets."""
 SILENT_S = 0.2
-"""Seconds in which a rank that never answers has not answered."""
 HERE = ("127.0.0.1",)
 
 OTHER_PROCESS = """
@@ -77,7 +75,6 @@ def other():
 
 @pytest.fixture
 def watched():
-    """A watchdog without a limit, and where it answers."""
     watchdog = Watchdog("watched", 0, None)
     yield watchdog.endpoint(0)
     watchdog.close()
@@ -261,7 +258,6 @@ def lock(process):
 
 @pytest.mark.parametrize("stand_still", [suspend, lock])
 def test_a_process_that_stood_still_for_longer_than_the_limit_waits_on(waiting, stand_still):
-    """Neither the wait nor the watchdog ends it."""
     stand_still(waiting)
     assert waiting.stdout.readline() == "stood still\n"
     output, _ = waiting.communicate("goes on\n")

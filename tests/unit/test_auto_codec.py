@@ -50,7 +50,6 @@ def test_the_choice_follows_the_density(density, id):
 
 
 def test_ranks_with_other_counts_write_the_same_codec():
-    """The decision is not from what a rank happened to select."""
     codec = CODECS.create("auto").at_density(0.6)
     frames = [
         codec.encode(selection_of(random_indices(count), NUMEL))

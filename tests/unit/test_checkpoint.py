@@ -11,6 +11,7 @@ import sys
 
 import numpy as np
 import pytest
+import worlds
 
 from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.errors import CorruptCheckpoint, ExchangeTimeout, PeerFailure, RankMismatch
@@ -248,10 +249,7 @@ def test_what_may_differ_between_ranks_differs_in_their_file_too():
 @pytest.mark.parametrize(
     ("spoil", "error", "words"),
     [
-        (lambda s: s.pop("rank"), CorruptCheckpoint, "lacks rank"),
-        (lambda s: s.update(rank="x"), CorruptCheckpoint, "rank is 'x'"),
         (lambda s: s["tensors"]["a"].pop("arrays"), CorruptCheckpoint, "lacks arrays of 'a'"),
-        (lambda s: s["tensors"]["a"].update(steps="x"), CorruptCheckpoint, "steps of 'a' is 'x'"),
         (
             lambda s: s["tensors"]["a"]["arrays"].pop("residual"),
             RankMismatch,
@@ -314,29 +312,21 @@ def test_a_path_that_is_none_is_an_error_on_every_rank(path, tmp_path, monkeypat
     assert repr(path) in str(results[2])
 
 
-class LostAt:
-    def __init__(self, collective, last):
-        self._collective, self._left, self.rank = collective, last, collective.rank
-        self.world_size, self.calls = collective.world_size, 0
-
-    def allgather(self, array, name):
-        self.calls += 1
-        if self.calls > self._left:
-            raise ExchangeTimeout("a rank has died")
-        return self._collective.allgather(array, name)
-
-
 def test_an_error_in_gathering_is_raised_as_it_is_and_nothing_more_is_gathered(tmp_path):
     """It is an OSError by birth, and no word on the file."""
-    made = {}
+    calls = []
 
     def on_rank(collective):
-        made[collective.rank] = LostAt(collective, 2)
-        gather_into_file(
-            state_of(collective.rank), tmp_path / "file", made[collective.rank], "save", 5.0
-        )
+        def lose(kind, arguments, call):
+            calls.append(collective.rank)
+            if calls.count(collective.rank) > 2:
+                raise ExchangeTimeout("a rank has died")
+            return call()
+
+        around = worlds.Around(collective, lose)
+        gather_into_file(state_of(collective.rank), tmp_path / "file", around, "save", 5.0)
 
     results = LocalWorld(2).run_all(on_rank)
     assert isinstance(results[0], ExchangeTimeout)
-    assert made[0].calls == 3
+    assert calls.count(0) == 3
     assert os.listdir(tmp_path) == []

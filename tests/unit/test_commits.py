@@ -21,32 +21,24 @@ class Failure(Exception):
     """As Horovod's, when a worker died."""
 
 
-class Failing:
+def failing_at(collective, exchange, fails_at_it):
     """A collective that fails at one exchange, or, where that still ends well, at the next."""
+    left = exchange
 
-    def __init__(self, collective, exchange, fails_at_it):
-        self._collective, self._left, self._fails_at_it = collective, exchange, fails_at_it
-        self.rank, self.world_size = collective.rank, collective.world_size
-
-    def allgather(self, array, name):
-        return self._submit(self._collective.allgather, array, name)
-
-    def allreduce(self, array, name):
-        return self._submit(self._collective.allreduce, array, name)
-
-    def _submit(self, exchange, array, name):
-        self._left -= 1
-        if self._left < 0:
+    def submit(kind, arguments, call):
+        nonlocal left
+        left -= 1
+        if left < 0:
             raise Failure
-        pending = exchange(array, name)
-        if self._left == 0 and self._fails_at_it:
+        pending = call()
+        if left == 0 and fails_at_it:
             raise Failure
         return pending
 
+    return worlds.Around(collective, submit)
+
 
 class Worker:
-    """A model, of which the steps matter, and a compressor's state, committed together."""
-
     def __init__(self, number):
         self.commits = Commits()
         self.model, self.draw = 0, np.random.default_rng(number)
@@ -89,7 +81,7 @@ class Worker:
 def rejoin(workers, exchange=99, failing=frozenset()):
     def act(collective):
         worker = workers[collective.rank]
-        unsteady = Failing(collective, exchange, collective.rank in failing)
+        unsteady = failing_at(collective, exchange, collective.rank in failing)
         worker.state = worker.commits.rejoin(worker.state, unsteady, "rejoin", 5.0)
         worker.joined = worker.model
 
@@ -111,7 +103,6 @@ def old_world():
 
 
 def fail_together(workers, exchange, failing, victim, saving=frozenset()):
-    """Rejoining fails, and one worker dies of it; return the survivors, at their commits."""
     found = rejoin(workers, exchange, failing)
     for rank, (worker, outcome) in enumerate(zip(workers, found)):
         assert isinstance(outcome, Failure) or (

@@ -58,7 +58,7 @@ def test_process_sets_have_names_of_their_own():
     class Placed(NumpyCompressor):
         def __init__(self, collective, place):
             Compressor.__init__(self, configure("ldte_bs", 0.1), place, 1)
-            self._take_name(SPECS)
+            self.name = self._naming.take(SPECS)
 
     made = [Placed(None, place) for place in ("numpy.0", "numpy.1", "numpy.2", "numpy.0")]
     names = [compressor.name for compressor in made]
@@ -322,7 +322,6 @@ def test_an_engine_that_is_not_here_does_not_keep_a_state_from_being_loaded(make
 
 
 def test_not_strictly_what_both_know_is_taken_and_the_rest_is_told(make):
-    """As torch does; another shape is an error either way."""
     old = make()
     old.train(range(2))
     state, expected = old.state_dict(), worlds.snapshot(old.session)

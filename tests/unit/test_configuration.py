@@ -9,6 +9,7 @@ import re
 
 import cases
 import pytest
+from compressors import Made, required
 from worlds import tensors
 
 from hvd_sparse.cli import papers
@@ -177,12 +178,6 @@ def test_str_names_every_part_and_option():
         assert f"{field.name}=" in text
 
 
-class Recorder(Methods):
-    @classmethod
-    def _create(cls, params, configuration, process_set, grad_scaler):
-        return params, configuration, process_set
-
-
 SPECIAL = {
     "dgc": {
         "selector": {"id": "dgc_sampled", "density": 0.1},
@@ -208,27 +203,20 @@ SPECIAL = {
 """Methods that are not the selector of their own name with error feedback and ``index_value``."""
 
 
-def required(method):
-    parameters = inspect.signature(getattr(Recorder, method)).parameters.values()
-    return {p.name: 0.1 for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty}
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_a_named_method_is_the_preset_of_its_parts(method):
     given = required(method)
-    params, configuration, process_set = getattr(Recorder, method)(
-        "p", **given, min_numel=3, process_set="s"
-    )
-    assert (params, process_set) == ("p", "s")
+    made = getattr(Made, method)("p", **given, min_numel=3, process_set="s")
+    assert (made.params, made.process_set) == ("p", "s")
     expected = {"selector": {"id": method, **given}, **SPECIAL.get(method, {})}
-    assert configuration == create(**expected, min_numel=3)
+    assert made.configuration == create(**expected, min_numel=3)
     assert METHODS[method] in papers()
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_methods_own_codec_is_a_default_that_another_takes_the_place_of(method):
-    _, configuration, _ = getattr(Recorder, method)("p", **required(method), codec="run16")
-    assert configuration.codec == CODECS.create("run16")
+    made = getattr(Made, method)("p", **required(method), codec="run16")
+    assert made.configuration.codec == CODECS.create("run16")
 
 
 @pytest.mark.parametrize(
@@ -262,8 +250,6 @@ def test_every_method_of_the_class_is_listed_with_its_paper():
 
 @pytest.mark.parametrize("method", [*METHODS, "build", "from_config"])
 def test_a_method_that_horovod_is_given_without_a_call_answers_with_the_call(method):
-    """The class itself too; the words are those of both frontends."""
-
     class Compression(Methods):
         pass
 
@@ -282,13 +268,14 @@ def test_a_method_that_horovod_is_given_without_a_call_answers_with_the_call(met
 def test_named_methods_have_no_default_density_and_no_unknown_options(method):
     for option in required(method):
         with pytest.raises(TypeError, match=option):
-            getattr(Recorder, method)("p")
+            getattr(Made, method)("p")
     assert set(required(method)) <= {"density", "threshold"}
     with pytest.raises(InvalidOption, match="unknown option 'densty'"):
-        getattr(Recorder, method)("p", **required(method), densty=0.2)
+        getattr(Made, method)("p", **required(method), densty=0.2)
 
 
 def test_from_config_gives_the_configuration_back():
-    _, configuration, _ = Recorder.ldte_bs("p", density=0.1, tolerance=(0.9, 1.1), rollback=False)
-    described = json.loads(json.dumps(configuration.describe()))
-    assert Recorder.from_config("q", described, process_set="s") == ("q", configuration, "s")
+    made = Made.ldte_bs("p", density=0.1, tolerance=(0.9, 1.1), rollback=False)
+    described = json.loads(json.dumps(made.configuration.describe()))
+    again = Made.from_config("q", described, process_set="s")
+    assert vars(again) == {**vars(made), "params": "q", "process_set": "s"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -187,18 +188,34 @@ def test_what_ddp_ignores_is_what_the_compressor_leaves_alone(
     handle.close()
 
 
-def test_momentum_behind_plain_error_feedback_is_warned_of_once(
-    caplog: pytest.LogCaptureFixture,
+MOMENTUM = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+
+
+@pytest.mark.parametrize(
+    ("make", "hands_over", "density", "words"),
+    [
+        (MOMENTUM, False, 0.01, ["momentum 0.9", "optimizer=optimizer"]),
+        (torch.optim.RMSprop, False, 0.01, ["optimizer=optimizer"]),
+        (torch.optim.RMSprop, True, 0.01, ["RMSprop: no memory can do this optimizer's work"]),
+        (MOMENTUM, True, 0.01, []),
+        (MOMENTUM, False, 0.5, []),
+        (partial(torch.optim.SGD, lr=0.1), False, 0.01, []),
+    ],
+)
+def test_accuracy_at_stake_is_told_once_with_the_remedy(
+    make: Any, hands_over: bool, density: float, words: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     model = model_of()
-    made = register(model, "topk", density=0.01, min_numel=1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = make(model.parameters())
+    options = {"optimizer": optimizer} if hands_over else {}
+    handle = register(model, "topk", density=density, min_numel=1, **options)
     for _ in range(2):
         optimizer.zero_grad()
         model(torch.ones(2, 8)).sum().backward()
         optimizer.step()
-    assert sum("momentum 0.9" in record.message for record in caplog.records) == 1
-    made.close()
+    handle.close()
+    told = [text for text in caplog.messages if "accuracy" in text]
+    assert len(told) == bool(words) and all(word in told[0] for word in words)
 
 
 def test_an_optimizer_of_other_parameters_is_refused() -> None:
@@ -218,7 +235,6 @@ MAKERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 
 
 def trained(name: str, *, registered: bool, scaled: bool = False) -> tuple[list[Any], list[float]]:
-    """Parameters, and the largest entry of the first weight's gradient in every step."""
     torch.manual_seed(0)
     layers = nn.Linear(8, 40), nn.Tanh(), nn.Linear(40, 40), nn.Tanh(), nn.Linear(40, 2)
     model = DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=0.002)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import worlds
 from compressors import making
-from merged import SPECS as GROUPED
-from merged import train
+from unit.merged import SPECS as GROUPED
+from unit.merged import train
 from worlds import configure, normals
 
 from hvd_sparse.checks import count_from_density

@@ -23,7 +23,6 @@ PYTHON = blocks_for("python")
 
 
 def whole(number: int) -> str:
-    """Return a block behind those that it goes on from."""
     block = PYTHON[number]
     if not block.goes_on:
         return block.text
@@ -32,7 +31,6 @@ def whole(number: int) -> str:
 
 AHEAD = [*PYTHON[1:], None]
 LAST = [i for i, after in enumerate(AHEAD) if after is None or not after.goes_on]
-"""Of those that go on, the last runs them all."""
 
 
 @pytest.mark.parametrize("number", LAST, ids=lambda each: PYTHON[each].name)

@@ -26,7 +26,7 @@ from hvd_sparse.exchanges._entries import (
 from hvd_sparse.exchanges.context import ExchangeContext
 from hvd_sparse.kernels import reference
 from hvd_sparse.registry import CODECS, EXCHANGES
-from hvd_sparse.step.receiver import Sum, write_sum
+from hvd_sparse.step.receiver import write_sum
 from hvd_sparse.step.session import Session
 from hvd_sparse.types import Selection
 from hvd_sparse.wire.message import split_messages
@@ -100,7 +100,7 @@ def test_a_payload_of_another_tensor_is_refused_by_name(numel, dtype):
     words = f"'t0' has 1000 entries of float32; a payload for it is for {numel} of {dtype}"
     with pytest.raises(CorruptPayload, match=words):
         write_sum(
-            Sum(spec, codec, [(slice(0, 1_000), frame)], np.zeros(1_000, np.float32), 1.0),
+            (spec, codec, [(slice(0, 1_000), frame)], np.zeros(1_000, np.float32), 1.0),
             reference,
         )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -210,24 +209,6 @@ def test_a_derived_optimizer_that_only_adds_options_is_known(
         base(parameters, lr=0.1)
     assert memory in read_optimizer(Named(parameters, "mine")).memories
     assert not read_optimizer(Other(parameters, lr=0.1)).memories
-
-
-def test_a_compiled_step_is_the_step() -> None:
-    ends = []
-    for is_compiled in (True, False):
-        model, optimizer = made("adamw")
-        handle = handed(model, optimizer)
-        step = torch.compile(optimizer.step, backend="eager") if is_compiled else optimizer.step
-        for number in range(2):
-            optimizer.zero_grad()
-            loss_of(model, number).backward()
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # torch's own, of what it does not compile
-                step()
-        handle.close()
-        ends.append([p.detach() for p in model.parameters()])
-    for one, other in zip(*ends, strict=True):
-        assert torch.equal(one, other)
 
 
 def said_while_training(

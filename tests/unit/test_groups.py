@@ -10,6 +10,7 @@ import pytest
 import worlds
 from hypothesis import given
 from hypothesis import strategies as st
+from unit import merged
 
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.step.buckets import grouped, merge_small, one_per_tensor
@@ -17,7 +18,6 @@ from hvd_sparse.step.session import Session
 
 SPECS = worlds.tensors((40, 3), (7, 9), (300, 2), (5, 5), (64, 8), (9, 9))
 KEYS = [spec.key for spec in SPECS]
-STEPS = 6
 SHAPES = st.lists(st.lists(st.integers(0, 40), max_size=3).map(tuple), max_size=12)
 
 
@@ -25,29 +25,15 @@ def buckets(groups):
     return grouped(SPECS, worlds.configure(groups=groups))
 
 
-def train(plans, ranks=3, **options):
-    """The bits that were applied and kept; the plan of step i is plans[i % len(plans)]."""
-
-    def script(collective):
-        configuration = worlds.configure(density=0.05, groups=plans[0], **options)
-        session = Session(configuration, SPECS, collective, average=False)
-        bits = b""
-        for step in range(STEPS):
-            session.step.regroup(buckets(plans[step % len(plans)]))
-            gradients = worlds.normals(SPECS, collective.rank, step)
-            if step == 3:
-                gradients = {
-                    key: value for key, value in gradients.items() if key not in ("t1", "t4")
-                }
-            applied = session.reduce(gradients)
-            bits += b"".join(applied[key].tobytes() for key in sorted(applied))
-        kept = [
-            state.memory.arrays()["residual"].tobytes()
-            for _, state in sorted(session.step.transactions.settle_all().items())
-        ]
-        return bits, kept
-
-    return worlds.run(ranks, script)
+def train(plans, **options):
+    """All bits that are applied and kept, by the plans in turn."""
+    configuration = worlds.configure(density=0.05, groups=plans[0], **options)
+    absent = {3: ("t1", "t4")}
+    return merged.bits(
+        merged.train(
+            configuration, plans=plans, steps=6, absent=absent, draw=worlds.normals, specs=SPECS
+        )
+    )
 
 
 def test_every_compressed_tensor_is_in_one_bucket_and_no_other():

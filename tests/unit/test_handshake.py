@@ -25,9 +25,7 @@ def shake(world, odd_one_out, usual=None):
     def script(collective):
         is_odd = collective.rank == collective.world_size - 1
         own = odd_one_out if is_odd else usual or document()
-        Conversation(handshake(own, collective.world_size), collective, "hs").finish(
-            worlds.TIMEOUT_S
-        )
+        Conversation(handshake(own), collective, "hs").finish(worlds.TIMEOUT_S)
 
     return world.run_all(script)
 

@@ -9,15 +9,15 @@ import pytest
 import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from unit.timings import samples, told
+from unit.timings import adopted, samples, told
 
 from hvd_sparse.collectives.contract import in_nodes_of
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels import reference
-from hvd_sparse.plan import hiding
+from hvd_sparse.plan import decisions
 from hvd_sparse.plan.costs import Costs, Route
-from hvd_sparse.plan.hiding import HiddenDensities
+from hvd_sparse.plan.decisions import HiddenDensities
 from hvd_sparse.plan.measurements import STEPS, WARMUP
 from hvd_sparse.plan.measuring import HidingPolicy
 from hvd_sparse.step.buckets import grouped, one_per_tensor
@@ -40,7 +40,7 @@ def takes_of(messages, start_s, unit_s, sizes=6):
 
 
 def largest_hidden(ready_s, takes_s):
-    chosen, ends_s = hiding.largest_hidden(ready_s, takes_s)
+    chosen, ends_s = decisions.largest_hidden(ready_s, takes_s)
     assert ends_s.tolist() == ends_of(ready_s, takes_s, chosen)
     return chosen
 
@@ -136,26 +136,13 @@ def test_a_schedule_ends_at_what_was_measured():
     assert [settled.density(step, SPECS[4]) for step in (0, 2, 3)] == [1.0, 1.0, 0.25]
 
 
-def measured(steps, rank):
-    for number, key in enumerate(reversed(KEYS)):
-        steps.measurements.arrive(key, float(0.01 * number + 0.001 * rank))
-        steps.measurements.send(key, 100.0)
-    return True
+def policy():
+    return HidingPolicy(Step(CONFIGURATION, SPECS, BUCKETS, reference), "test")
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_all_ranks_adopt_the_same_densities_at_one_step(ranks):
-    def script(collective):
-        steps = HidingPolicy(Step(CONFIGURATION, SPECS, BUCKETS, reference), "test")
-        good = False
-        for number in range(20):
-            found = steps.next(collective, worlds.TIMEOUT_S, was_good=good)
-            if found is not None:
-                return number, found
-            good = measured(steps, collective.rank)
-        return None
-
-    results = worlds.run(ranks, script)
+    results = adopted(policy, KEYS, ranks, [True] * 20)
     assert results[0][0] == WARMUP + STEPS
     assert all(result == results[0] for result in results)
     assert sorted(results[0][1].densities) == sorted(KEYS)

@@ -11,7 +11,7 @@ import pytest
 import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from merged import KEYS, MERGED, NUMEL, SPECS, bits, configure, lost, train
+from unit.merged import KEYS, MERGED, NUMEL, SPECS, bits, configure, lost, train
 
 from hvd_sparse.checks import count_from_density
 from hvd_sparse.errors import InvalidOption, PeerFailure
@@ -30,7 +30,6 @@ PLANS = [1, 1, [["t0", "t3"], ["t1", "t2", "t4"]], 2, 50, [["t0", "t4"]], 1, 1]
 @pytest.mark.parametrize("case", MERGED, ids=str)
 @pytest.mark.parametrize("plans", [(), PLANS], ids=["one plan", "many plans"])
 def test_nothing_is_lost_and_replicas_are_the_same_bits(case, plans):
-    """Laws 1 and 2."""
     configuration = configure(case)
     outcomes = train(configuration, plans=plans)
     first, *others = outcomes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
+from compressors import Made, required
 
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
@@ -13,7 +14,7 @@ from hvd_sparse.memories.adam_correction import AdamCorrection
 from hvd_sparse.memories.error_feedback import ErrorFeedback
 from hvd_sparse.memories.momentum_correction import MomentumCorrection
 from hvd_sparse.memories.momentum_feedback import MomentumFeedback
-from hvd_sparse.methods import METHODS, Methods
+from hvd_sparse.methods import METHODS
 from hvd_sparse.optimizer_memory import OF_ADAM, OF_MUON, OF_SGD, Handover, warn_of_rare_entries
 from hvd_sparse.plan.policy import WAYS
 
@@ -21,28 +22,12 @@ SGD = Handover("SGD", OF_SGD)
 ADAM = Handover("Adam", OF_ADAM)
 MUON = Handover("Muon", OF_MUON)
 OTHER = Handover("LAMB", ())
-OPTIONS = {"strom": {"threshold": 1.0}, "adacomp": {}, "ef_sign": {}, "terngrad": {}}
-
-
-class Made(Methods):
-    @classmethod
-    def _create(cls, params, configuration, process_set, grad_scaler):
-        made = cls()
-        made.configuration, made.taken = configuration, None
-        return made
-
-    @classmethod
-    def _read_optimizer(cls, optimizer):
-        return optimizer
-
-    def take_over(self, optimizer):
-        self.taken = optimizer
 
 
 @pytest.mark.parametrize("handover", [SGD, ADAM, MUON], ids=lambda handover: handover.name)
 @pytest.mark.parametrize("method", sorted(set(METHODS) - {"terngrad", "signsgd"}))
 def test_every_method_with_a_residual_takes_the_optimizers_memory(method, handover):
-    made = getattr(Made, method)(None, **OPTIONS.get(method, {"density": 0.1}), optimizer=handover)
+    made = getattr(Made, method)(None, **required(method), optimizer=handover)
     of_the_paper = method == "dgc" and handover is SGD
     assert made.configuration.memory == (
         MomentumCorrection() if of_the_paper else handover.memories[0]()
@@ -130,10 +115,6 @@ class Auto(AutoMethod, Made):
         made = super(AutoMethod, cls)._create(params, configuration, process_set, grad_scaler)
         made.policy = policy
         return made
-
-    @classmethod
-    def _read_optimizer(cls, optimizer):
-        return optimizer
 
 
 @pytest.mark.parametrize("handover", [SGD, ADAM, MUON], ids=lambda handover: handover.name)

@@ -6,13 +6,13 @@ import pytest
 import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from unit.timings import samples, told
+from unit.timings import adopted, measure, samples, told
 
 from hvd_sparse.collectives.contract import in_nodes_of
 from hvd_sparse.errors import PeerFailure
 from hvd_sparse.kernels import reference
 from hvd_sparse.plan.costs import Costs, Route
-from hvd_sparse.plan.group_plan import GroupPlan
+from hvd_sparse.plan.decisions import GroupPlan
 from hvd_sparse.plan.measurements import (
     REVIEW_EVERY,
     SETTLING,
@@ -21,7 +21,7 @@ from hvd_sparse.plan.measurements import (
     WINDOW,
     Departure,
     Measurements,
-    StepStarts,
+    StepClock,
 )
 from hvd_sparse.plan.measuring import PlannedGroups
 from hvd_sparse.step.buckets import grouped, one_per_tensor
@@ -52,14 +52,14 @@ def planned_with(wires, seen=None, gap_s=0.01, whole_s=0.0, on=None):
 
 
 def test_a_step_begins_with_the_first_gradient_after_a_result_or_with_one_that_comes_twice():
-    starts = StepStarts()
+    starts = StepClock()
     assert [starts.begins(position) for position in (3, 2, 1)] == [True, False, False]
     assert starts.begins(2), "it came twice: the step before was given up"
     assert not starts.begins(3)
-    starts.end()
-    starts.end()
+    starts.request()
+    starts.request()
     assert [starts.begins(position) for position in (1, 2)] == [True, False]
-    starts.end()
+    starts.request()
     begun = [starts.begins(position) for position in (None, None, 1, None)]
     assert begun == [True, False, False, False]
 
@@ -141,56 +141,40 @@ def test_every_compressed_tensor_is_in_one_group_no_optimizers_are_mixed_and_no_
     assert GroupPlan.from_dict(plan.to_dict()) == plan
 
 
-def measured(planning, rank, good):
-    for number, spec in enumerate(reversed(SPECS)):
-        planning.measurements.arrive(spec.key, float(rank + number))
-        planning.measurements.send(spec.key, 4.0 * spec.numel)
-    return good
+KEYS = [spec.key for spec in SPECS]
 
 
-def run_steps(world_size, outcomes):
-    def script(collective):
-        planning = PlannedGroups(Step(CONFIGURATION, SPECS, DEFAULT, reference), "test")
-        good, adopted = False, []
-        for step, is_good in enumerate(outcomes):
-            plan = planning.next(collective, worlds.TIMEOUT_S, was_good=good)
-            if plan is not None:
-                adopted.append((step, plan.groups))
-                assert planning.is_over and planning.plan is plan
-                break
-            good = measured(planning, collective.rank, is_good)
-        return adopted
-
-    return worlds.run(world_size, script)
+def policy():
+    return PlannedGroups(Step(CONFIGURATION, SPECS, DEFAULT, reference), "test")
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_all_ranks_adopt_one_plan_at_one_step(ranks):
-    results = run_steps(ranks, [True] * 20)
-    assert len(results[0]) == 1 and results[0][0][0] == WARMUP + STEPS
+    results = adopted(policy, KEYS, ranks, [True] * 20)
+    assert results[0][0] == WARMUP + STEPS
     assert all(result == results[0] for result in results)
 
 
 def test_where_steps_fail_ranks_measure_on():
     failing = [True] * WARMUP + [False, False, False, True, False] + [True] * 20
-    results = run_steps(2, failing)
-    assert results[0] == results[1] and results[0][0][0] == WARMUP + 2 * STEPS
+    results = adopted(policy, KEYS, 2, failing)
+    assert results[0] == results[1] and results[0][0] == WARMUP + 2 * STEPS
 
 
 def test_what_goes_wrong_on_rank_0_is_told_to_all_ranks():
     def script(collective):
-        planning = PlannedGroups(Step(CONFIGURATION, SPECS, DEFAULT, reference), "test")
-        good = False
+        planning, good = policy(), False
         while not planning.is_due:
             planning.next(collective, worlds.TIMEOUT_S, was_good=good)
             planning.measurements.arrive("nobody's", 1.0)
-            good = measured(planning, collective.rank, True)
+            measure(planning, KEYS, collective.rank)
+            good = True
         with pytest.raises(
             PeerFailure,
             match=r"rank 0 could not plan the groups: InvalidOption: gradients of nobody's",
         ):
             planning.next(collective, worlds.TIMEOUT_S, was_good=True)
-        return planning.plan
+        return planning.decision
 
     assert worlds.run(2, script) == [None, None]
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import pytest
 import worlds
-from kept import compiled_before
 from programs import run_python
 
 from hvd_sparse.codecs.index_value import IndexValue
@@ -258,6 +266,42 @@ def test_nothing_is_compiled_in_a_training_step_and_the_interpreter_is_free(name
     assert function.signatures
 
 
+SOURCES = Path(numba.__file__).parent.parent
+
+
+def key_of_kernels() -> str:
+    """Return what the code depends on: all kernels' sources, and what compiles them.
+
+    Numba itself asks for the time of the one file that a function stands in, and for the
+    processor; not for the files of what it calls.
+    """
+    told = hashlib.sha256(f"{sys.version} {version('numba')} {version('llvmlite')}".encode())
+    for path in sorted(SOURCES.rglob("*.py")):
+        told.update(f"{path.relative_to(SOURCES)}\n".encode() + path.read_bytes())
+    return told.hexdigest()[:16]
+
+
+@contextmanager
+def compiled_before(name: str, folder: Path) -> Iterator[None]:
+    """Have in a folder what a test that passed with it has left there; an error in the block keeps
+    nothing."""
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    kept = caches / "hvd-sparse" / "numba" / f"{name}-{key_of_kernels()}"
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with open(kept.parent / "lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if kept.is_dir():
+            shutil.copytree(kept, folder)
+    yield
+    with open(kept.parent / "lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for older in kept.parent.glob(f"{name}-*"):  # of other kernels, or cut off in the middle
+            shutil.rmtree(older, ignore_errors=True)
+        partial = kept.with_suffix(".partial")
+        shutil.copytree(folder, partial)
+        partial.rename(kept)
+
+
 @pytest.mark.parametrize(
     ("name", "features"),
     [("without-avx", ""), ("avx2", "+avx,+avx2,+fma")],
@@ -265,7 +309,6 @@ def test_nothing_is_compiled_in_a_training_step_and_the_interpreter_is_free(name
 )
 @pytest.mark.full
 def test_other_processors_get_the_same_bits(name, features, tmp_path):
-    """Compiled for a processor without AVX-512, every contract holds."""
     script = (
         "from conformance.fused_checks import check_kernels\n"
         "from hvd_sparse.kernels.engines import resolve_engine\n"

@@ -177,7 +177,6 @@ def test_a_run_that_goes_on_from_its_states_is_the_same_bit_for_bit(selector, st
     configuration = worlds.configure(selector, 0.01, exchange="shared_index")
 
     def resumed(session, collective):
-        """Another session that goes on from the states of this one, as a checkpoint keeps them."""
         other = Session(configuration, specs, collective)
         for position, kept in session.step.transactions.settle_all().items():
             state = other.step.transactions.state_of(position)

@@ -115,7 +115,6 @@ def set_all(**options: Any) -> Change:
 @every_optimizer
 @pytest.mark.parametrize("first", ["state", "compressor"])
 def test_moments_that_an_optimizer_has_are_taken_over(name: str, first: str) -> None:
-    """There when it is handed over, or loaded behind that."""
     begun = Program(name).train(range(6))
     ours = Program(name, WAYS[name], begun, first=first).train(range(6, 12))
     assert_same(ours, begun.train(range(6, 12)))
@@ -213,7 +212,6 @@ def pickled(optimizer: torch.optim.Optimizer) -> Any:
     "memory", ["momentum_feedback", {"id": "momentum_correction", "masking": False}], ids=str
 )
 def test_settings_that_change_at_any_step_are_the_optimizers(name: str, memory: Any) -> None:
-    """Momentum that cycles, for Nesterov as well, and weight decay that is given in mid-run."""
     momenta = (0.9, 0.5, 0.8) if name == "nesterov" else (0.9, 0.0, 0.9, 0.5)
     changes = {
         step: set_all(momentum=momenta[step % len(momenta)], weight_decay=0.0 if step < 6 else 0.1)

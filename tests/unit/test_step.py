@@ -15,7 +15,6 @@ from unit.steps import SPECS, assert_conserved, gradients, measured_step, start,
 from worlds import configure, snapshot
 
 from hvd_sparse.collectives.contract import AllReduce
-from hvd_sparse.collectives.local import LocalCollective
 from hvd_sparse.errors import UnsupportedReduction
 from hvd_sparse.exchanges.allgather import AllGatherExchange
 from hvd_sparse.step.rows import OutgoingRows
@@ -45,6 +44,10 @@ class TwoPhases(AllGatherExchange):
             return stop.value
 
 
+IN_TWO_PHASES = dataclasses.replace(configure(), exchange=TwoPhases())
+ORDERS = [(0, 1, 2), (2, 1, 0), (1, 0, 2)]
+
+
 @pytest.mark.parametrize("rollback", [True, False])
 def test_a_dense_step_sends_the_residual_too_and_keeps_nothing(rollback):
     configuration = dataclasses.replace(
@@ -66,15 +69,12 @@ def test_a_dense_step_sends_the_residual_too_and_keeps_nothing(rollback):
 
 
 def test_results_may_be_asked_for_in_another_order_on_every_rank():
-    configuration = dataclasses.replace(configure(), exchange=TwoPhases())
-    orders = [(0, 1, 2), (2, 1, 0), (1, 0, 2)]
-
     def script(collective):
-        session, results = start(collective, configuration), []
+        session, results = start(collective, IN_TWO_PHASES), []
         for step in range(3):
             given = gradients(collective, step)
             waiting = start_exchange(session, (2, 1, 0), given)
-            order = orders[(collective.rank + step) % 3]
+            order = ORDERS[(collective.rank + step) % 3]
             results.append({p: session.driver.decompress(*waiting[p]).tobytes() for p in order})
         return results
 
@@ -82,34 +82,25 @@ def test_results_may_be_asked_for_in_another_order_on_every_rank():
     assert all(other == first for other in others)
 
 
-class Witness(LocalCollective):
-    def __init__(self, other):
-        super().__init__(other._world, other.rank)
-        self.waited = []
-
-    def _submit(self, name, *arguments):
-        pending = super()._submit(name, *arguments)
-        wait = pending.wait
-        pending.wait = lambda timeout_s: (self.waited.append(name), wait(timeout_s))[1]
-        return pending
-
-
 def test_exchanges_are_finished_in_the_same_order_on_every_rank_whatever_the_order_of_gradients():
     """MPI tells blocking collectives apart by nothing but their order."""
-    configuration, orders = (
-        dataclasses.replace(configure(), exchange=TwoPhases()),
-        [(0, 1, 2), (2, 1, 0), (1, 0, 2)],
-    )
 
     def script(collective):
-        witness = Witness(collective)
-        session = start(witness, configuration)
-        given, order = gradients(collective, 0), orders[collective.rank]
+        waited = []
+
+        def watch(kind, arguments, call):
+            pending = call()
+            wait = pending.wait
+            pending.wait = lambda limit_s: (waited.append((kind, arguments[-1])), wait(limit_s))[1]
+            return pending
+
+        session = start(worlds.Around(collective, watch), IN_TWO_PHASES)
+        given, order = gradients(collective, 0), ORDERS[collective.rank]
         waiting = start_exchange(session, order, given)
-        witness.waited.clear()
+        waited.clear()
         for position in order:
             session.driver.decompress(*waiting[position])
-        return witness.waited
+        return waited
 
     first, *others = worlds.run(3, script)
     assert len(first) == 4 and others == [first, first]

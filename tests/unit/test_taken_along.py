@@ -95,7 +95,6 @@ def counting(kernels, asked):
 
 
 def trained(case, distribution, memory, *, aims=True, on_device=False):
-    """Return frames, residuals, how each was found, and what the whole vector was asked."""
     configuration = Configuration(
         selector=created(case, aims=aims),
         memory=MEMORIES.create(memory),

@@ -95,7 +95,6 @@ print("steps", worlds.run(1, script), flush=True)
 
 
 def test_a_full_disk_ends_the_timeline_and_nothing_else(tmp_path):
-    """Neither a step nor the program's end; and it is said once."""
     path = tmp_path / "trace.json"
     folders = os.pathsep.join(filter(None, sys.path))
     found = run_python("-c", FULL_DISK, str(path), **{SETTING: str(path), "PYTHONPATH": folders})

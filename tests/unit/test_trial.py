@@ -16,7 +16,6 @@ from hvd_sparse.step.records import StepRun
 
 
 def run(seconds, steps, ranks=3, **options):
-    """The ways of all steps and the trials; a rank needs ``seconds(way, step, rank)``."""
     trials = [
         Trial(**{"ways": WAYS, "steps": 5, "review_every": 0, **options}) for _ in range(ranks)
     ]
@@ -197,7 +196,6 @@ def test_what_held_a_step_up_is_not_its_own(now):
 
 @pytest.mark.parametrize("ended_before", [False, True])
 def test_a_step_that_failed_has_no_time_on_any_rank(ended_before):
-    """Some ranks had results of it, and others had none."""
     clock = StepClock()
     clock.begin()
     if ended_before:

@@ -157,7 +157,6 @@ def descend_by_hand(trainee: Trainee) -> None:
 
 
 def descend_unseen(trainee: Trainee) -> None:
-    """As an optimizer of copies in float32 writes its weights back."""
     assert trainee.weight.grad is not None
     trainee.weight.data.sub_(trainee.weight.grad)
     trainee.forget_in_place()

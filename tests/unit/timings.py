@@ -1,9 +1,11 @@
-"""What ranks could have measured in their first steps."""
+"""What ranks could have measured in their first steps, and steps in which they measure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import worlds
 
 from hvd_sparse.plan.costs import REPETITIONS
 from hvd_sparse.plan.measurements import STEPS
@@ -19,7 +21,6 @@ def told(
     late_s: float = 0.0,
     entry_bytes: float = 2.0,
 ) -> dict[str, Any]:
-    """What a rank tells whose gradients came one by one, the last registered first."""
     numel = {spec.key: spec.numel for spec in reversed(specs) if spec.key in seen}
     return {
         "ready": {key: gap_s * number + late_s for number, key in enumerate(numel)},
@@ -34,7 +35,30 @@ def told(
 
 
 def samples(start_s: float, byte_s: float, kinds: Sequence[str] = ("allgather",)) -> dict[str, Any]:
-    """By kind; every rank receives ``size`` bytes, as of one other rank."""
     sizes = [100, 1_000, 10_000, 100_000, 1_000_000]
     each = {size: start_s + byte_s * size for size in sizes}
     return {kind: [(size, [s] * REPETITIONS) for size, s in each.items()] for kind in kinds}
+
+
+def measure(policy: Any, keys: Sequence[str], rank: int) -> None:
+    for number, key in enumerate(reversed(keys)):
+        policy.measurements.arrive(key, 0.01 * number + 0.001 * rank)
+        policy.measurements.send(key, 100.0)
+
+
+def adopted(
+    make: Callable[[], Any], keys: Sequence[str], ranks: int, outcomes: Sequence[bool]
+) -> list[Any]:
+    """By rank: the step at which a policy adopts something, and that."""
+
+    def script(collective: Any) -> Any:
+        policy, good = make(), False
+        for step, is_good in enumerate(outcomes):
+            found = policy.next(collective, worlds.TIMEOUT_S, was_good=good)
+            if found is not None:
+                return step, found
+            measure(policy, keys, collective.rank)
+            good = is_good
+        return None
+
+    return worlds.run(ranks, script)

@@ -1,1 +1,1 @@
-"""The part of the compressors that both PyTorch frontends share, which needs no Horovod."""
+"""The part of the compressors that both PyTorch frontends share; it needs no Horovod."""

@@ -1,4 +1,4 @@
-"""Handed-over optimizers: the compressor's memory computes their updates, and they apply them."""
+"""Handed-over optimizers: the compressor's memory computes updates, the optimizers apply them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hvd_sparse.types import Optimizer, Option, Settings, Value
 logger = logging.getLogger("hvd_sparse")
 
 STEPS = "hvd_sparse_steps"
-"""Entry of the saved state of SGD and Muon: steps of the compressor, by parameter number."""
+"""Entry of the saved state of SGD and Muon: the compressor's steps by parameter number."""
 
 MOMENTS = {
     "momentum_buffer": "momentum",
@@ -34,15 +34,14 @@ MOMENTS = {
     "exp_avg_sq": "square",
     "max_exp_avg_sq": "largest",
 }
-"""Names of moments in an optimizer's state, and those of memories' arrays."""
+"""Names of moments in an optimizer's state, with the names of the memories' arrays."""
 PRODUCT = "mu_product"
-"""Name of the product of momenta in the state of NAdam."""
+"""Name of the product of momenta in NAdam's state."""
 
 
 class Applying:
-    """Base class of a handed-over optimizer: its step applies the compressor's result times the
-    learning rate.  Parameter groups, ``state_dict``, hooks and schedulers stay the optimizer's
-    own."""
+    """Base class of a handed-over optimizer, whose step applies the compressor's result times the
+    learning rate. Parameter groups, hooks and schedulers stay the optimizer's own."""
 
     hvd_sparse_base: type[torch.optim.Optimizer]
     hvd_sparse_compressor: Any
@@ -60,7 +59,7 @@ class Applying:
     @torch._disable_dynamo  # torch.compile(optimizer.step): what arrives was made outside of torch
     @torch.no_grad()
     def step(self, closure: Value = None) -> Value:
-        # as torch's own optimizers: gradients are recorded for the closure alone
+        # Like torch's own optimizers, record gradients for the closure alone.
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -87,13 +86,10 @@ class Applying:
         return loss
 
     def _count(self, alone: Collection[torch.Tensor]) -> None:
-        """Count the steps of every parameter that has a gradient, as Adam does, except those
-        ``alone``.
-
-        A state without a count shows that the program cleared it.  Horovod's
-        ``broadcast_optimizer_state`` takes a step with zero gradients, so that every rank has a
-        state to receive rank 0's; therefore this makes the moments, too.
-        """
+        """Count the steps of every parameter that has a gradient, as Adam does, except those in
+        ``alone``. A missing count shows that the program cleared the state. Horovod's
+        ``broadcast_optimizer_state`` first takes a step with zero gradients, so that every rank has
+        a state; it needs moments, too."""
         has_begun = self.hvd_sparse_compressor.has_begun
         states = []
         for group in self.param_groups:
@@ -103,7 +99,7 @@ class Applying:
                 state = self.state[parameter]
                 states.append(state)
                 if "step" in state:
-                    # Muon's reference counts Adam's steps by a number of Python's.
+                    # Muon's reference counts Adam's steps by a Python number.
                     state["step"] = torch.as_tensor(state["step"], dtype=torch.float32)
                     continue
                 state["step"] = torch.zeros(())
@@ -116,12 +112,11 @@ class Applying:
             torch._foreach_add_([state["step"] for state in states], 1.0)
 
     def _whole_state(self) -> Settings:
-        """Return the state with the moments that the compressor has of this rank's gradients."""
         compressor = self.hvd_sparse_compressor
         whole: Settings = defaultdict(dict)
         groups = _groups_by_parameter(self.param_groups)
         for parameter, state in self.state.items():
-            # The optimizer's own, or such that the compressor has not taken yet.
+            # Moments of the optimizer's own, or loaded ones that the compressor has not taken yet.
             has_own = bool(set(state) & set(MOMENTS))
             moments = {} if has_own else compressor.optimizer_state_of(parameter)
             group = groups.get(parameter, {})
@@ -129,21 +124,21 @@ class Applying:
                 beta1, decay = float(group["betas"][0]), float(group["momentum_decay"])
                 product = momenta_of_nadam(beta1, decay, int(moments["step"]))[0]
                 moments[PRODUCT] = torch.tensor(product)
-            # Horovod's broadcast writes numbers, which Adam has, to the optimizer's own dictionary.
+            # Horovod's broadcast writes Adam's numbers to the optimizer's own dictionary.
             is_own = "betas" in group and not moments
             held = whole[parameter] = state if is_own else {**state, **moments}
             if "use_muon" in group and "step" in held:
-                # A number of Python's, as in Muon's reference: Horovod broadcasts it as such.
+                # Like Muon's reference, use a Python number, which Horovod broadcasts as such.
                 held["step"] = int(held["step"])
         return whole
 
     def __reduce__(self) -> Value:
-        """Pickle and copy as the optimizer that was handed over, with a state to go on from."""
+        """Pickle and copy as the optimizer that was handed over, with a complete state."""
         state, groups = self._whole_state(), _groups_by_parameter(self.param_groups)
         for parameter, held in state.items():
             if "betas" not in groups.get(parameter, {}):
                 held.pop("step", None)
-        # A step alone is this class's count.
+        # A state of a step alone is only this class's count.
         kept = {p: held for p, held in state.items() if set(held) - {"step"}}
         members = {
             "defaults": self.defaults,
@@ -153,15 +148,13 @@ class Applying:
         return object.__new__, (type(self).hvd_sparse_base,), members
 
     def state_dict(self) -> Settings:
-        """Return a state that the plain optimizer can continue from: it includes the compressor's
-        moments of this rank's gradients."""
+        """Return a state, with this rank's moments, from which the plain optimizer can continue."""
         kept, self.state = self.state, self._whole_state()
         try:
             saved: Settings = super().state_dict()  # type: ignore[misc]
         finally:
             self.state = kept
-        # SGD and Muon have no number in their state, and Horovod's broadcasts want the same on all
-        # ranks.
+        # Horovod's broadcasts need equal states on all ranks, and SGD's and Muon's have no count.
         uncounted = {
             i for group in saved["param_groups"] if "betas" not in group for i in group["params"]
         }
@@ -174,8 +167,9 @@ class Applying:
         return saved
 
     def load_state_dict(self, state_dict: Settings) -> None:
-        """Load the state of this optimizer, or of one that was not handed over.  The compressor
-        continues from its moments, unless it has the same moments already."""
+        """Load the state of a handed-over optimizer or of a plain one. The compressor continues
+        from the state's moments, unless the state counts as many steps as the compressor has taken:
+        then the compressor keeps its own moments."""
         for group in state_dict["param_groups"]:
             refuse_options(type(self).__name__, group)
         super().load_state_dict(state_dict)  # type: ignore[misc]
@@ -191,7 +185,7 @@ class Applying:
             return
         rate = float(group["lr"])
         if group["weight_decay"] and is_decoupled(self, group):  # type: ignore[arg-type]
-            # before the step, as AdamW does it: what arrives does not shrink
+            # Like AdamW, shrink the parameters before the step, but not the update.
             torch._foreach_mul_(parameters, 1 - rate * float(group["weight_decay"]))
         moves: list[tuple[torch.Tensor, Any]] = [(p, p.grad) for p in parameters]
         for parameter, move in moves:
@@ -202,7 +196,6 @@ class Applying:
             torch._foreach_add_(*map(list, zip(*dense)), alpha=-rate)
 
     def _step_by_itself(self, groups: list[Settings]) -> None:
-        """Take the optimizer's own step with gradients that came through no compressor."""
         for group in groups:
             name = "Muon" if is_muon(group) else "Adam"
             is_sgd = "dampening" in group
@@ -221,11 +214,8 @@ class Applying:
             self.param_groups = whole
 
     def _refuse_foreign_gradients(self, groups: list[Settings]) -> None:
-        """Refuse dense gradients before any came through the compressor: they lack its momentum.
-
-        Zeros, with which Horovod makes an optimizer create its state before a broadcast, change
-        nothing and are accepted.
-        """
+        """Refuse dense gradients that arrive before any came through the compressor: they lack its
+        momentum. Zeros, with which Horovod makes an optimizer create its state, are accepted."""
         for group in groups:
             dense = [p for p in group["params"] if not p.grad.is_sparse]
             if any(bool(p.grad.any()) for p in dense):
@@ -245,11 +235,8 @@ def _groups_by_parameter(groups: list[Settings]) -> dict[torch.Tensor, Settings]
 
 
 class Follower:
-    """Passes the current settings of the handed-over optimizer to the memory, tensor by tensor.
-
-    The settings are read from the optimizer that Horovod derives from the handed-over one, which
-    has parameter groups of its own.
-    """
+    """Gives the memory the optimizer's settings for each tensor. They are read from the optimizer
+    that Horovod derives from the one passed as ``optimizer=``."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, compressor: Any) -> None:
         base = getattr(optimizer, "hvd_sparse_base", type(optimizer))
@@ -258,12 +245,12 @@ class Follower:
             "hvd_sparse_compressor": compressor,
             "__module__": base.__module__,
         }
-        # The object stays the user's own, whose schedulers and scalers hold it by reference, and
-        # Horovod makes its optimizer of this class.
+        # The object stays the same, because the user's schedulers and scalers hold a reference to
+        # it; Horovod derives its optimizer from this class.
         optimizer.__class__ = type(base.__name__, (Applying, base), members)
-        # A scheduler that is there already has put the old class's step on the object.
+        # An earlier scheduler has put the old class's step on the object.
         vars(optimizer).pop("step", None)
-        # Fused steps unscale by themselves, where a GradScaler finds this; here it has to do so.
+        # A GradScaler leaves unscaling to fused steps with this attribute; here it must unscale.
         vars(optimizer).pop("_step_supports_amp_scaling", None)
         self._compressor = compressor
         self._optimizer = optimizer
@@ -272,7 +259,7 @@ class Follower:
         self._counted: set[int] = set()
 
     def meet(self, caller: Optimizer) -> None:
-        """Follow Horovod's optimizer; InvalidOption if it is not made of the handed-over one."""
+        """Follow Horovod's optimizer; InvalidOption if it was not made from the handed-over one."""
         if getattr(caller, "hvd_sparse_compressor", None) is not self._compressor:
             raise InvalidOption(
                 f"the {type(caller).__name__} that calls the compressor is not the optimizer that "
@@ -285,14 +272,14 @@ class Follower:
                 "without one: load the state into Horovod's optimizer",
                 type(caller).__name__,
             )
-        # loading a state gives Horovod's optimizer new groups, so positions are looked up anew
+        # Loading a state gives Horovod's optimizer new groups, so positions are looked up again.
         self._optimizer, self._groups, self._settings = caller, {}, {}
 
     def settings_of(
         self, key: str, parameter: torch.Tensor, value: Callable[[], np.ndarray]
     ) -> Settings:
         """Return the optimizer's settings for a parameter, in the form of the memory's ``tune``;
-        the same object as long as the parameter group does not change."""
+        the same object until the parameter group changes."""
         optimizer, index = self._optimizer, self._group_of(parameter)
         if index is None:
             raise InvalidOption(
@@ -304,14 +291,14 @@ class Follower:
         known, settings = self._settings.get(index, (None, {}))
         if options != known:
             settings = settings_of(optimizer, group, tuple(parameter.shape))
-            # Muon's depend on the shape, and a tensor may change in place.
+            # Muon's settings depend on the shape, and a tensor may change in place.
             if not is_muon(group) and not any(map(torch.is_tensor, options)):
                 self._settings[index] = options, settings
-        # copied from the device only where a penalty is added to the gradient
+        # The value is copied from the device only if a penalty is added to the gradient.
         return {**settings, "parameter": value()} if settings.get("weight_decay") else settings
 
     def rate_of(self, parameter: torch.Tensor) -> tuple[float, int]:
-        """Return a parameter's learning rate, and the number of its group."""
+        """Return a parameter's learning rate and the number of its group."""
         index = self._group_of(parameter)
         if index is None:
             return 0.0, 0
@@ -324,12 +311,9 @@ class Follower:
         return self._groups.get(id(parameter))
 
     def moments_of(self, parameter: torch.Tensor, steps: int) -> tuple[Settings, int] | None:
-        """Return moments that were loaded into the optimizer and that the memory does not have, and
-        their number of steps.
-
-        None if the memory continues with its own ``steps``.  The moments are empty if the state was
-        cleared, so that the memory starts anew.
-        """
+        """Return loaded moments and their number of steps; None if the memory continues with its
+        own ``steps``. After the state was cleared, the moments are empty, so that the memory starts
+        anew."""
         state = self._optimizer.state.get(parameter)
         if not state:
             if id(parameter) not in self._counted:
@@ -344,13 +328,13 @@ class Follower:
         if not given:
             return None
         counted = int(state["step"])
-        # A state that was saved by this optimizer is the compressor's, as rank 0 had it.
+        # A state that this optimizer saved holds the compressor's moments, as rank 0 had them.
         return None if 0 < counted == steps else (given, counted)
 
 
 def is_counted_alone(state: Settings) -> bool:
-    """Return whether a state has a count and no moments but zeros, as before Horovod's
-    broadcast."""
+    """Return whether a state holds only what ``Applying`` writes for its count: a count without
+    moments, or a count of 0 with zero moments, which Horovod's broadcast needs."""
     moments = [state[name] for name in MOMENTS if state.get(name) is not None]
     if "step" not in state or (moments and state["step"]):
         return False

@@ -1,4 +1,4 @@
-"""Torch tensors as flat vectors and back, of numpy or of a device, without needless copies."""
+"""Torch tensors as flat vectors, of numpy or of a device, and back, without needless copies."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from numpy.typing import DTypeLike
 
 from hvd_sparse.errors import UnsupportedInput
 from hvd_sparse.kernels.contract import Zeros
-from hvd_sparse.kernels.torch.passes import Coming
-from hvd_sparse.kernels.torch.passes import Delivery as TorchDelivery
+from hvd_sparse.kernels.torch.passes import Coming, Delivery
 from hvd_sparse.kernels.torch.vector import (
     Copy,
     DeviceVector,
@@ -21,14 +20,14 @@ from hvd_sparse.kernels.torch.vector import (
     run_together,
     upload,
 )
-from hvd_sparse.step.records import Answer, Delivery, Late
+from hvd_sparse.step.records import Answer, Late
 from hvd_sparse.types import TensorSpec
 
 TORCH = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
 
 
 def accelerator() -> str | None:
-    """Return the type of torch's accelerator here, or None without one or before torch 2.6."""
+    """Return the type of torch's accelerator; None without one or before torch 2.6."""
     if not hasattr(torch, "accelerator"):
         return None
     device = torch.accelerator.current_accelerator(check_available=True)
@@ -40,7 +39,6 @@ def is_on_device(tensor: torch.Tensor) -> bool:
 
 
 def check_device(name: str, tensor: torch.Tensor) -> None:
-    """Raise UnsupportedInput for a device that nothing can be copied from."""
     if is_on_device(tensor) and tensor.device.type != accelerator():
         raise UnsupportedInput(
             f"tensor {name!r} is on {tensor.device}, which torch does not support here: put the "
@@ -49,19 +47,18 @@ def check_device(name: str, tensor: torch.Tensor) -> None:
 
 
 def spec_of(name: str, parameter: torch.Tensor) -> TensorSpec:
-    """Return a parameter's properties that ranks must agree on; UnsupportedInput for its device."""
+    """Return the properties of a parameter that ranks must agree on."""
     spec = TensorSpec(name, tuple(parameter.shape), dtype_of(parameter))
     check_device(name, parameter)
     return spec
 
 
 def dtype_of(tensor: torch.Tensor) -> str:
-    """Return the name that a tensor's dtype has in all frameworks."""
+    """Return a dtype's name, the same in all frameworks."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with the same entries on the CPU; the tensor itself if it is there."""
     return torch.from_numpy(fetch(tensor.detach())) if is_on_device(tensor) else tensor
 
 
@@ -75,11 +72,8 @@ def own_memory(gradient: torch.Tensor) -> np.ndarray | None:
 
 
 def flatten(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray:
-    """Return the gradient as a flat array of the accumulator's dtype, in logical order.
-
-    A view of a contiguous float32 or float64 gradient; one copy of any other (ranks may differ in
-    memory layout).
-    """
+    """Return the gradient as a flat array of the accumulator's dtype, in logical order: a view of a
+    contiguous float32 or float64 gradient, else a copy."""
     memory = own_memory(gradient)
     if memory is not None:
         return memory
@@ -110,8 +104,8 @@ def write_back(flat: np.ndarray, gradient: torch.Tensor) -> bool:
 
 
 def like(dense: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    """Return the same entries in the gradient's dtype, memory layout and device; the tensor itself
-    if it has them already."""
+    """Return a tensor in the gradient's dtype, memory layout and device, if possible without a
+    copy."""
     there = dense
     if gradient.device != dense.device:
         there = upload(dense.numpy(), gradient.device)
@@ -121,19 +115,13 @@ def like(dense: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
 
 
 def vector_of(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray:
-    """Return the gradient as a vector of its device, of the accumulator's dtype, in logical order
-    and in its own memory if possible, without a wait."""
-    return as_vector(_wide(gradient, spec))
+    """Return the gradient as a flat vector of its device, if possible in its own memory."""
+    return cast(np.ndarray, DeviceVector(_wide(gradient, spec)))
 
 
 def late_gradient(gradient: torch.Tensor, spec: TensorSpec) -> Late:
-    """Begin a copy of a device's gradient to the host, flat, in the accumulator's dtype."""
+    """Begin to copy a device's gradient, flat, to the host."""
     return Copy(_wide(gradient, spec))
-
-
-def as_vector(tensor: torch.Tensor) -> np.ndarray:
-    """Return a 1-D, contiguous float32 or float64 tensor as the step's vectors are typed."""
-    return cast(np.ndarray, DeviceVector(tensor))
 
 
 def lies_in(vector: object, gradient: torch.Tensor) -> bool:
@@ -143,7 +131,7 @@ def lies_in(vector: object, gradient: torch.Tensor) -> bool:
 
 
 class TorchDevices:
-    """The tensors' devices by position, None for the host.  Implements ``step.records.Devices``."""
+    """The tensors' devices by position, None for the host. Implements ``step.records.Devices``."""
 
     def __init__(self, devices: Sequence[torch.device | None]) -> None:
         self._devices = devices
@@ -154,17 +142,18 @@ class TorchDevices:
             return None
 
         def zeros(numel: int, dtype: DTypeLike) -> np.ndarray:
-            return as_vector(torch.zeros(numel, dtype=TORCH[np.dtype(dtype)], device=device))
+            vector = torch.zeros(numel, dtype=TORCH[np.dtype(dtype)], device=device)
+            return cast(np.ndarray, DeviceVector(vector))
 
         return zeros
 
-    def send(self, answers: Sequence[Answer], late: Sequence[Late]) -> Delivery:
-        # an answer that was waited for has come already
+    def send(self, answers: Sequence[Answer], late: Sequence[Late]) -> Callable[[], bool]:
+        # An answer that was waited for has arrived already.
         coming: list[object] = [
             each for each in answers if isinstance(each, Coming) and not each.is_begun
         ]
         copies = cast("Sequence[Copy]", late)  # ``late_gradient`` has begun them
-        return TorchDelivery(cast("list[Coming[object]]", coming), copies)
+        return Delivery(cast("list[Coming[object]]", coming), copies).is_here
 
     def together(self, walks: Sequence[Callable[[], None]]) -> None:
         run_together(walks, fetch_all)

@@ -1,4 +1,4 @@
-"""The base of the compressors of both PyTorch frontends: parameters, loss scale, optimizer."""
+"""The base class of both PyTorch frontends' compressors: parameters, loss scale, optimizer."""
 
 from __future__ import annotations
 
@@ -35,23 +35,21 @@ from hvd_sparse.types import GradScaler, Optimizer, Pace, Report, State
 
 NORM = "the norm of all gradients, for clip_grad_norm"
 SMALLEST = 1e-6
-"""Added to the norm, as by torch's ``clip_grad_norm_``."""
+"""Added to the norm, as in torch's ``clip_grad_norm_``."""
 
 
 class ParameterCompressor(Compressor):
-    """A compressor of the gradients of PyTorch's parameters.
-
-    carrier_dtype : dtype of carriers without a dense gradient; None takes the accumulator's
-    """
+    """A compressor of the gradients of PyTorch's parameters. ``carrier_dtype`` is the dtype of
+    carriers without a dense gradient, by default the accumulator's."""
 
     way_of_gradients = ""
-    """The remedy for an optimizer whose gradients come by another way, in words."""
+    """The remedy, in words, for an optimizer whose gradients do not come through the compressor."""
     clipping_remedy = ""
-    """The remedy for gradients that are clipped when they have come back, in words."""
+    """The remedy, in words, for results that are clipped."""
     leaves_on_device = False
-    """Gradients of an accelerator may stay there (``frontend.torch.ways``)."""
+    """Whether gradients of an accelerator may stay there (``frontend.torch.ways``)."""
     has_begun = False
-    """Gradients come through this compressor."""
+    """Whether gradients come through this compressor."""
     _is_closed = False
 
     def __init__(
@@ -68,7 +66,7 @@ class ParameterCompressor(Compressor):
         specs = [spec_of(name, parameter) for name, parameter in named]
         configuration = configuration.for_tensors(specs)
         super().__init__(configuration, place, world_size, policy)
-        self._take_name(specs)
+        self.name = self._naming.take(specs)
         self._parameters = [parameter for _, parameter in named]
         self._ways, self._staged_because = ways_of(
             list(zip(specs, self._parameters)), configuration, can_stay=self.leaves_on_device
@@ -91,7 +89,7 @@ class ParameterCompressor(Compressor):
             say_ways(self.name, sum(self._stays), self._staged_because.values())
 
     def _value_of(self, position: int) -> np.ndarray:
-        """Return a parameter's value, flat, for memories that finish with it."""
+        """Return a parameter's value, flat, for memories whose ``finish`` needs the value."""
         spec, parameter = self.step.specs[position], self._parameters[position]
         return vector_of(parameter, spec) if self._stays[position] else flatten(parameter, spec)
 
@@ -103,14 +101,12 @@ class ParameterCompressor(Compressor):
         self.results.hand_out(ticket.position, run, result, ticket.scale)
 
     def _clip(self, gradients: list[torch.Tensor], *, is_sum: bool = False) -> None:
-        """Scale all gradients of a step to a norm of at most ``clip_grad_norm``, by the same factor
-        on all ranks.  Collective: one number of each rank is summed.
+        """Scale all gradients of a step to a norm of at most ``clip_grad_norm``, by one factor on
+        all ranks. ``is_sum`` means that Horovod sums the ranks' gradients. Collective: one number a
+        rank is summed.
 
-        The root mean square of the ranks' norms stands for the norm of their average, which it
-        never falls below.  Gradients with NaN or Inf stay as they are; ``compress`` reports
-        them tensor by tensor.
-
-        is_sum : the ranks' gradients are summed, not averaged
+        The root mean square of the ranks' norms stands for the norm of the average, which is never
+        larger. With NaN or Inf, gradients stay as they are, and ``compress`` reports them.
         """
         bound, ranks = self.configuration.clip_grad_norm, self.collective.world_size
         assert bound is not None
@@ -127,8 +123,6 @@ class ParameterCompressor(Compressor):
             for gradient in gradients:
                 gradient.mul_(bound / (norm + SMALLEST))
 
-    # -- the optimizer ----------------------------------------------------------------------------
-
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:
         """Compute an optimizer's updates from now on; the optimizer applies them."""
         self._follower = Follower(optimizer, self)
@@ -136,10 +130,9 @@ class ParameterCompressor(Compressor):
         self.step.settings_of = self._settings_of
 
     def derived(self, cls: type) -> None:
-        """Called with each class that is derived from the handed-over optimizer's."""
+        """Called with each class that is derived from the handed-over optimizer's class."""
 
     def follow(self, rates: Rates) -> None:
-        """Let densities follow the learning rate of the handed-over optimizer."""
         follower = self._follower
         if follower is None:  # nothing is compressed here
             return
@@ -163,14 +156,9 @@ class ParameterCompressor(Compressor):
             return {**settings, "moments": moments}
         return settings
 
-    def _averaged(self, position: int) -> int:
-        """Return the number of ranks over which the optimizer's gradients are averaged; the memory
-        has this rank's own gradient if the tensor is compressed."""
-        return self._size_of_world() if self._is_sparse[position] else 1
-
     def optimizer_state_of(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return a parameter's state as a plain optimizer of torch would have it; empty before its
-        first step."""
+        """Return a parameter's state as torch's own optimizer would have it; empty before the first
+        step."""
         position = self.results.position_of.get(id(parameter))
         if position is None:
             return {}
@@ -187,25 +175,21 @@ class ParameterCompressor(Compressor):
         return {"step": torch.tensor(float(moments.steps)), **arrays}
 
     def _judge(self, optimizer: Optimizer) -> None:
-        """Refuse, or warn of, an optimizer that receives the gradients and was not handed over."""
         judge(self.configuration, optimizer.param_groups, is_forewarned=self.is_forewarned)
-
-    # -- what users read --------------------------------------------------------------------------
 
     def stats(self) -> Report:
         """Return the counters of every compressor, and the path of each gradient.
 
         ways : by tensor, "host" for a gradient on the CPU; "device" for one that stays on its
-            accelerator, where it is selected from; "staged" for one that is copied to the CPU, and
-            its result back
+            accelerator; "staged" for one that is copied to the CPU, whose result is copied back
         staged_because : by tensor, the reason for staging
         """
         ways = {"ways": dict(self._ways), "staged_because": dict(self._staged_because)}
         return {**super().stats(), **ways}
 
     def state_dict(self) -> Report:
-        """Return the state as every compressor's, with the arrays as tensors: ``torch.save`` it,
-        ``torch.load(..., weights_only=True)``."""
+        """Return the state as every compressor does, with tensors in place of arrays, for
+        ``torch.save`` and ``torch.load(..., weights_only=True)``."""
         self.results.settle_all()
         return with_arrays(super().state_dict(), torch.from_numpy)
 
@@ -224,22 +208,20 @@ class StepScale:
     """The loss scale of a step, read once, because a ``GradScaler`` waits for its device."""
 
     def __init__(self, grad_scaler: GradScaler) -> None:
-        read: Callable[[], float] | None = getattr(grad_scaler, "get_scale", grad_scaler)
+        read = getattr(grad_scaler, "get_scale", grad_scaler)
         if read is not None and not callable(read):
             raise InvalidOption(
                 f"grad_scaler is {grad_scaler!r}: give the torch.amp.GradScaler that scales the "
                 "loss, or a callable that returns the scale"
             )
-        self._read = read
-        self._scale: float | None = 1.0 if read is None else None
+        self._read: Callable[[], float] = (lambda: 1.0) if read is None else read
+        self._scale: float | None = None
 
     def __call__(self) -> float:
         if self._scale is None:
-            assert self._read is not None
             self._scale = float(self._read())
         return self._scale
 
     def forget(self) -> None:
-        """Forget the scale, which may change after a step's last result; it is read again."""
-        if self._read is not None:
-            self._scale = None
+        """Forget the scale, which may change after a step's last result."""
+        self._scale = None

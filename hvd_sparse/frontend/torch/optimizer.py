@@ -24,12 +24,11 @@ from hvd_sparse.optimizer_memory import (
 from hvd_sparse.types import Optimizer, Option, Settings, Value
 
 OF_SCHEDULERS = "_wrapped_by_lr_sched"
-"""Attribute of a ``step`` that learning rate schedules have wrapped."""
+"""Attribute of a ``step`` that learning rate schedulers have wrapped."""
 
 
 def read_optimizer(optimizer: Optimizer) -> Handover:
-    """Return the memories that can do an optimizer's work; InvalidOption for other objects and for
-    settings that no memory supports."""
+    """Return the memories that can do an optimizer's work; refuse what no memory supports."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise InvalidOption(
             f"optimizer is {type(optimizer).__name__}: give a torch.optim.Optimizer, or leave it "
@@ -62,8 +61,8 @@ def refuse_options(name: str, group: Mapping[str, Option]) -> None:
 
 
 def _memories_of(optimizer: torch.optim.Optimizer) -> tuple[type, ...]:
-    # One that was handed over before is asked for what it was.  Steps are compared, not classes:
-    # one derived that only adds options is known, one with a step of its own is not.
+    # A handed-over optimizer counts as its original class. Steps are compared, not classes: a class
+    # that only adds options is known, a class with a step of its own is not.
     step = unhooked(getattr(optimizer, "hvd_sparse_base", type(optimizer)).step)
     if step is unhooked(torch.optim.SGD.step):
         return OF_SGD
@@ -95,7 +94,7 @@ def _is_reference_muon(step: str, group: Mapping[str, Option]) -> bool:
 
 
 def unhooked(step: Any) -> Any:
-    """Return the ``step`` of a class without the function that torch wraps around it."""
+    """Return a class's ``step`` without the function that torch wraps around it."""
     return step.__wrapped__ if getattr(step, "hooked", False) else step
 
 
@@ -123,7 +122,7 @@ def settings_of(
 
 
 def _settings_of_muon(group: Mapping[str, Option], shape: tuple[int, ...]) -> Settings:
-    # the defaults are those of Muon's reference
+    # The defaults are those of Muon's reference.
     rows, columns = shape[-2:] if len(shape) > 1 else (1, 1)
     if group.get("adjust_lr_fn") == "match_rms_adamw":
         scale = 0.2 * math.sqrt(max(rows, columns))
@@ -144,7 +143,7 @@ def is_muon(group: Mapping[str, Option]) -> bool:
 
 
 def is_decoupled(optimizer: torch.optim.Optimizer, group: Mapping[str, Option]) -> bool:
-    """Tell whether weight decay shrinks the parameter, as in AdamW and Muon."""
+    """Return whether weight decay shrinks the parameter, as in AdamW and Muon."""
     if "use_muon" in group or is_muon(group):
         return True
     return bool(group.get("decoupled_weight_decay", isinstance(optimizer, torch.optim.AdamW)))
@@ -152,7 +151,7 @@ def is_decoupled(optimizer: torch.optim.Optimizer, group: Mapping[str, Option]) 
 
 def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
     """Return the rates of a run with ``steps`` calls of ``scheduler.step()``; InvalidOption for
-    another optimizer's scheduler, and for one that is under way."""
+    another optimizer's scheduler, and for a scheduler that was stepped already."""
     now = [float(group["lr"]) for group in optimizer.param_groups]
     if scheduler is None:
         changes = any("initial_lr" in group for group in optimizer.param_groups)
@@ -188,7 +187,7 @@ def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
             yield [float(group["lr"]) for group in groups]
 
     with warnings.catch_warnings():
-        # that the optimizer, which stands in here, takes no steps
+        # torch warns that the stand-in optimizer takes no steps
         warnings.simplefilter("ignore")
         return foreseen(path, steps)
 

@@ -1,19 +1,17 @@
 """Reduced gradients until an optimizer applies them.
 
-With ``optimizer=`` results are updates.  Gradients that came by another way get the optimizer's own
-update, and a warning names results that are clipped or unscaled on their way.
+With ``optimizer=`` results are updates. Gradients that came by another way get the optimizer's own
+update, and a warning names results that are clipped or unscaled.
 
-With any optimizer, some results are thrown away: a discriminator's gradient in the generator's
-pass, SAM's first pass, a batch that is skipped.  The program resets ``.grad`` and never applies it.
-With a dense allreduce nothing of a discarded result remains.  Here the memory keeps the entries
-that were not sent, and would send them later; so such a step is taken back.
+A program may reset ``.grad`` and never apply a result: a discriminator's gradient in the
+generator's pass, SAM's first pass, a skipped batch. With a dense allreduce nothing of such a result
+remains. Here the memory would send the unsent entries later, so the step is taken back.
 
-A result is gone if ``.grad`` is None, another tensor or zero again before the next backward pass
-adds to it.  It was applied if an optimizer that holds the parameter has finished a step meanwhile.
-If no optimizer ever did, it counts as applied if some parameter changed.  Programs that apply their
-own combination of results, as PCGrad does, are not checked from their first such step on.  That
-step is recognized by gradients that are other tensors than the results, or that are no multiple of
-the last result after a discarded one.
+A result is gone if, before the next backward pass adds to it, ``.grad`` is None, another tensor or
+zero. It was applied if an optimizer that holds the parameter has finished a step meanwhile, or, if
+no optimizer ever does, if some parameter changed. Programs that apply their own combination of
+results, as PCGrad does, are not checked from the first such step on. In this step, gradients are
+other tensors than the results, or no multiple of the last result after a discarded one.
 """
 
 from __future__ import annotations
@@ -41,19 +39,18 @@ logger = logging.getLogger("hvd_sparse")
 SPARSE_REMEDY = "give Horovod's optimizer sparse_as_dense=True"
 INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 STEPS = 100
-"""Steps in which a result is compared with what is applied: gradients are largest, and clipped
-most, in the first."""
+"""Steps in which results are compared with applied gradients; clipping is most frequent in them."""
 SAMPLE = 4096
 """Entries of the smallest tensor that are compared."""
 TOLERANCE = 0.02
-"""Share by which 16 bits, and a scaler's division, may change a result."""
+"""Relative change of a result that 16-bit rounding and a scaler's division may cause."""
 ALIKE = 0.999
-"""Squared cosine of the angle between a result and a multiple of it, in half precision too."""
+"""Least squared cosine of the angle between a result and its multiple, also in half precision."""
 
 
 def weakly(method: Callable[..., None], *first: object) -> Callable[..., None]:
-    """Return a hook that calls a bound method, with ``first`` before its own arguments, while the
-    object lives."""
+    """Return a hook that calls a bound method, with ``first`` before other arguments, if its object
+    lives."""
     owner, function = weakref.ref(method.__self__), method.__func__  # type: ignore[attr-defined]
 
     def call(*arguments: Any) -> None:
@@ -71,12 +68,9 @@ def remove(hooks: list[Value]) -> None:
 
 @dataclass(eq=False)
 class Result:
-    """A parameter's result, as it was when it was handed out.
-
-    gradient : the tensor that holds it; None where DDP will make one
-    bits : sum of the parameter's bits; None if versions are known to show changes
-    is_gone : whether it was gone when the next gradient came; None before that
-    """
+    """A parameter's result at the time when it was handed out. ``gradient`` is None if DDP will
+    make the tensor; ``bits``, the sum of the parameter's bits, is None if versions show changes;
+    ``is_gone`` is None until the next gradient comes."""
 
     run: StepRun
     gradient: weakref.ref[torch.Tensor] | None
@@ -88,11 +82,8 @@ class Result:
 
 
 class Results:
-    """The results of a compressor, from when they are handed out until they are applied.
-
-    waiting : results that no optimizer has applied yet, by position
-    way : the remedy for gradients that come by another way
-    """
+    """A compressor's results, until they are applied. ``waiting`` holds those that no optimizer has
+    applied yet; ``way`` is the remedy for gradients that do not come through the compressor."""
 
     way = ""
     _clipping_remedy = ""
@@ -114,8 +105,8 @@ class Results:
         self._is_hidden = False  # what becomes of results cannot be seen, and is not judged
         self._verdict: tuple[StepRun | None, bool] = (None, False)
         self._told: set[str] = set()
-        # Results are compared with what is applied: of the smallest tensor, in the first steps, and
-        # of one whose result was thrown away, in the step that applies the next.
+        # Two tensors' results are compared with applied gradients: the smallest tensor's, in the
+        # first steps, and a thrown-away tensor's, in the step that applies its next result.
         self._smallest: Iterator[int] = iter(())
         self._compared, self._steps_compared = -1, 0
         self._after_one_gone = -1
@@ -132,10 +123,8 @@ class Results:
         weakref.finalize(self, remove, self._hooks)
 
     def hand_over(self, way: str = "", clipping_remedy: str = "") -> None:
-        """Expect that only the step of a handed-over optimizer applies results.
-
-        way, clipping_remedy : remedies for gradients that come by another way, and for clipped ones
-        """
+        """Expect that only the handed-over optimizer's step applies results. The arguments are the
+        remedies for gradients that come by another way and for clipped gradients."""
         self._is_handed_over, self.way, self._clipping_remedy = True, way, clipping_remedy
         by_size = sorted(self._trained, key=lambda each: each[1].numel())
         self._smallest = iter([position for position, _ in by_size])
@@ -143,8 +132,6 @@ class Results:
         for position, parameter in by_size:
             renew = weakly(self._renew, position)
             self._hooks.append(parameter.register_post_accumulate_grad_hook(renew))
-
-    # -- what a step calls ------------------------------------------------------------------------
 
     def settle(self, position: int) -> None:
         """Take back a tensor's last step if its result was thrown away."""
@@ -169,11 +156,8 @@ class Results:
     def hand_out(
         self, position: int, run: StepRun | None, result: torch.Tensor, scale: float = 1.0
     ) -> None:
-        """Remember a result that is about to take its gradient's place.
-
-        run : the step, if it can be taken back
-        scale : of the loss, by which a scaler will divide
-        """
+        """Remember a result that is about to take its gradient's place. ``run`` is the step, if it
+        can be taken back; a scaler will divide the result by ``scale``."""
         self._is_result[position] = True
         if position in (self._compared, self._after_one_gone) and not result.is_sparse:
             part = slice(None if position == self._after_one_gone else SAMPLE)
@@ -196,8 +180,6 @@ class Results:
     def close(self) -> None:
         self.waiting.clear()
         remove(self._hooks)
-
-    # -- what a handed-over optimizer calls -------------------------------------------------------
 
     def among(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         """Return the parameters whose gradient is a result to which autograd has added nothing."""
@@ -239,7 +221,7 @@ class Results:
         )
 
     def tell_of_decay(self, group: Value) -> None:
-        """Warn once if a group's parameters were moved between the backward pass and the step."""
+        """Warn once if parameters were moved between the backward pass and the step."""
         for parameter in group["params"] if group["weight_decay"] else ():
             position = self.position_of.get(id(parameter), -1)
             version = parameter._version
@@ -253,8 +235,6 @@ class Results:
                     group["weight_decay"],
                 )
                 return
-
-    # -- what the hooks call ----------------------------------------------------------------------
 
     def _begin_step(self, *_: object) -> None:
         self._in_step = True
@@ -281,7 +261,7 @@ class Results:
             return
         self._verdict = handed.run, True
         if handed.gradient is not None and gradient is not handed.gradient():
-            # PCGrad and the like reset a result, and apply what they make of a copy.
+            # Programs like PCGrad reset a result, and apply a combination of copies.
             self._is_hidden = True
 
     def _compare(self, position: int, gradient: torch.Tensor, name: str) -> None:
@@ -322,7 +302,6 @@ class Results:
         )
 
     def _renew(self, position: int, *_: object) -> None:
-        """Record that autograd has added a gradient to a parameter's result."""
         if position in self._is_result:
             self._is_result[position] = False
 
@@ -332,8 +311,6 @@ class Results:
         if handed is not None and not handed.is_gone:
             handed.is_gone = self._has_gone(position, handed)
 
-    # -- the end of a result ----------------------------------------------------------------------
-
     def _has_gone(self, position: int, handed: Result) -> bool:
         now = self._parameters[position].grad
         if now is None:
@@ -341,7 +318,7 @@ class Results:
         if handed.gradient is not None:
             if now is not handed.gradient():
                 return True
-            # Horovod's putting it there is one change: with no other it cannot be gone.
+            # Horovod itself changes the gradient once; without another change it is still there.
             if now._version - handed.gradient_version <= 1:
                 return False
         return not bool((now._values() if now.is_sparse else now).any())
@@ -362,8 +339,8 @@ class Results:
         if self._verdict[0] is not run:
             mine = [(self._parameters[i], h) for i, h in self.waiting.items() if h.run is run]
             is_newer = any(parameter._version != h.parameter_version for parameter, h in mine)
-            # Written through .data, as by an optimizer of copies in float32: to see that would
-            # cost every step too much.
+            # Optimizers of float32 copies write through .data, without a new version; comparing
+            # the bits at every step would cost too much.
             is_written = not is_newer and any(
                 h.bits is not None and _bits_of(parameter) != h.bits for parameter, h in mine
             )
@@ -395,5 +372,4 @@ class Results:
 
 
 def _bits_of(parameter: torch.Tensor) -> int:
-    """Return the bits of a parameter, added up as integers."""
     return int(parameter.detach().view(INTEGERS[parameter.element_size()]).sum())

@@ -22,10 +22,11 @@ from hvd_sparse.kernels.optimizers import Direction, Momentum
 from hvd_sparse.types import Selection
 
 CANDIDATES = 8
-"""Length of lists that are cut, as a multiple of the wanted entries."""
+"""``take_at_most`` trims a list of up to this many times the wanted entries. If more entries reach
+the threshold, it may search the whole vector for the largest."""
 
 ENTRIES_PER_THREAD = 1 << 17
-"""Smallest number of entries for which a further thread pays."""
+"""Number of entries of a vector for which one more thread saves time."""
 
 SHARED = 2 * ENTRIES_PER_THREAD
 """Smallest vector that several threads work on, in entries."""
@@ -39,11 +40,13 @@ _BITS = {
     np.dtype(np.float32): (struct.Struct("=f"), struct.Struct("=i")),
     np.dtype(np.float64): (struct.Struct("=d"), struct.Struct("=q")),
 }
-"""Packers that round a number to a dtype and read its bits; faster than numpy scalars."""
+"""For each dtype, a struct that rounds a number to the dtype and one that reads its bits as an
+integer; faster than numpy scalars."""
 
 
 class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
-    """Compiled kernels: one pass each, limited by memory bandwidth, without the interpreter lock.
+    """Compiled kernels. Each reads its vectors once, limited by memory bandwidth, without the
+    interpreter lock.
 
     threads : number of threads per vector; short vectors use fewer
     """
@@ -53,7 +56,8 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
         self._pool = ThreadPoolExecutor(threads - 1, "hvd_sparse") if threads > 1 else None
 
     def _spread(self, numel: int, work: Callable[[int, int], Result]) -> list[Result]:
-        """Return the results of ``work`` on the parts of a vector; the caller does one part."""
+        """Split a vector among the threads, and return the results of ``work(start, stop)`` for all
+        parts. The calling thread does the first part."""
         if self._pool is None or numel < SHARED:
             return [work(0, numel)]
         parts = min(self.threads, numel // ENTRIES_PER_THREAD)
@@ -91,7 +95,7 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
             listed = max(0, count)
             return totals, count, Selection(indices[:listed], values[:listed], out.size)
 
-        if self._pool is None or out.size < SHARED:  # faster than the general way
+        if self._pool is None or out.size < SHARED:  # faster than the general case below
             totals, count, taken = take(0, out.size)
             abs_sum, nonfinite = totals.tolist()
             return Taking(abs_sum, int(nonfinite), taken if count >= 0 else None)
@@ -198,7 +202,7 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
         lists.clear(residual, indices)
 
     def assemble(self, out: np.ndarray, parts: Sequence[Selection], factor: float = 1.0) -> None:
-        # Concatenate single lists too, because lists from a message may be unaligned.
+        # Concatenate even a single list, because a list from a message may be unaligned.
         indices, values = _room(0, out)
         if parts:
             indices = np.concatenate([part.indices for part in parts])
@@ -229,8 +233,8 @@ def _flat(direction: Direction | None, dtype: np.dtype) -> tuple[object, ...]:
 
 
 def pattern_at(threshold: float, dtype: np.dtype, least: int = 1) -> int:
-    """Return the bit pattern of a threshold in the data's dtype, but at least ``least``; 1 is the
-    smallest number above zero, so that zeros are never taken."""
+    """Return the bit pattern of a threshold, rounded to the dtype, but at least ``least``. The
+    default 1 is the pattern of the smallest number above 0, so that zeros are never taken."""
     rounded, bits = _BITS[dtype]
     try:
         (pattern,) = bits.unpack(rounded.pack(threshold))

@@ -1,4 +1,4 @@
-"""Compiled packing of numbers of few bits, and the Golomb code of gaps (``kernels.packing``).
+"""Compiled packing of small integers into bytes, and the Golomb code of gaps (``kernels.packing``).
 
 In codes of variable length the position of an entry depends on all entries before it. Loops over
 these codes need one dependent addition per entry, and work on words of 64 bits.
@@ -16,13 +16,14 @@ from hvd_sparse.kernels.packing import WIDTHS, modulus_of
 
 WORD_BITS = 64
 FEW = 4
-"""Numbers that are written at once."""
+"""Number of unary codes that ``_pack_unary`` writes at once."""
 
 SPARE = WORD_BITS
-"""Room after a list of numbers, because the positions of a word's ones are written in groups."""
+"""Extra room in ``_unpack_unary``'s array of positions, which is written in groups of four."""
 
 BYTES_OF_GAP = 6
-"""Bound of a gap's code: planes of up to 31 bits, thirds of 2, and about 3 of the unary part."""
+"""Upper bound of the bytes of one gap's code: planes of up to 31 bits, thirds of 2 bits, and about
+3 bits of the unary part."""
 
 _modulus_of = njit(modulus_of)
 
@@ -99,7 +100,7 @@ def _unpack_eights(packed, eights):  # type: ignore[no-untyped-def]
 
 @njit([types.void(_BODY[0], types.intp, _BODY[1])], nogil=True, cache=True)
 def unpack_few(packed, width, numbers):  # type: ignore[no-untyped-def]
-    """Write the numbers of all bytes, padding included."""
+    """Unpack the numbers of all bytes, padding included: 8 // width numbers per byte."""
     if width == 8:
         numbers[:] = packed
     elif width == 4:
@@ -120,7 +121,7 @@ def _emit_ones(call: Call) -> ir.Value:
 
 @intrinsic
 def _lowest_one(typing, word):  # type: ignore[no-untyped-def]
-    """Return the position of the lowest one in a word; 64 if there is none."""
+    """Return the position of the lowest set bit of a word; 64 if no bit is set."""
     return types.uint64(types.uint64), instructions(_emit_lowest)
 
 
@@ -136,7 +137,8 @@ def _bytes_of(count, width):  # type: ignore[no-untyped-def]
 
 @njit
 def _split_gaps(indices, shift, parts, rests, quotients):  # type: ignore[no-untyped-def]
-    """Write the gaps modulo ``parts << shift`` and divided by it, and return the quotients' sum."""
+    """Write every gap's remainder modulo ``parts << shift`` and its quotient, and return the sum of
+    the quotients."""
     before, total = np.uint32(0xFFFFFFFF), np.int64(0)
     for i in range(indices.size):
         gap = np.uint32(np.uint32(indices[i] - before) - np.uint32(1))
@@ -152,8 +154,8 @@ def _split_gaps(indices, shift, parts, rests, quotients):  # type: ignore[no-unt
 
 @njit
 def _join_gaps(rests, places, modulus):  # type: ignore[no-untyped-def]
-    """Replace the remainders by the indices, given the positions of the unary part's ones, and
-    return the last index, which is the largest."""
+    """Replace the remainders by the indices, and return the last index, which is the largest.
+    ``places`` are the positions of the set bits in the unary part."""
     index = before = np.int64(-1)
     for i in range(rests.size):
         place = np.int64(places[i])
@@ -177,7 +179,8 @@ def _put_bytes(numbers, bits, shift):  # type: ignore[no-untyped-def]
 
 @njit
 def _split_thirds(numbers, is_more, is_two):  # type: ignore[no-untyped-def]
-    """Write whether numbers are above 0, and whether those are 2; return how many they are."""
+    """Write for every number whether it is above 0, and for each number above 0 whether it is 2;
+    return how many numbers are above 0."""
     found = 0
     for i in range(numbers.size):
         more = np.uint8(numbers[i] != 0)
@@ -189,7 +192,7 @@ def _split_thirds(numbers, is_more, is_two):  # type: ignore[no-untyped-def]
 
 @njit
 def _join_thirds(is_more, is_two, numbers):  # type: ignore[no-untyped-def]
-    """Write the numbers of ``_split_thirds``; ``is_two`` has room for one more."""
+    """Write the numbers that ``_split_thirds`` split. ``is_two`` has room for one more number."""
     found = 0
     for i in range(numbers.size):
         more = np.uint8(is_more[i])
@@ -199,7 +202,8 @@ def _join_thirds(is_more, is_two, numbers):  # type: ignore[no-untyped-def]
 
 @njit
 def _put_each(numbers, first, last, place, words):  # type: ignore[no-untyped-def]
-    """Set the ones of some numbers, and return the position after them."""
+    """Write the unary codes of numbers[first:last] from bit ``place``; return the bit after
+    them."""
     for i in range(first, last):
         place += np.uint64(numbers[i])
         words[place >> np.uint64(6)] |= np.uint64(1) << (place & np.uint64(63))
@@ -209,7 +213,7 @@ def _put_each(numbers, first, last, place, words):  # type: ignore[no-untyped-de
 
 @njit
 def _pack_unary(numbers, words):  # type: ignore[no-untyped-def]
-    """Write numbers as that many zeros and a one; ``words`` are zeros, one more than needed."""
+    """Write every number n as n zeros and a one. ``words`` are zeros, one word more than needed."""
     one, low = np.uint64(1), np.uint64(63)
     place, whole = np.uint64(0), numbers.size // FEW * FEW
     for i in range(0, whole, FEW):
@@ -220,7 +224,7 @@ def _pack_unary(numbers, words):  # type: ignore[no-untyped-def]
         if d > low:
             place = _put_each(numbers, i, i + FEW, place, words)
             continue
-        # Write four ones together, into their word and the next.
+        # Write four codes together, into the current word and the next.
         bits = (one << a) | (one << b) | (one << c) | (one << d)
         at, fill = place >> np.uint64(6), place & low
         words[at] |= bits << fill
@@ -231,15 +235,15 @@ def _pack_unary(numbers, words):  # type: ignore[no-untyped-def]
 
 @njit
 def _unpack_unary(words, places, count):  # type: ignore[no-untyped-def]
-    """Write the positions of the ones, into room for ``count + SPARE``, and return their number; -1
-    as soon as they exceed ``count``."""
+    """Write the positions of the set bits, and return their number; -1 as soon as they exceed
+    ``count``. ``places`` has room for ``count + SPARE``."""
     found = 0
     for at in range(words.size):
         word, start = words[at], np.uint64(WORD_BITS * at)
         ones = int(_ones(word))
         if found + ones > count:
             return -1
-        # Always write four, because the loop then has fewer unpredictable branches.
+        # Always write four positions, because the loop then has fewer unpredictable branches.
         for first in range(found, found + ones, 4):
             for place in range(4):
                 places[np.uintp(first + place)] = np.uint32(start + _lowest_one(word))
@@ -250,8 +254,8 @@ def _unpack_unary(words, places, count):  # type: ignore[no-untyped-def]
 
 @njit([types.intp(_INDICES[0], types.int64, _BODY[1])], nogil=True, cache=True)
 def pack_gaps(indices, numel, body):  # type: ignore[no-untyped-def]
-    """Do ``Packers.pack_gaps`` into room for ``BYTES_OF_GAP`` bytes an entry and 8 entries more,
-    and return the number of bytes."""
+    """Write the code of ``Packers.pack_gaps`` to ``body``, which has ``BYTES_OF_GAP * (count + 8)``
+    bytes, and return the number of bytes written."""
     count = indices.size
     shift, parts = _modulus_of(count, numel)
     rests, quotients = np.empty(count, np.uint32), np.empty(count, np.uint32)
@@ -284,8 +288,11 @@ def pack_gaps(indices, numel, body):  # type: ignore[no-untyped-def]
 
 @njit
 def _unpack_plane(body, at, width, count, numbers):  # type: ignore[no-untyped-def]
-    """Write numbers of up to 8 bits, into room for 8 more, and return their end in the body; -1 if
-    they are not whole, or padded with other bits than zeros."""
+    """Unpack ``count`` numbers of ``width`` bits, at most 8, that start at byte ``at``, and return
+    the byte after them; -1 if the body is too short or the padding is not zero.
+
+    numbers : has room for 8 numbers more
+    """
     stop = at + _bytes_of(count, width)
     if at < 0 or stop > body.size:
         return -1
@@ -299,7 +306,8 @@ def _unpack_plane(body, at, width, count, numbers):  # type: ignore[no-untyped-d
 
 @njit
 def _unpack_rests(body, shift, parts, rests):  # type: ignore[no-untyped-def]
-    """Write the remainders, and return their end in the body; -1 as ``_unpack_plane``."""
+    """Write the remainders of the gaps, and return the byte after them in the body; -1 if the body
+    is too short or padding is not zero."""
     count, at, done = rests.size, 0, 0
     low = np.empty(count + 8, np.uint8)
     rests[:] = 0
@@ -332,7 +340,7 @@ def _unpack_rests(body, shift, parts, rests):  # type: ignore[no-untyped-def]
 
 @njit([types.boolean(_BODY[0], types.int64, _INDICES[1])], nogil=True, cache=True)
 def unpack_gaps(body, numel, indices):  # type: ignore[no-untyped-def]
-    """Do ``Packers.unpack_gaps``, and return whether the body is the indices' code."""
+    """Do ``Packers.unpack_gaps`` into ``indices``, and return whether the body is a valid code."""
     count = indices.size
     shift, parts = _modulus_of(count, numel)
     modulus = parts << shift

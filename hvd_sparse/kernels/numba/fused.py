@@ -1,5 +1,5 @@
-"""The compiled fused pass: it adds the gradient, or an optimizer's direction, to the residual, and
-takes the entries that reach the aim; and directions by themselves.
+"""The compiled pass that adds the gradient, or an optimizer's direction, to the residual, and takes
+the entries that reach the aim. ``direct`` computes a direction alone.
 
 Taken entries are written by a masked compress-store, which numba does not offer, in a rarely
 executed branch. The direction is a tuple, and its length identifies the kind, as in
@@ -37,18 +37,23 @@ from hvd_sparse.kernels.rows import ADAM, GRADIENT, MOMENTUM
 
 Store = Callable[[ir.Value, ir.Value, ir.Value], None]
 Added = Callable[[ir.Value], ir.Value]
-"""Function that returns the vector to add at an index."""
+"""Function that emits the instructions for the vector to add at an index."""
 
 LARGE_BYTES = 1 << 22
 """Smallest array that does not stay in the caches until its next use, in bytes."""
 
 CROWDED = 10
-"""With fewer entries per place in the list, branches are unpredictable."""
+"""If a vector has fewer than this many entries per place in the list, a branch on whether an entry
+is taken would be unpredictable."""
 
 
 def vectors_added(call: Call, store: Store) -> Added:
-    """Return the function that makes the vector to add at an index, from a call's first argument,
-    the gradient, and its last, the direction; ``store`` writes moments."""
+    """Return the function that emits the vector to add at an index: the gradient's, or the
+    direction's.
+
+    The call's first argument is the gradient, and its last the direction. ``store`` writes the
+    direction's new vectors.
+    """
     (gradient,) = call.pointers(0)
     members = call.members(-1)
     if len(members) == MOMENTUM:
@@ -110,8 +115,7 @@ def _adam(
         average = plus(times(second, own), times(least, others))
         root = vectors.call(f"llvm.sqrt.{vectors.suffix}", vectors.floats, average)
         top = builder.select(is_of_mean, first, entry)
-        # Infinity times 0 gives NaN, because the division by an infinite square would hide the
-        # overflow.
+        # As in ``Kernels.directed``: adding infinity times 0 gives NaN if the average overflowed.
         step = plus(builder.fdiv(top, plus(root, epsilon)), times(average, nothing))
         return times(step, scale)
 
@@ -127,7 +131,7 @@ def _adam_entry(top, first, second, own, others, epsilon, scale):  # type: ignor
 
 
 def entry_added(gradient: np.ndarray, direction: tuple, i: int) -> float:
-    """Return the entry to add at ``i``, as ``vectors_added`` does."""
+    """Return the entry to add at index ``i``, as ``vectors_added`` does for whole vectors."""
     raise NotImplementedError  # numba uses the overload below
 
 
@@ -158,10 +162,12 @@ def _entry_added(gradient, direction, i):  # type: ignore[no-untyped-def]
 
 
 def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Callable[..., object]:
-    """Make an intrinsic over whole vectors: out = residual + the addend, without the taken entries.
+    """Make an intrinsic that processes whole SIMD vectors: out = residual + the vector to add, with
+    zeros at the taken entries.
 
     past_caches : write without reading the cache lines first; ``out`` must be aligned to 64 bytes
-    is_crowded : append every vector without a branch, and overwrite its surplus
+    is_crowded : append every vector to the list without a branch; the next one overwrites the
+        entries that were not taken
     """
 
     def emit(call: Call) -> ir.Value:
@@ -180,7 +186,8 @@ def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Callable[..., obj
             stays = builder.icmp_signed("<", patterns, cuts)  # false for NaN
             finite = builder.icmp_signed("<", patterns, infinity)
 
-            # In the loop for a crowded list, else in the rarely executed branch.
+            # Called for every vector if the list is crowded, otherwise in the rarely executed
+            # branch.
             def take() -> list[ir.Value]:
                 reaches = builder.and_(builder.not_(stays), finite)
                 left = builder.select(stays, entry, zero)
@@ -214,7 +221,7 @@ def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Callable[..., obj
     return made
 
 
-# Every combination is compiled, so that loops need no branch for it.
+# Every combination of the two options is compiled, so that the loops need no branch for them.
 _add_and_take = _make_add_and_take(False, False)
 _add_and_take_crowded = _make_add_and_take(False, True)
 _add_and_take_past_caches = _make_add_and_take(True, False)
@@ -234,16 +241,15 @@ def _add_and_take_vectors(past_caches, is_crowded, *arguments):  # type: ignore[
 
 @njit
 def _go_past_caches(residual, out, start):  # type: ignore[no-untyped-def]
-    """Return whether ``out`` is another array than ``residual``, aligned, and larger than the
-    caches."""
-    # If they are one array, its lines are already in the caches.
+    """Return whether to write ``out`` past the caches: it is not the residual, whose lines are
+    cached already, it is aligned at ``start``, and it is larger than the caches."""
     place = out.ctypes.data
     is_line = (place + start * out.itemsize) % 64 == 0
     return is_line and place != residual.ctypes.data and out.size * out.itemsize >= LARGE_BYTES
 
 
 def _moves_past_caches(direction: tuple, start: int) -> bool:
-    """Return whether the direction's new vectors are all such."""
+    """Return whether to write all new vectors of the direction past the caches."""
     raise NotImplementedError  # numba uses the overload below
 
 
@@ -268,13 +274,15 @@ def _take(  # type: ignore[no-untyped-def]
     gradient, residual, out, direction, past_caches,
     start, stop, cut, indices, values, capacity, totals,
 ):  # fmt: skip
-    """Write out = residual + the addend in [start, stop), and take the entries that reach the cut.
+    """Write out = residual + the gradient or direction in [start, stop), and take the entries that
+    reach the cut.
 
     Returns the number of taken entries, or -1 if they exceed the capacity and none is taken.
 
     cut : bit pattern of the threshold, above 0
     indices, values : room for ``capacity + SPARE`` entries
-    totals : float64 [2], added to: sum of magnitudes; number of entries that are not finite
+    totals : float64 [2], to which are added the sum of magnitudes and the number of entries that
+        are not finite
     """
     limit, count, is_full = cut, 0, False
     _, nothing_reaches = pattern_of(gradient.dtype.type(np.inf))
@@ -328,12 +336,12 @@ def _direct_vectors(typing, gradient, out, start, stop, direction):  # type: ign
 
 
 _GIVEN = "", "xOvp", "xxOOvvvvvvvvvvp"
-"""Types of the directions, as letters of ``signatures``."""
+"""Types of the three kinds of direction, spelled in the letters of ``signatures``."""
 
 
 @njit(signatures("xOdpp", types.void, _GIVEN[1:]), nogil=True, cache=True)
 def direct(gradient, out, direction, start, stop):  # type: ignore[no-untyped-def]
-    """Write the direction in [start, stop)."""
+    """Write the direction's entries in [start, stop) to ``out``."""
     whole = whole_end(gradient, start, stop)
     _direct_vectors(gradient, out, start, whole, direction)
     for i in range(whole, stop):

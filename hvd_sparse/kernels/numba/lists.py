@@ -1,6 +1,6 @@
-"""Compiled work on short lists and at scattered indices: cut, trim, add and clear.
+"""Compiled kernels on lists of entries: take the largest, trim, add and clear.
 
-Loops have no branch on the data, because about half of the candidates are kept.
+Loops have no branch on the data, because about half of the entries are kept.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from hvd_sparse.kernels.numba.vectors import (
 )
 
 MOST_BIN_BITS = 11
-"""Bits of a histogram's bins: 2,048 counters fit the first-level cache; short lists use fewer."""
+"""Logarithm to base 2 of the most bins of a histogram: 2,048 counters fit the first-level cache.
+Short lists use fewer bins."""
 
 BLOCK = 4096
-"""Entries of the buffer for sums, which fits the first-level cache."""
+"""Entries of ``assemble``'s buffer, which fits the first-level cache."""
 
 LARGE_BYTES = 1 << 18
 """Smallest result that is written past the caches, in bytes: an eighth of a second-level cache."""
 
 
 def _bits(x: np.ndarray) -> tuple[np.ndarray, int, int]:
-    """Return bit patterns as integers, the mask of a magnitude, and the pattern of infinity."""
+    """Return the bit patterns of x, the mask that clears the sign, and infinity's pattern."""
     raise NotImplementedError  # numba uses the overload below
 
 
@@ -50,7 +51,7 @@ def _key(bits, magnitude_bits, infinity):  # type: ignore[no-untyped-def]
 
 @njit
 def _range(bits, everything, infinity):  # type: ignore[no-untyped-def]
-    """Return the least non-zero and the largest magnitude, and the number of non-zeros."""
+    """Return the patterns of the least non-zero and the largest magnitude, and count non-zeros."""
     low, top, nonzeros = everything, everything ^ everything, 0
     for i in range(bits.size):
         key = _key(bits[i], everything, infinity)
@@ -72,11 +73,12 @@ def _inside(bits, first, last, count, everything, infinity):  # type: ignore[no-
 
 @njit
 def _cut(x, count):  # type: ignore[no-untyped-def]
-    """Return the pattern of the count-th largest magnitude, and how many entries equal to it are
-    among the ``count`` largest; (0, 0) if there are fewer entries.
+    """Return the pattern of the count-th largest magnitude, and how many of the ``count`` largest
+    entries have this magnitude; (0, 0) if there are fewer non-zeros.
 
-    A histogram between the smallest and the largest magnitude finds the bin of the count-th, which
-    is divided again. Bins have equal width in bit patterns, so they are finer for small values.
+    A histogram between the smallest and the largest magnitude finds the bin with the count-th
+    largest, which is divided again. Bins have equal width in bit patterns, so they are finer for
+    small values.
     """
     bits, everything, infinity = _bits(x)
     first, last, nonzeros = _range(bits, everything, infinity)
@@ -112,7 +114,7 @@ def _cut(x, count):  # type: ignore[no-untyped-def]
 
 @njit(signatures("xpJO"), nogil=True, cache=True)
 def take_largest(x, count, indices, values):  # type: ignore[no-untyped-def]
-    """Do ``Kernels.take_largest`` into lists with room for one more, and return their length."""
+    """Do ``Kernels.take_largest`` into lists with room for one more entry; return their length."""
     bits, everything, infinity = _bits(x)
     smallest, ties = _cut(x, count)
     found = 0
@@ -127,8 +129,8 @@ def take_largest(x, count, indices, values):  # type: ignore[no-untyped-def]
 
 @njit(signatures("jxpJOOp", types.Tuple((types.intp, types.float64))), nogil=True, cache=True)
 def trim(indices, values, count, kept_indices, kept_values, out, gives_back):  # type: ignore[no-untyped-def]
-    """Do ``Kernels.trim`` into lists with room for one more, and return their length and the
-    smallest magnitude; with ``gives_back`` put the other entries back into ``out``."""
+    """Do ``Kernels.trim`` into lists with room for one entry more; return their length and the
+    smallest magnitude. ``gives_back`` puts the other entries back into ``out``."""
     bits, everything, infinity = _bits(values)
     smallest, ties = _cut(values, count)
     found, left = 0, 0
@@ -178,8 +180,8 @@ def _emit_copy(call: Call) -> None:
 
 @intrinsic
 def _copy_past_caches(typing, source, out, start, count):  # type: ignore[no-untyped-def]
-    """Copy source[:count] to out[start : start + count], whole vectors in aligned lines, without
-    reading the cache lines of ``out``."""
+    """Copy source[:count] to out[start : start + count] without reading the cache lines of ``out``.
+    ``count`` is a multiple of a vector's lanes, and the target is aligned to 64 bytes."""
     return types.void(source, out, types.intp, types.intp), instructions(_emit_copy)
 
 
@@ -205,8 +207,8 @@ def _assemble_blocks(out, indices, values, ends):  # type: ignore[no-untyped-def
     # Writes past the caches need whole lines, so entries before the first line are written
     # normally.
     lanes, lead = VECTOR_BYTES // out.itemsize, _entries_before_a_line(out) if is_large else 0
-    # Add in a buffer that fits the first-level cache, so that ``out`` is written once for all
-    # ranks.
+    # Add in a buffer that fits the first-level cache, so that each entry of ``out`` is written
+    # once, however many ranks there are.
     block = np.zeros(BLOCK, out.dtype)
     first = 0
     # A large result starts with a short block up to its first whole line.
@@ -236,13 +238,15 @@ def _assemble_blocks(out, indices, values, ends):  # type: ignore[no-untyped-def
 
 @njit(signatures("OjOIf", types.void), nogil=True, cache=True)
 def assemble(out, indices, values, ends, factor):  # type: ignore[no-untyped-def]
-    """Write out = the sum of factor * the lists, rounded; list i ends at ``ends[i]``."""
+    """Do ``Kernels.assemble`` for concatenated lists; list i ends at ``ends[i]``. The products
+    overwrite ``values``."""
     multiple = out.dtype.type(factor)
     for i in range(values.size):
         values[i] *= multiple
     if out.size > BLOCK:
         _assemble_blocks(out, indices, values, ends)
         return
-    out[:] = 0  # as short as the buffer, so a copy would not pay
+    # ``out`` is as short as the buffer, so that a copy from a buffer would cost more.
+    out[:] = 0
     for i in range(indices.size):
         out[indices[i]] += values[i]

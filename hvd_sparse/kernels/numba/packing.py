@@ -1,4 +1,4 @@
-"""Compiled kernels of the codecs: ``kernels.packing`` by loops that read their input once.
+"""Compiled kernels of the codecs (``kernels.packing``). Their loops read the input once.
 
 The loops have no branch on the data, so LLVM vectorizes them.
 """
@@ -8,13 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, types
 
-from hvd_sparse.kernels.numba.bits import (
-    BYTES_OF_GAP,
-    pack_few,
-    pack_gaps,
-    unpack_few,
-    unpack_gaps,
-)
+from hvd_sparse.kernels.numba.bits import BYTES_OF_GAP, pack_few, pack_gaps, unpack_few, unpack_gaps
 from hvd_sparse.kernels.packing import BLOCK_BITS, GRID_BITS, Packers, as_float32, blocks_of
 
 
@@ -30,7 +24,7 @@ _F4, _F4_OUT = _arrays(types.float32)
 _F = [(scalar, *_arrays(scalar)) for scalar in (types.float32, types.float64)]
 
 LANES = 16
-"""Entries that are skipped at once."""
+"""Number of indices that ``count_blocks`` skips at once."""
 
 MOST_ON_GRID = float((1 << GRID_BITS) - 1)
 
@@ -57,7 +51,8 @@ def count_blocks(indices, counts, bits):  # type: ignore[no-untyped-def]
     [types.intp(counts, _U2, _U4_OUT, types.intp) for counts in (_U2, _U4)], nogil=True, cache=True
 )
 def join_blocks(counts, positions, indices, bits):  # type: ignore[no-untyped-def]
-    """Write the indices, and return whether they ascend; the counts add up to the positions."""
+    """Write the indices, and return whether they ascend. The counts add up to the positions'
+    number."""
     start = 0
     for block in range(counts.size):
         end = start + int(counts[block])
@@ -95,7 +90,7 @@ def half_codes(values, bits, codes):  # type: ignore[no-untyped-def]
 
 @njit([types.intp(_U2, _U4_OUT, _F4_OUT)], nogil=True, cache=True)
 def half_values(codes, bits, values):  # type: ignore[no-untyped-def]
-    """Write the values, whose memory is ``bits``, and return whether all are finite."""
+    """Write the values, and return whether all are finite; ``bits`` shares the values' memory."""
     bad = small = np.uint32(0)
     for i in range(codes.size):
         code = np.uint32(codes[i])
@@ -125,7 +120,7 @@ def brain_codes(bits, codes):  # type: ignore[no-untyped-def]
 
 @njit([types.intp(_U2, _U4_OUT)], nogil=True, cache=True)
 def brain_values(codes, bits):  # type: ignore[no-untyped-def]
-    """Write bit patterns; return whether all are finite and none subnormal."""
+    """Write the values' patterns; return whether all values are finite and none is subnormal."""
     bad = False
     for i in range(codes.size):
         code = np.uint32(codes[i])

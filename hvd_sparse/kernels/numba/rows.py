@@ -1,4 +1,4 @@
-"""Compiled ``kernels.rows``: a bucket's tensors from gradients to frames, and frames to sums."""
+"""Compiled ``kernels.rows``: encode a bucket's gradients as frames, and add up received frames."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from hvd_sparse.kernels.rows import ADAM, ARRIVED, FRAME, MOMENTUM, SENT, SIGNS,
 
 HEADER_WORDS, HEADER_BYTES = 8, 32
 CHECKED_WORDS = 6
-"""32-bit words of a frame's header that the checksum covers; the checksum follows them."""
+"""Number of 32-bit words of a frame's header that the checksum, which follows them, covers."""
 
 
 def _crc_tables() -> np.ndarray:
-    """Return uint32 [8, 256]: table i is the effect on a CRC-32 of a byte that i bytes follow."""
+    """Return uint32 [8, 256]: table i has, for each value of a byte that i bytes follow, the byte's
+    effect on a CRC-32."""
     tables = np.zeros((8, 256), np.uint32)
     tables[0] = np.arange(256)
     for _ in range(8):
@@ -69,7 +70,7 @@ def _crc32(words, start, stop, crc, tables):  # type: ignore[no-untyped-def]
 
 @njit
 def _checksum(words, body_bytes, tables):  # type: ignore[no-untyped-def]
-    """Return the checksum of a frame: of its header before the checksum, and of its body."""
+    """Return the CRC-32 of a frame's header up to the checksum field, and of its body."""
     stop = HEADER_WORDS + body_bytes // 4
     crc = _crc32(words, 0, CHECKED_WORDS, np.uint32(0xFFFFFFFF), tables)
     crc = _crc32(words, HEADER_WORDS, stop, crc, tables)
@@ -104,7 +105,7 @@ def _number(row, place, like):  # type: ignore[no-untyped-def]
 
 @njit
 def _mean_magnitude(values):  # type: ignore[no-untyped-def]
-    """Return the mean of at least one magnitude, between their least and largest."""
+    """Return the mean magnitude of at least one value, limited to the range of the magnitudes."""
     total, smallest, largest = 0.0, np.inf, 0.0
     for i in range(values.size):
         magnitude = np.float64(abs(values[i]))
@@ -115,8 +116,8 @@ def _mean_magnitude(values):  # type: ignore[no-untyped-def]
 
 @njit
 def _write_signs(body, indices, values, numel):  # type: ignore[no-untyped-def]
-    """Write a body of codec ``sign_mean`` of at least one entry, plus or minus one magnitude, and
-    return its number of bytes."""
+    """Write a body of codec ``sign_mean``, and return its number of bytes. All values, at least
+    one, have the same magnitude."""
     at, scale = values.itemsize, np.empty(1, values.dtype)
     scale[0] = abs(values[0])
     body[:at] = scale.view(np.uint8)
@@ -131,7 +132,7 @@ def _write_signs(body, indices, values, numel):  # type: ignore[no-untyped-def]
 
 @njit
 def _read_signs(body, numel, indices, values):  # type: ignore[no-untyped-def]
-    """Read such a body, and return whether it is valid for this number of entries."""
+    """Read a body of ``_write_signs``; return whether it is valid for this number of entries."""
     count = indices.size
     at, end = values.itemsize, body.size - ((count + 7) >> 3)
     if count == 0 or end <= at or count > 8 * (end - at):
@@ -149,7 +150,7 @@ def _read_signs(body, numel, indices, values):  # type: ignore[no-untyped-def]
 
 @njit
 def _pass_of(row, new, indices, values, totals):  # type: ignore[no-untyped-def]
-    """Run the row's pass, and return the number of taken entries; -1 for too many."""
+    """Run a row's pass, and return how many entries were taken; -1 if beyond the capacity."""
     numel, capacity = row["numel"], row["capacity"]
     cut = max(1, pattern_of(values.dtype.type(row["aim"]))[0])
     gradient, old = _vector(row, 0, values), _vector(row, 1, values)
@@ -187,9 +188,9 @@ def _pass_of(row, new, indices, values, totals):  # type: ignore[no-untyped-def]
 def send_rows(  # type: ignore[no-untyped-def]
     rows, first, head, body, frames, lists, indices, values, kept_indices, kept_values, tables
 ):
-    """Do ``RowKernels.send_rows``, with frames and lists as words.
+    """Do ``RowKernels.send_rows``; ``frames`` and ``lists`` are arrays of 32-bit words.
 
-    indices, values : room for the entries of any pass
+    indices, values : room for the entries that the pass of any row takes
     kept_indices, kept_values : room for one entry more than any row sends
     """
     totals = np.empty(2)
@@ -234,8 +235,8 @@ def send_rows(  # type: ignore[no-untyped-def]
 
 @njit
 def _open(frame, nbytes, numel, head, words, tables):  # type: ignore[no-untyped-def]
-    """Copy a frame to words, and return its number of entries; -1 if it is not whole, or is of
-    another tensor or codec."""
+    """Copy a frame to ``words``, and return its number of entries; -1 if the frame is damaged or
+    belongs to another tensor or codec."""
     if nbytes < HEADER_BYTES or nbytes > 4 * words.size:
         return -1
     words.view(np.uint8)[:nbytes] = carray(_pointer(frame), nbytes, np.uint8)
@@ -261,7 +262,7 @@ def _ascend(indices, numel):  # type: ignore[no-untyped-def]
 
 @njit
 def _read(words, nbytes, body, numel, indices, values):  # type: ignore[no-untyped-def]
-    """Read a frame's entries; return the sum of their squares, NaN if the body is not whole."""
+    """Read a frame's entries, and return the sum of their squares; NaN if the body is damaged."""
     count, squares = indices.size, 0.0
     if body == SIGNS:
         if not _read_signs(words.view(np.uint8)[HEADER_BYTES:nbytes], numel, indices, values):
@@ -288,8 +289,10 @@ def _read(words, nbytes, body, numel, indices, values):  # type: ignore[no-untyp
 def sum_rows(rows, frames, head, body, largest, words, indices, values, tables):  # type: ignore[no-untyped-def]
     """Do ``RowKernels.sum_rows``.
 
-    largest : of a sum of squares, which else might overflow the dtype
-    words, indices, values : room for any frame, and for all entries of any row
+    largest : bound of a frame's sum of squares, above which the sum of frames might overflow the
+        dtype
+    words : room for the longest frame
+    indices, values : room for all entries of any row
     """
     for number in range(rows.size):
         row = rows[number]
@@ -338,7 +341,7 @@ class CompiledRows:
         self, rows: np.ndarray, frames: np.ndarray, head: int, body: int, dtype: np.dtype
     ) -> None:
         longest = int(frames["nbytes"].max()) // 4 + 1
-        # An entry takes a word for its index or, in a body of signs, at least two bits.
+        # Each entry has a word for its index or, in a body of signs, at least two bits.
         most = min(longest * (16 if body == SIGNS else 1), int(rows["numel"].max()))
         room = most * int(rows["parts"].max())
         words, indices = np.empty(longest, np.uint32), np.empty(room, np.uint32)

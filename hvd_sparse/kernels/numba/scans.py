@@ -27,16 +27,17 @@ from hvd_sparse.kernels.numba.vectors import (
 )
 
 CUTS = 7
-"""Number of cuts that one pass counts, at no cost beside the memory access."""
+"""Number of cuts that ``count_each`` counts in one pass. Fewer cuts would not be faster, because
+the pass is limited by memory access."""
 
 SHORT = 1 << 15
-"""Largest vector that is sorted instead of counted, in entries."""
+"""Largest vector, in entries, from which ``take_largest`` takes without a search."""
 
 SAMPLE = 1 << 13
-"""Entries of the sample that estimates the wanted magnitude."""
+"""Number of entries in the sample by which ``search`` estimates the wanted magnitude."""
 
 PATTERNS = {np.dtype(np.float32): np.int32, np.dtype(np.float64): np.int64}
-"""Integer types of the bit patterns, which have the order of the magnitudes."""
+"""Integer type of each dtype's bit patterns, which ascend like the magnitudes."""
 
 
 def _emit_count(call: Call) -> ir.Value:
@@ -92,7 +93,7 @@ def _count_each(typing, x, start, stop, cuts, counts):  # type: ignore[no-untype
 
 @njit(signatures("xppII", types.void), nogil=True, cache=True)
 def count_each(x, start, stop, cuts, counts):  # type: ignore[no-untyped-def]
-    """Add to ``counts`` how many magnitudes in [start, stop) reach each of the cuts above 0."""
+    """Add to counts[j] how many magnitudes in [start, stop) reach cuts[j] > 0, for all cuts."""
     whole = whole_end(x, start, stop)
     _count_each(x, start, whole, cuts, counts)
     for i in range(whole, stop):
@@ -108,7 +109,7 @@ def _emit_take(call: Call) -> ir.Value:
     states = [call.arguments[6]]
     with counting(builder, start, stop, vectors.lanes, states) as (index, (taken,), leaving):
         entry = vectors.load(entries, index)
-        # Test the whole mask first, because few vectors have such an entry.
+        # Test the whole mask first, because few vectors have an entry that reaches the cut.
         reaches = reaching(vectors, entry, cuts)
         with vectors.seldom(reaches, [taken]) as changed:
             changed.append(vectors.append(entry, reaches, index, at, found, taken))
@@ -124,8 +125,8 @@ def _take(typing, x, start, stop, cut, indices, values, count):  # type: ignore[
 
 @njit(signatures("xpppJOp"), nogil=True, cache=True)
 def take(x, start, stop, cut, indices, values, capacity):  # type: ignore[no-untyped-def]
-    """Take the entries of [start, stop) that reach the cut, into lists with room for ``capacity +
-    SPARE``, and return their number; entries beyond the capacity are only counted."""
+    """Take the entries in [start, stop) that reach the cut, and return their number. The lists have
+    room for ``capacity + SPARE`` entries; entries beyond the capacity are only counted."""
     whole = whole_end(x, start, stop)
     count = 0
     for first in range(start, whole, SEGMENT):
@@ -155,10 +156,11 @@ def take_first(x, cut, count, indices, values):  # type: ignore[no-untyped-def]
 
 
 def _make_look(adds: bool) -> Callable[..., object]:
-    """Make an intrinsic that adds the moments of x to ``totals``; with ``adds`` it first computes
-    out = residual + x, and adds the moments of out.
+    """Make an intrinsic that adds the moments of x to ``totals``: the sum of magnitudes, their
+    maximum (NaN is ignored), and the number of non-zeros.
 
-    Moments are the sum of magnitudes, the maximum (ignoring NaN), and the number of non-zeros.
+    adds : first write out = residual + x, with the residual's entry where the sum is not finite,
+        and add the moments of the sum
     """
 
     def emit(call: Call) -> None:
@@ -234,11 +236,12 @@ def look(x, start, stop, totals):  # type: ignore[no-untyped-def]
 
 
 class Found(NamedTuple):
-    """Result of a search: at least ``count`` entries reach ``pattern``, and fewer reach ``above``.
+    """Result of a search for the count-th largest magnitude of a vector. At least ``count`` entries
+    reach the bit pattern ``pattern``, and fewer reach the pattern ``above``.
 
-    candidates : number of entries that reach ``pattern``, if they are few enough to sort; None if
-        the search is complete, and ``above`` the next pattern, or the same if there are too few
-        non-zeros
+    candidates : number of entries that reach ``pattern``, if they are few enough to be listed; None
+        if the search is complete. Then ``above`` is the next pattern, or equals ``pattern`` if
+        there are fewer than ``count`` non-zeros
     """
 
     pattern: int
@@ -247,12 +250,12 @@ class Found(NamedTuple):
 
 
 def search(x: np.ndarray, count: int, reached: Callable[[np.ndarray], np.ndarray]) -> Found:
-    """Return the bit pattern of the count-th largest magnitude, or a range around it.
+    """Return the bit pattern of the count-th largest magnitude, or a range of patterns that has it.
 
-    The first pass tries the pattern that a sample suggests, which mostly suffices. Every other pass
-    divides the range by eight: at most 12 passes for float32, and 22 for float64.
+    The first pass counts near the pattern that a sample suggests, which mostly suffices. Every
+    other pass divides the range by eight: at most 12 passes for float32, and 22 for float64.
 
-    reached : returns how many entries of x reach each of ``CUTS`` ascending patterns
+    reached : function that returns how many entries of x reach each of ``CUTS`` ascending patterns
     """
     low, above, few = 1, _infinity(x.dtype) + 1, 4 * count + SHORT
     cuts = _likely_cuts(x, count)
@@ -270,8 +273,9 @@ def search(x: np.ndarray, count: int, reached: Callable[[np.ndarray], np.ndarray
 
 
 def _likely_cuts(x: np.ndarray, count: int) -> np.ndarray:
-    """Return ascending patterns around the count-th largest magnitude of a sample, each with the
-    next higher one, so that a value that many entries share is found at once."""
+    """Return ascending cuts near the count-th largest magnitude, as estimated from a sample. Each
+    cut is followed by the next higher pattern, so that one pass finds a magnitude that many entries
+    have."""
     # A strided sample is about as good as a random one here, and repeatable.
     sample = np.abs(x[:: max(1, x.size // SAMPLE)])
     patterns = np.sort(

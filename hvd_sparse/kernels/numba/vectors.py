@@ -26,11 +26,11 @@ VECTOR_BYTES = 64
 INDEX, WORD, DOUBLE = ir.IntType(32), ir.IntType(64), ir.DoubleType()
 
 SEGMENT = 2048
-"""Entries between two checks whether the list is full, and whose magnitudes are added in the data's
-dtype before the sum is added to a float64."""
+"""Number of entries after which a pass checks whether the list is full. Their magnitudes are added
+in the data's dtype before the sum is added to a float64."""
 
 SPARE = SEGMENT + 16
-"""Room in a list beyond its capacity: a segment, and one vector."""
+"""Room in a list beyond its capacity, in entries: a segment, and one vector."""
 
 
 class Vectors:
@@ -51,7 +51,7 @@ class Vectors:
         return self.builder.call(function, arguments)
 
     def splat(self, value: ir.Value, vector: ir.VectorType | None = None) -> ir.Value:
-        """Return the value in all lanes, of floats by default."""
+        """Return a vector whose lanes all have the value; the vector is of floats by default."""
         vector = vector or self.floats
         undefined = ir.Constant(vector, ir.Undefined)
         # LLVM recognizes this sequence as a broadcast.
@@ -75,12 +75,12 @@ class Vectors:
         return self.builder.and_(bits, ir.Constant(self.integers, [mask] * self.lanes))
 
     def splat_pattern(self, bits: ir.Value) -> ir.Value:
-        """Return a 64-bit pattern in all lanes, truncated to their width."""
+        """Return a vector whose lanes all have a 64-bit pattern, truncated to the lanes' width."""
         fitting = bits if self.integer == WORD else self.builder.trunc(bits, self.integer)
         return self.splat(fitting, self.integers)
 
     def infinity(self) -> ir.Value:
-        """Return infinity's pattern in all lanes: lower patterns are finite, higher ones NaN."""
+        """Return infinity's pattern in all lanes. Lower patterns are finite, higher ones NaN."""
         bits = 0x7F800000 if self.bytes == 4 else 0x7FF0000000000000
         return ir.Constant(self.integers, [bits] * self.lanes)
 
@@ -131,8 +131,9 @@ class Vectors:
 
     @contextmanager
     def seldom(self, mask: ir.Value, states: list[ir.Value]) -> Iterator[list[ir.Value]]:
-        """Run a block, which appends new states to the list, only if a lane of the mask is set;
-        afterwards the list has the new or the old states."""
+        """Run a block only if a lane of the mask is set. The block appends new states to the
+        yielded list; afterwards the list has the new states, or the old ones if the block did not
+        run."""
         before = self.builder.block
         changed: list[ir.Value] = []
         bits = self.builder.bitcast(mask, ir.IntType(self.lanes))
@@ -156,7 +157,8 @@ class Vectors:
         values: ir.Value,
         count: ir.Value,
     ) -> ir.Value:
-        """Append the masked entries to a list with room for one more vector; return its length."""
+        """Append the entries of the mask's set lanes to a list, and return the list's length. The
+        list has room for one vector more."""
         for vector, pointer, suffix, align in (
             (entry, values, self.suffix, self.bytes),
             (self.positions(index), indices, f"v{self.lanes}i32", 4),
@@ -173,7 +175,8 @@ class Vectors:
 def counting(
     builder: ir.IRBuilder, start: ir.Value, stop: ir.Value, step: int, states: list[ir.Value]
 ) -> Iterator[tuple[ir.Value, list[ir.Value], list[ir.Value]]]:
-    """Loop over [start, stop); yield index, states on entry, and a list for those on exit."""
+    """Emit a loop over [start, stop). Yields the index, the states before an iteration,
+    and a list to which the body appends the states at its end."""
     before, head = builder.block, builder.append_basic_block("head")
     body, after = builder.append_basic_block("body"), builder.append_basic_block("after")
     builder.branch(head)
@@ -271,7 +274,7 @@ def _pattern_by_type(entry):  # type: ignore[no-untyped-def]
 
 
 def reaching(vectors: Vectors, entry: ir.Value, cuts: ir.Value) -> ir.Value:
-    """Return a mask of the entries that reach the cut, false for NaN."""
+    """Return a mask of the entries that reach the cut; false for NaN."""
     builder, patterns = vectors.builder, vectors.patterns(entry)
     is_number = builder.icmp_signed("<=", patterns, vectors.infinity())
     return builder.and_(builder.icmp_signed(">=", patterns, cuts), is_number)
@@ -280,11 +283,11 @@ def reaching(vectors: Vectors, entry: ir.Value, cuts: ir.Value) -> ir.Value:
 def signatures(
     arguments: str, result: types.Type = types.intp, given: Sequence[str] = ("",)
 ) -> list[Signature]:
-    """Return one signature per float type and kind of tuple.
+    """Return a signature for each float type and each kind of tuple in ``given``.
 
-    arguments : a letter each: v a value, x values read, O values written, j indices read, J indices
-        written, p a position or count, f a float64, I positions written, S float64 totals written,
-        d a tuple of the letters in ``given``; vectors are 1-D and C-contiguous
+    arguments : one letter each: v a value, x values read, O values written, j indices read, J
+        indices written, p a position or count, f a float64, I positions written, S float64 totals
+        written, d a tuple of the letters in ``given``; vectors are 1-D and C-contiguous
     """
     made = []
     for scalar in (types.float32, types.float64):

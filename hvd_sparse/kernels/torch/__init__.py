@@ -1,4 +1,5 @@
-"""Engine ``torch``: kernels of plain torch operations, on any device, for ``kernels.contract``.
+"""Engine ``torch``: kernels of plain torch operations, on any device. Contract:
+``kernels.contract``.
 
 Vectors stay on their device (``vector.DeviceVector``). Selected entries are copied to the host at
 once, with one wait. Only operations that give the same bits on all devices are used: no fused
@@ -38,7 +39,8 @@ LATE = {
     "accumulate": "later_accumulate",
     "accumulate_and_take": "later_accumulate_and_take",
 }
-"""Variants of the passes that do not wait; those of a bucket run together when it is complete."""
+"""Methods of a device's kernels that record a pass and do not wait. The recorded passes of a bucket
+run together when the bucket is complete."""
 
 
 def _at_once(later: Callable[..., Coming[Answer]]) -> Callable[..., Answer]:
@@ -55,12 +57,12 @@ def _all_of(x: torch.Tensor, mask: torch.Tensor, count: int) -> Selection:
 
 
 def _like(x: Vector, tensor: torch.Tensor) -> np.ndarray:
-    """Return a tensor as a vector of x's kind."""
+    """Return a tensor as the kind of vector that x is: on a device, or an array."""
     return cast(np.ndarray, DeviceVector(tensor) if isinstance(x, DeviceVector) else tensor.numpy())
 
 
 class TorchKernels(Kernels):
-    """Kernels of torch operations; the host's kernels process lists and bytes."""
+    """Kernels of torch operations. The host's kernels trim lists and pack bytes."""
 
     def __init__(self, host: Kernels) -> None:
         self._host = host
@@ -169,7 +171,7 @@ class TorchKernels(Kernels):
     accumulate_and_take = _at_once(later_accumulate_and_take)
 
     def begin(self, given: Sequence[Pass]) -> Answers:
-        """Start passes of one dtype on one device, without waiting."""
+        """Start passes of one dtype on one device, without waiting for their results."""
         return joined([passes.accumulated(one) for one in given])
 
     def directed(self, gradient: Vector, direction: Direction) -> np.ndarray:
@@ -213,8 +215,8 @@ class TorchKernels(Kernels):
         result = tensor_of(out).zero_()
         if not any(part.count for part in parts):
             return
-        # Copy all ranks' entries at once, but add rank by rank, because indices are unique only in
-        # one rank.
+        # Copy the entries of all ranks at once, but add rank by rank, because indices are unique
+        # only within one rank.
         indices = upload_indices(np.concatenate([part.indices for part in parts]), result.device)
         values = np.concatenate([part.values for part in parts])
         values *= values.dtype.type(factor)
@@ -231,7 +233,8 @@ class TorchKernels(Kernels):
 
 
 class KernelsByPlace:
-    """Kernels for vectors on a device, and for arrays on the host."""
+    """Kernels that call a device's engine if an argument is a vector on the device, and otherwise
+    the host's engine."""
 
     def __init__(self, host: Kernels, device: Kernels) -> None:
         self._host, self._device = host, device

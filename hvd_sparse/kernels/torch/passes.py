@@ -32,7 +32,7 @@ Answer = TypeVar("Answer", covariant=True)
 
 
 class Pass(NamedTuple):
-    """A pass over one tensor; without an aim it takes nothing and returns moments."""
+    """Arguments of a pass over one tensor. A pass without an aim only returns moments."""
 
     gradient: torch.Tensor
     residual: torch.Tensor
@@ -45,8 +45,8 @@ class Pass(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """Results of passes, int32 on their device; ``read`` makes of them, on the host, a result per
-    pass."""
+    """Results of passes, as int32 words on their device. On the host, ``read`` converts the words
+    to one result per pass."""
 
     words: torch.Tensor
     read: Callable[[np.ndarray], Sequence[object]]
@@ -57,8 +57,8 @@ Begin = Callable[[Sequence[Pass]], Answers]
 
 
 class Coming(Generic[Answer]):
-    """The result of a pass, which starts with those of its bucket (``Delivery``), or when an
-    attribute is read."""
+    """The result of a pass. The pass starts together with those of its bucket (``Delivery``), or
+    earlier if an attribute of the result is read."""
 
     def __init__(self, one: Pass, begin: Begin) -> None:
         self.one, self.begin = one, begin
@@ -89,7 +89,7 @@ class Delivery:
     """Starts a bucket's passes, and the copies of their results to the host, one per device.
 
     coming : results of passes that have not been started
-    beside : further copies that have been started
+    beside : copies that have been started already, for which ``is_here`` checks as well
     """
 
     def __init__(self, coming: Sequence[Coming[object]], beside: Sequence[Copy] = ()) -> None:
@@ -103,11 +103,11 @@ class Delivery:
 
 
 def _begun(coming: Sequence[Coming[object]]) -> Copy:
-    """Start passes on one device, those of one engine and dtype together, and one copy to the host
-    of their results."""
+    """Start passes on one device, together for each engine and dtype, and one copy of their results
+    to the host."""
     together: dict[tuple[Begin, torch.dtype], list[Coming[object]]] = {}
     for each in coming:
-        follow(each.stream)  # a tensor may be from another stream
+        follow(each.stream)  # because another stream may have computed the tensor
         together.setdefault((each.begin, each.one.out.dtype), []).append(each)
     answers = joined(
         [begin([each.one for each in group]) for (begin, _), group in together.items()]
@@ -137,7 +137,7 @@ def joined(several: Sequence[Answers]) -> Answers:
 
 
 class Taken(NamedTuple):
-    """The number of entries of a mask, the entries, None if they exceed the capacity, and the
+    """The number of entries in a mask; these entries, None if they exceed the capacity; and the
     numbers that were copied with them."""
 
     found: int
@@ -147,9 +147,9 @@ class Taken(NamedTuple):
 
 def largest(x: torch.Tensor, count: int) -> torch.Tensor:
     """Return a mask of the ``count`` > 0 largest magnitudes of a vector that is not empty, without
-    zeros and NaN; the first of equal ones."""
+    zeros and NaN. Of equal magnitudes the first are in the mask."""
     magnitudes = torch.where(x.isnan(), torch.zeros_like(x), x.abs())
-    # Use only the value, because the index among equal entries depends on the device.
+    # Use only the value that kthvalue finds, because its index depends on the device.
     least = magnitudes.kthvalue(x.numel() - count + 1).values
     above = magnitudes > least
     ties = (magnitudes == least) & (least > 0)
@@ -161,9 +161,10 @@ def take(x: torch.Tensor, mask: torch.Tensor, capacity: int, *also: torch.Tensor
 
 
 def packed(x: torch.Tensor, mask: torch.Tensor, capacity: int, *also: torch.Tensor) -> torch.Tensor:
-    """Return up to ``capacity`` entries of a mask in one piece of device memory, int32.
+    """Return the number of entries in a mask, and up to ``capacity`` of the entries, in one piece
+    of device memory, int32.
 
-    also : numbers on the device, exact in float64, to copy with them
+    also : numbers on the device, exact in float64, that are copied with the entries
     """
     room = max(0, min(capacity, x.numel()))
     numbers = torch.stack([each.to(torch.float64) for each in (mask.sum(), *also)])
@@ -205,7 +206,7 @@ def _taken(one: Pass, aim: Aim) -> Answers:
     reaches = reaching(total, magnitudes, aim.threshold) & is_finite
     sums = magnitudes.sum(dtype=torch.float64), is_finite.logical_not().sum()
     besides = pending(total, aim.brings)
-    # Clear them before the host knows their number, so that it need not wait.
+    # Clear the taken entries before the host knows their number, so that it need not wait.
     leaves = reaches & (reaches.sum() <= aim.capacity)
     rest = torch.where(is_finite, total, kept)
     torch.where(leaves, torch.zeros_like(total), rest, out=one.out)
@@ -236,7 +237,7 @@ def adam(gradient: torch.Tensor, direction: Adam) -> torch.Tensor:
 
 
 def _root(x: torch.Tensor) -> torch.Tensor:
-    """Return the correctly rounded square roots; torch's own are so on some devices only."""
+    """Return correctly rounded square roots, because those of torch are so on some devices only."""
     if x.dtype == torch.float32:
         return x.double().sqrt().float()
     near = x.sqrt()
@@ -300,7 +301,8 @@ def tail_in(found: np.ndarray, numel: int) -> Tail:
 
 
 class Statistic(NamedTuple):
-    """A ``Brought`` statistic: ``size`` float64, computed on the device and read on the host."""
+    """Functions that compute a field of ``Brought``: ``pending`` on the device, as ``size`` float64
+    numbers, and ``read`` on the host."""
 
     pending: Callable[[torch.Tensor], torch.Tensor]
     size: int

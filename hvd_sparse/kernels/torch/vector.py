@@ -14,12 +14,13 @@ except ImportError:
     greenlet = None
 
 LOW = 0xFFFFFFFF
-"""Mask of an index. Indices are int64 on devices, because torch has few operations on uint32."""
+"""Mask that converts an int32 index to int64. Devices use int64 indices, because torch has few
+operations on uint32."""
 
 
 class DeviceVector:
-    """A 1-D, contiguous vector on a device, with a part of numpy's interface; numpy's functions
-    raise TypeError."""
+    """A 1-D, contiguous vector on a device, with a part of an array's interface. If it is passed to
+    a function of numpy, TypeError is raised."""
 
     __slots__ = ("dtype", "tensor")
     __array_ufunc__ = None  # makes numpy's operators raise TypeError
@@ -58,7 +59,7 @@ class DeviceVector:
             self.tensor[where] = values
             return
         places = upload_indices(where, self.tensor.device)
-        if isinstance(values, float):  # which ``tensor[places]`` would copy, and wait for
+        if isinstance(values, float):  # an assignment would copy the number, and wait for the copy
             self.tensor.index_fill_(0, places, values)
         else:
             self.tensor[places] = values
@@ -91,14 +92,14 @@ class DeviceVector:
 
 
 Vector = Union[np.ndarray, DeviceVector]
-"""Argument of this engine's kernels; an array on the host is used as a CPU tensor."""
+"""Argument of this engine's kernels. An array on the host is used as a CPU tensor."""
 
 
 def tensor_of(x: Vector) -> torch.Tensor:
-    """Return a vector's tensor. It shares the memory of an array unless that is read-only."""
+    """Return a vector as a torch tensor. It shares an array's memory unless that is read-only."""
     if isinstance(x, DeviceVector):
         return x.tensor
-    # Make a new array, because one of a single entry may have a negative stride, which torch
+    # Make a new array, because an array of one entry may have a negative stride, which torch
     # refuses.
     return torch.from_numpy(np.ndarray(x.size, x.dtype, x) if x.flags.writeable else x.copy())
 
@@ -116,7 +117,8 @@ def reaching(x: torch.Tensor, magnitudes: torch.Tensor, threshold: float) -> tor
 
 
 class Copy:
-    """A started copy of a device's tensor to pinned memory; CPU tensors are not copied."""
+    """A copy of a device's tensor to pinned memory, started by the constructor. CPU tensors are
+    used without a copy."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._is_read = tensor.device.type == "cpu"
@@ -156,18 +158,19 @@ def follow(stream: torch.Stream | None) -> None:
 
 
 def fetch(tensor: torch.Tensor) -> np.ndarray:
-    """Return a tensor's entries as an array on the host; on the CPU in the tensor's own memory.
+    """Return a tensor's entries as an array on the host, which shares the memory of a CPU tensor.
 
-    Tasks of ``run_together`` share the copy and the wait for the device.
+    All tasks of ``run_together`` that call this share one copy and one wait for the device.
     """
     walk = None if tensor.device.type == "cpu" else current_walk()
     return Copy(tensor).array() if walk is None else walk.ask(tensor)
 
 
 def fetch_all(tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
-    """Return tensors of devices as arrays on the host, by one copy and one wait per device.
+    """Return tensors of devices as arrays on the host, with one copy and one wait per device.
 
-    tensors : made for this, with entries of 4 or 8 bytes
+    tensors : with entries of 4 or 8 bytes; not used afterwards, because an array may share their
+        memory
     """
     if len(tensors) == 1:
         return [fetch(tensors[0])]
@@ -187,7 +190,7 @@ def fetch_all(tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
 
 
 def upload(array: np.ndarray, device: torch.device) -> torch.Tensor:
-    """Return an array's entries on the device, without waiting: they are copied from pinned memory,
+    """Return an array's entries on the device, without waiting. They are copied from pinned memory,
     which torch's allocator keeps until the copy is complete."""
     if device.type == "cpu":
         return tensor_of(array)
@@ -197,7 +200,7 @@ def upload(array: np.ndarray, device: torch.device) -> torch.Tensor:
 
 
 def upload_indices(indices: np.ndarray, device: torch.device) -> torch.Tensor:
-    """Return indices on the device, int64; 4 bytes each are copied."""
+    """Return indices on the device as int64; only 4 bytes of each are copied."""
     words = np.ascontiguousarray(indices, np.uint32).view(np.int32)
     return upload(words, device).to(torch.int64).bitwise_and_(LOW)
 
@@ -207,7 +210,8 @@ FetchAll = Callable[[Sequence[torch.Tensor]], Sequence[np.ndarray]]
 
 
 class Walk:
-    """A task in a greenlet, which pauses when it needs a tensor. The task must not raise."""
+    """A task that runs in a greenlet, so that it can pause until a device's tensor is copied to the
+    host. The task must not raise."""
 
     def __init__(self, task: Task) -> None:
         self._task, self._thread = task, greenlet.greenlet(self._run)
@@ -219,12 +223,12 @@ class Walk:
         self._thread.switch()
 
     def fail(self, error: Exception) -> None:
-        """Raise an error where the task paused, and go on."""
+        """Raise an error in the paused task, and let the task continue."""
         self.question = None
         self._thread.throw(error)
 
     def ask(self, question: torch.Tensor) -> np.ndarray:
-        """Pause the task, which calls this, and return a device's tensor as an array."""
+        """Pause the calling task until ``question`` is copied to the host, and return the copy."""
         self.question = question
         self._thread.parent.switch()
         answer, self._answer = self._answer, None
@@ -251,8 +255,8 @@ def current_walk() -> Walk | None:
 
 
 def run_together(tasks: Sequence[Task], fetch_all: FetchAll) -> None:
-    """Run independent tasks that do not raise, and when all of them need a tensor of a device, copy
-    these together by ``fetch_all``. Without greenlet every task waits separately."""
+    """Run independent tasks that do not raise. When all of them wait for tensors of devices,
+    ``fetch_all`` copies these tensors together. Without greenlet, every task waits separately."""
     if greenlet is None or len(tasks) == 1:
         for task in tasks:
             task()

@@ -1,7 +1,7 @@
-"""Engine ``triton``: a step's passes compiled for GPUs; other kernels are torch's operations.
+"""Engine ``triton``: the passes of a step compiled for GPUs. Other kernels use torch's operations.
 
-Contract: ``kernels.contract``. This file launches ``device_code``: its arguments, and memory for
-them.
+Contract: ``kernels.contract``. This file launches the functions of ``device_code``: it makes their
+arguments, and allocates memory for their results.
 """
 
 from __future__ import annotations
@@ -36,23 +36,25 @@ Kind = tuple[torch.device, torch.dtype]
 IS_INTERPRETED = bool(triton.knobs.runtime.interpret)
 """Whether Triton's interpreter replaces the GPU; it accepts vectors on the CPU."""
 BLOCK = 4096
-"""Entries per program, 16 per thread."""
+"""Number of entries per program, which has 256 threads."""
 COLUMNS = 8
-"""Columns of a table: a tensor's first program; the addresses of gradient, residual and result; its
-entries; the first place and the room of its list; and its number of programs."""
+"""Columns of a table, which has a row per tensor: number of the tensor's first program; addresses
+of gradient, residual and result; number of entries; first place and room of the tensor's list;
+number of programs."""
 CHUNK = 1024
-"""Entries of lists that one program processes at once."""
+"""Number of a list's entries that one program processes at once."""
 OPTIONS = {"enable_fp_fusion": False, "num_stages": 1}
 """Forbid fused multiply-add, and loads before a store on which they may depend."""
 
 
 HEAD = 5
-"""Numbers per tensor: entries that reached the aim, sum of magnitudes, entries that are not finite;
-and for moments the largest finite magnitude and the number of non-zeros."""
+"""How many numbers are computed per tensor: count of entries that reached the aim, sum of
+magnitudes, count of entries that are not finite; and for moments the largest finite magnitude and
+the count of non-zeros."""
 ALIGNED = 16
 """Alignment of every piece of memory in bytes, so that Triton compiles a single variant."""
 MOMENTS = "moments"
-"""The statistic that the launches compute if an aim asks for it."""
+"""The only field of ``Brought`` that the launches compute; torch computes the others."""
 
 
 class Sum(NamedTuple):
@@ -73,7 +75,8 @@ def on(device: torch.device) -> contextlib.AbstractContextManager[object]:
 
 
 def take(passes: Sequence[Pass], block: int) -> Answers:
-    """Run passes of one dtype and device, not all empty, in three launches."""
+    """Run passes of one dtype and device, at least one of them over a tensor that is not empty, in
+    three launches."""
     first = passes[0].out
     device, dtype = first.device, first.dtype
     table = _table(passes, block)
@@ -113,7 +116,8 @@ def take(passes: Sequence[Pass], block: int) -> Answers:
 def assemble(
     sums: Sequence[Sum], surplus: Sequence[tuple[torch.Tensor, Selection]], block: int
 ) -> None:
-    """Write sums of one dtype and device, not all empty, and restore the surplus, in one launch."""
+    """Write sums of one dtype and device, at least one of them with entries, and restore the
+    surplus, in one launch."""
     outs = [each.out for each in sums]
     device, dtype = outs[0].device, outs[0].dtype
     parts = max(len(each.parts) for each in sums)
@@ -176,7 +180,8 @@ def _table(passes: Sequence[Pass], block: int) -> np.ndarray:
 def _given(
     passes: Sequence[Pass], table: np.ndarray, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return table, thresholds, every program's tensor, and zero counters, on the device."""
+    """Return, on the device: the table, every tensor's threshold, every program's tensor, and a
+    counter per tensor, set to zero."""
     owners = np.repeat(np.arange(len(passes), dtype=np.int32), table[:, 7])
     given = (table, _cuts(passes), owners, np.zeros(len(passes), np.int64))
     rows, limits, numbers, counts = _uploaded(given, device)
@@ -212,8 +217,9 @@ def _cuts(passes: Sequence[Pass]) -> np.ndarray:
 def _room_for(
     tensors: int, room: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[torch.Tensor, ...]:
-    """Return memory for all results that are copied to the host, uint8, and its parts: float64
-    [tensors, HEAD], and values and places of all lists, each as long as its room."""
+    """Return memory for all results, uint8, which is copied to the host as one piece, and views of
+    its parts: the numbers, float64 [tensors, HEAD], and the values and places of all lists, as long
+    as the lists' room."""
     sizes = _sizes(tensors, room, dtype.itemsize)
     words = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
     head, values, places = words.split(sizes)
@@ -269,14 +275,14 @@ def has_gpu() -> bool:
 
 
 class TritonKernels(TorchKernels):
-    """Kernels whose passes read and write gradient, residual and result once each."""
+    """Kernels whose passes read the gradient and the residual once, and write the result once."""
 
     def __init__(self, host: Kernels, block: int = BLOCK) -> None:
         super().__init__(host)
         self._block = block
 
     def begin(self, passes: Sequence[Pass]) -> Answers:
-        """Start the passes of a bucket: three launches, and torch's for further statistics."""
+        """Start the passes of a bucket in three launches. torch computes further statistics."""
         out = passes[0].out
         if not self._runs_on(out) or not any(one.out.numel() for one in passes):
             return super().begin(passes)

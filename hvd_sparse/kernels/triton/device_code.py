@@ -1,8 +1,8 @@
 """The code that Triton compiles for a GPU.
 
 Each program processes one block of a tensor. Programs may run in any order, so separate launches
-put results in order. Only the counters that assign places in the lists use atomics. The package's
-``__init__`` makes the arguments, and documents the columns of the table.
+put results in order. Only the counters that assign places in the lists use atomics.
+``kernels.triton`` makes the arguments, and documents the columns of the table.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ def take_blocks(  # type: ignore[no-untyped-def]
     table, owners, cuts, taken, places, values, counts, bases, sums, nonfinite, most, nonzeros,
     DTYPE: tl.constexpr, BLOCK: tl.constexpr, IS_ALIGNED: tl.constexpr, HAS_MOMENTS: tl.constexpr,
 ):  # fmt: skip
-    """Add a block, count what is not finite, and take the entries that reach the cut, in one pass.
+    """Add a block of the gradient to the residual, count the entries that are not finite, and take
+    the entries that reach the cut, in one pass.
 
-    Entries beyond the room of a tensor's list stay in the vector; ``order_taken`` handles this.
+    Entries beyond the room of a tensor's list stay in the vector; ``order_taken`` then puts back
+    the others.
     """
     program = tl.program_id(0)
     tensor = tl.load(owners + program)
@@ -73,7 +75,8 @@ def add_up_counts(  # type: ignore[no-untyped-def]
     table, counts, sums, nonfinite, most, nonzeros, starts, head,
     HAS_MOMENTS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Compute the position of every program's entries in order, and add up the programs' sums.
+    """Compute where every program's entries begin in the ordered list, and add up the programs'
+    sums.
 
     One program per tensor adds in a fixed order, so the bits are always the same.
     """
@@ -114,8 +117,8 @@ def order_taken(  # type: ignore[no-untyped-def]
     table, owners, places, values, counts, bases, starts, head, ordered_places, ordered_values,
     DTYPE: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Copy a program's entries to their position in order, or put them back if the list is too
-    short."""
+    """Copy a program's entries to their places in the ordered list, or put them back into the
+    vector if the list is too short."""
     program = tl.program_id(0)
     tensor = tl.load(owners + program)
     row = table + tensor * 8
@@ -145,11 +148,11 @@ def assemble_blocks(  # type: ignore[no-untyped-def]
     DTYPE: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, IS_ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BACK: tl.constexpr,
 ):  # fmt: skip
-    """Write one block of a tensor's sum: zeros, then the parts in their order.
+    """Write one block of a tensor's sum: zeros, to which the parts are added in their order.
 
     Only this program writes to the block, and the indices of a part are unique, so that between
-    barriers no thread reads what another one writes. The programs after those of the blocks put the
-    surplus back at its addresses, which are outside the blocks.
+    barriers no thread reads an entry that another one writes. Programs numbered ``blocks`` and
+    higher put the surplus back at its addresses, which are outside the blocks.
     """
     program = tl.program_id(0)
     if program >= blocks:
@@ -169,8 +172,9 @@ def assemble_blocks(  # type: ignore[no-untyped-def]
     offsets = first + tl.arange(0, BLOCK)
     tl.store(out + offsets, tl.zeros([BLOCK], DTYPE), mask=offsets < numel)
 
-    # Find the range of the block in the ascending indices of every part, with two lanes each. All
-    # searches run together, because every step waits for memory.
+    # Find the range of the block in the ascending indices of every part by bisection, with one lane
+    # for its begin and one for its end. All bisections run together, because each of their steps
+    # waits for memory.
     lanes = tl.arange(0, LANES)
     is_used = lanes < 2 * parts
     mine = ranges + tensor * (parts + 1) + lanes // 2

@@ -1,4 +1,4 @@
-"""MGS-SGD: groups of tensors with the shortest step, planned from the measurements of all ranks."""
+"""Decisions from the measurements of all ranks: MGS-SGD's groups, and LAGS-SGD's densities."""
 
 from __future__ import annotations
 
@@ -8,16 +8,20 @@ from typing import ClassVar
 
 import numpy as np
 
+from hvd_sparse.checks import count_from_density
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.plan.costs import Buckets, Costs, Line, Numbers, restricted
-from hvd_sparse.plan.measurements import Told
 from hvd_sparse.step.buckets import one_per_tensor, why_not_merged
-from hvd_sparse.types import TensorSpec
+from hvd_sparse.types import State, TensorSpec
 
 WAYS = ("none", "all", "default", "planned")
 EFFORT = 50_000_000
-"""Bound on layers^2 * groups of the search: about a second for 1,000 layers."""
+"""Bound on layers^2 * groups of the search, which takes about a second for 1,000 layers."""
+
+GRID = 48
+"""Number of steps of the logarithmic grid of densities; a grid keeps roundings from changing a
+choice."""
 
 Plan = tuple[int, ...]
 """The end of each group of layers in backward order; for example, (2, 5) has the groups of layers 0
@@ -32,10 +36,10 @@ class GroupPlan:
     ----------
     groups : names of the tensors of each group, which share a message
     predicted_s : predicted seconds from a step's first gradient to its last result, by grouping:
-        "none" (one tensor per message), "all" (one message), "default" (the groups that were
-        measured) and "planned", plus a constant by which "default" agrees with the measured steps.
-        With several optimizers the sum over one step of each
-    wire, late : time of a message's first collective, and of those after it, which start after the
+        "none" (one tensor per message), "all" (one message), "default" (the measured groups) and
+        "planned", each with a constant added so that "default" equals the measured time. With
+        several optimizers, the sum over one step of each
+    wire, late : time of a message's first collective, and of the collectives that start after the
         last gradient, as lines in the bytes that a rank receives
     work : time of selecting and encoding, as a line in the entries of a tensor, or of a group's
         vector with ``select_over="group"``
@@ -55,8 +59,8 @@ class GroupPlan:
 
     @classmethod
     def make(cls, costs: Costs) -> GroupPlan:
-        """Return the groups with the shortest predicted step, or the default if none is shorter;
-        tensors of different steps (of different optimizers) are never in one group."""
+        """Return the groups with the shortest predicted step, or the default if no groups are
+        faster; tensors of different steps (of different optimizers) are never in one group."""
         specs, configuration = costs.specs, costs.route.configuration
         predicted_s = dict.fromkeys(WAYS, 0.0)
         chosen: Buckets = []
@@ -76,7 +80,7 @@ class GroupPlan:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, told: Told) -> GroupPlan:
+    def from_dict(cls, told: State) -> GroupPlan:
         lines = {name: Line(**told[name]) for name in ("wire", "late", "work", "decode")}
         return cls(
             tuple(tuple(names) for names in told["groups"]), dict(told["predicted_s"]), **lines
@@ -87,22 +91,19 @@ class GroupPlan:
         return [tuple(sorted(positions[name] for name in names)) for names in self.groups]
 
     def __str__(self) -> str:
-        told = ", ".join(
-            f"{name} {1e3 * seconds:.1f} ms" for name, seconds in self.predicted_s.items()
-        )
+        told = ", ".join(f"{way} {1e3 * each_s:.1f} ms" for way, each_s in self.predicted_s.items())
+        most, start_s = max(map(len, self.groups), default=0), self.wire.start_s + self.late.start_s
         return (
-            f"tensors are sent in {len(self.groups)} messages, of at most "
-            f"{max(map(len, self.groups), default=0)} tensors (predicted time of a step's "
-            f"exchange: {told}; a message takes "
-            f"{1e3 * (self.wire.start_s + self.late.start_s):.2f} ms and "
-            f"{1e9 * self.wire.byte_s:.2f} ns a byte received, selecting and encoding "
-            f"{1e6 * self.work.start_s:.0f} us a "
-            f"selection and {1e9 * self.work.byte_s:.2f} ns an entry)"
+            f"tensors are sent in {len(self.groups)} messages, of at most {most} tensors "
+            f"(predicted time of a step's exchange: {told}; a message takes {1e3 * start_s:.2f} ms "
+            f"and {1e9 * self.wire.byte_s:.2f} ns a byte received, selecting and encoding "
+            f"{1e6 * self.work.start_s:.0f} us a selection and {1e9 * self.work.byte_s:.2f} ns an "
+            "entry)"
         )
 
 
 def _plan_family(keys: Sequence[str], costs: Costs) -> tuple[Buckets, dict[str, float]]:
-    """Plan tensors of the same steps: their groups, and the seconds of a step by grouping."""
+    """Plan tensors of the same steps; return groups, and the seconds of a step by grouping."""
     route, specs = costs.route, costs.specs
     layers, backward_s = _layers_of(keys, costs.ready_s, specs, route.configuration)
     members = [specs[position] for position in layers]
@@ -144,8 +145,7 @@ def _layers_of(
     configuration: Configuration,
 ) -> tuple[list[int], np.ndarray]:
     """Return the positions of the compressed tensors in backward order, and the seconds of the
-    backward pass before each, float64 [tensors], which include the time before dense tensors.
-    """
+    backward pass before each, float64 [tensors], with those before dense tensors."""
     wanted = set(keys)
     unknown = sorted(wanted - {spec.key for spec in specs})
     if unknown:
@@ -167,7 +167,7 @@ def _layers_of(
 def _apart_where_needed(
     buckets: Buckets, specs: Sequence[TensorSpec], configuration: Configuration
 ) -> Buckets:
-    """Split the buckets whose tensors cannot be joined into one vector into single tensors."""
+    """Split the buckets whose tensors cannot form one vector into single tensors."""
     found: Buckets = []
     for bucket in buckets:
         cannot = why_not_merged([specs[position] for position in bucket], configuration)
@@ -177,22 +177,17 @@ def _apart_where_needed(
 
 @dataclass(frozen=True, eq=False)
 class Instance:
-    """Layers in backward order, and the costs of groups of them.
+    """Layers in backward order, and the costs of groups of layers, by the model of shi2020mgs.
 
-    Selecting and encoding interrupt the backward pass, and messages are sent one after the other.
-    A group is selected after its last gradient, and then sent:
+    Selecting and encoding interrupt the backward pass, and messages are sent one after the other:
 
         compute end of group [i, j) = compute end of the group before + compute_s(i, j)
         wire end of group [i, j)    = max(wire end of the group before, compute end) + wire_s(i, j)
         end of the step             = wire end of the last group + late_s of all groups
 
-    Attributes
-    ----------
-    backward_s : float64 [layers], seconds of the backward pass from the last gradient to each
-    nbytes, late_nbytes : float64 [layers], bytes that a node receives in the exchange's first
-        collective, and in those after it, which start after the backward pass
-    wire, late, select : seconds of these collectives, and of one selection
-    per_tensor : whether tensors are selected one by one; if False, a group is one vector
+    ``backward_s`` are the seconds of the backward pass from the last gradient to each layer's.
+    ``late`` collectives start after the backward pass. Unless ``per_tensor``, a group is one
+    vector.
     """
 
     backward_s: np.ndarray
@@ -232,7 +227,7 @@ class Instance:
 
 
 def end_s(instance: Instance, plan: Sequence[int]) -> float:
-    """Return the seconds until the last message of a plan ends, by the model of shi2020mgs."""
+    """Return the seconds until the last message of a plan ends."""
     stops = np.array(plan)
     starts = np.concatenate([[0], stops[:-1]])
     ready_s = np.cumsum(instance.compute_s(starts, stops))
@@ -259,8 +254,8 @@ def simplified(instance: Instance, plan: Sequence[int]) -> Plan:
 
 
 def partition_end_s(instance: Instance, parts: Sequence[Sequence[int]]) -> float:
-    """Return the seconds until the last message of any partition into groups ends.  Messages that
-    are ready when the wire is free are sent as one, like Horovod's fusion."""
+    """Return the seconds until the last message of any partition into groups ends. Messages that
+    are ready when the wire is free are sent as one, like in Horovod's fusion."""
     complete = {max(part): list(part) for part in parts}
     selects = instance.select
     compute_s, messages = 0.0, []
@@ -286,9 +281,9 @@ def partition_end_s(instance: Instance, parts: Sequence[Sequence[int]]) -> float
 def best_plan(instance: Instance) -> Plan:
     """Return the plan whose step ends earliest, with as few groups as possible.
 
-    Dynamic programming over the boundaries between groups, and over the number of groups where the
-    ends of computing or the late collectives depend on it; ``EFFORT`` limits this number. Departs
-    from shi2020mgs, whose greedy choice is not optimal (docs/adr/0019-planner.md).
+    Dynamic programming over the boundaries between groups; also over the number of groups, up to
+    ``EFFORT``, if the ends of computing or the late collectives depend on this number. Departs from
+    shi2020mgs, whose greedy choice is not optimal (docs/adr/0019-planner.md).
     """
     size = instance.size
     call_s = 0.0 if instance.per_tensor else instance.select.start_s
@@ -311,3 +306,118 @@ def best_plan(instance: Instance) -> Plan:
         plan.insert(0, stop)
         stop, count = int(previous[stop, count]), count - is_counted
     return simplified(instance, plan)
+
+
+@dataclass(frozen=True)
+class HiddenDensities:
+    """The chosen densities and the measured costs; the same on all ranks.
+
+    Attributes
+    ----------
+    c_max : largest compression ratio; no density is below 1 / c_max
+    densities : density of every compressed tensor with a gradient in a measured step, by name
+    hidden, messages : number of messages that end before the next is ready, and of all messages
+    backward_s : seconds from the first gradient to the last, including selection
+    exposed_s : predicted seconds from the last gradient to the end of the last message
+    wire : time of a message, as a line in the bytes that a rank receives
+    """
+
+    label: ClassVar[str] = "hiding"
+    purpose: ClassVar[str] = "find the densities that hide"
+    option: ClassVar[str] = "density='hiding'"
+
+    c_max: float
+    densities: dict[str, float]
+    hidden: int
+    messages: int
+    backward_s: float
+    exposed_s: float
+    wire: Line
+
+    @classmethod
+    def make(cls, costs: Costs) -> HiddenDensities:
+        """Return the largest density of each message at which it hides. Paper: shi2020lags, from
+        its abstract. Derived: the rule by which a layer's exchange hides (``largest_hidden``)."""
+        rule = costs.route.configuration.rule
+        assert rule is not None and rule.c_max is not None
+        specs, least = costs.specs, 1.0 / rule.c_max
+        positions = {spec.key: position for position, spec in enumerate(specs)}
+        grid = np.geomspace(least, 1.0, GRID + 1)
+        densities: dict[str, float] = {}
+        hidden = messages = 0
+        backward_s = exposed_s = 0.0
+        for keys in costs.families():
+            encoded_s = _encoded_s(keys, costs)
+            mine = restricted(costs.buckets, (positions[key] for key in encoded_s))
+            ready = sorted(
+                (max(encoded_s[specs[i].key] for i in bucket), bucket) for bucket in mine
+            )
+            ready_s = np.array([at_s for at_s, _ in ready])
+            takes_s = np.array([costs.wire(_received(costs, bucket, grid)) for _, bucket in ready])
+            chosen, ends_s = largest_hidden(ready_s, takes_s)
+            for number, (_, bucket) in zip(chosen, ready):
+                densities |= {specs[i].key: float(grid[number]) for i in bucket}
+            hidden += int(np.sum(ends_s[:-1] <= ready_s[1:]))
+            messages += len(ready)
+            backward_s += float(ready_s[-1])
+            exposed_s += float(ends_s[-1] - ready_s[-1])
+        return cls(rule.c_max, densities, hidden, messages, backward_s, exposed_s, costs.wire)
+
+    def to_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, told: State) -> HiddenDensities:
+        return cls(**{**told, "wire": Line(**told["wire"])})
+
+    def __str__(self) -> str:
+        found = self.densities.values()
+        return (
+            f"densities from {min(found, default=1.0):.3g} to {max(found, default=1.0):.3g}, at "
+            f"which {self.hidden} of {self.messages} messages hide behind a backward pass of "
+            f"{1e3 * self.backward_s:.1f} ms, and the exchange ends "
+            f"{1e3 * self.exposed_s:.1f} ms after it (a message takes "
+            f"{1e3 * self.wire.start_s:.2f} ms and {1e9 * self.wire.byte_s:.2f} ns a byte received)"
+        )
+
+
+def largest_hidden(ready_s: np.ndarray, takes_s: np.ndarray) -> tuple[list[int], np.ndarray]:
+    """Return the largest size of each message at which it hides, and the end time of each message.
+
+    Messages are sent one after the other, each as soon as it is ready. A message hides if it ends
+    before the next one is ready:
+
+        available time = ready(next) - max(ready(this), end(previous))
+
+    A message that does not hide at any size, like the last message, gets the least size, and delays
+    the next. ``ready_s`` is float64 [messages], ``takes_s`` [messages, sizes]; both ascend.
+    """
+    found, ends_s, free_s = [], [], 0.0
+    for number, (at_s, sizes_s) in enumerate(zip(ready_s.tolist(), takes_s)):
+        sends_s = max(free_s, at_s)
+        next_s = float(ready_s[number + 1]) if number + 1 < len(ready_s) else 0.0
+        fitting = np.flatnonzero(sends_s + sizes_s <= next_s)
+        found.append(int(fitting[-1]) if fitting.size else 0)
+        free_s = sends_s + float(sizes_s[found[-1]])
+        ends_s.append(free_s)
+    return found, np.array(ends_s)
+
+
+def _encoded_s(keys: Sequence[str], costs: Costs) -> dict[str, float]:
+    by_key = {spec.key: spec for spec in costs.specs}
+    ends_s, own_s = {}, 0.0
+    for key in sorted(keys, key=costs.ready_s.__getitem__):
+        spec = by_key[key]
+        if costs.route.configuration.is_sparse(spec.shape, spec.numel):
+            own_s += float(costs.work(spec.numel))
+            ends_s[key] = costs.ready_s[key] + own_s
+    return ends_s
+
+
+def _received(costs: Costs, bucket: Sequence[int], grid: np.ndarray) -> np.ndarray:
+    codec = costs.route.configuration.codec
+    total = np.zeros(len(grid))
+    for numel in (costs.specs[position].numel for position in bucket):
+        sent = [count_from_density(numel, d) * codec.entry_bytes(numel, d) for d in grid.tolist()]
+        total += [costs.route.received(numel, float(nbytes))[0] for nbytes in sent]
+    return np.maximum.accumulate(total)

@@ -16,11 +16,9 @@ KEYS = [spec.key for spec in SPECS]
 NUMEL = sum(spec.numel for spec in SPECS)
 MERGED = [case for case in cases.SELECTORS if not SELECTORS.get(case.id).needs_gradient]
 ABSENT = {3: ("t1", "t4"), 4: ("t0", "t1", "t2", "t3")}
-"""Tensors without a gradient, by step."""
 
 
 def configure(case=None, density=0.05, **options):
-    """Everything in one group, unless told otherwise."""
     plain = worlds.configure(
         density=density, **{"select_over": "group", "groups": 1, **options}
     ).describe()
