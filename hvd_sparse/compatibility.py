@@ -1,4 +1,5 @@
-"""Compatibility of parts, checked by their declared properties and never by their ids."""
+"""Checks that the chosen parts work together. They use the attributes that parts declare, never
+their ids, so that they also cover parts that users register."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from hvd_sparse.selectors.contract import Selector
 def check_composition(
     selector: Selector, memory: Memory, codec: Codec, schedule: Schedule | None
 ) -> None:
-    """Raise InvalidOption for parts that together would not compute their papers' methods."""
+    """Raise InvalidOption if these parts do not work together."""
     is_rounded = not codec.is_exact and not (codec.is_exact_for_signs and selector.changes_values)
     is_biased = selector.changes_values and not (selector.is_unbiased or memory.counts_votes)
     if memory.counts_votes and not selector.sends_votes:
@@ -66,7 +67,8 @@ def check_exchange(
             f"exchange {exchange.id} sums exact values, so codec {codec.id} would have no effect: "
             "leave out the codec"
         )
-    # Entries that the exchange returns would be added to a residual that is already rounded.
+    # The exchange returns entries after the residual was stored. If the residual were stored in 16
+    # bits, adding these entries would round it a second time.
     stored = getattr(memory, "residual", "float32")
     if exchange.sums_again and stored != "float32":
         raise InvalidOption(
@@ -88,7 +90,8 @@ PLANNED = "planned"
 
 
 def check_select_over(select_over: object, exchange: Exchange, selector: Selector) -> None:
-    """Raise InvalidOption if ``select_over`` is "group" and a part selects tensor by tensor."""
+    """Raise InvalidOption for an unknown value, and for "group" if the exchange or the selector
+    works on one tensor at a time."""
     check_choice(select_over, "select_over", ("tensor", "group"))
     if select_over == "tensor":
         return
@@ -105,7 +108,7 @@ def check_select_over(select_over: object, exchange: Exchange, selector: Selecto
 
 
 def check_hiding(exchange: Exchange, groups: object, select_over: object) -> None:
-    """Raise InvalidOption for options that are incompatible with ``density="hiding"``."""
+    """Raise InvalidOption if one of these options cannot be combined with ``density="hiding"``."""
     if not exchange.is_one_allgather:
         raise InvalidOption(
             f"density is 'hiding', and exchange {exchange.id} starts collectives after the "
@@ -124,8 +127,8 @@ def check_hiding(exchange: Exchange, groups: object, select_over: object) -> Non
 
 
 def refuse_hiding(rule: DensityRule | None, why: str) -> None:
-    """Raise InvalidOption with a reason if the density is "hiding", which only some frontends can
-    measure."""
+    """Raise InvalidOption if the density is "hiding". Callers that cannot measure densities call
+    this and give their reason, ``why``, for the message."""
     if rule is not None and rule.c_max is not None:
         raise InvalidOption(
             f"density is 'hiding', and {why}: give a number, or the densities by name that a "
@@ -134,8 +137,8 @@ def refuse_hiding(rule: DensityRule | None, why: str) -> None:
 
 
 def check_groups(groups: object) -> Groups:
-    """Return the option ``groups``: a number, lists of unique names, "planned" or None. Raises
-    InvalidOption for any other value."""
+    """Return the checked option ``groups``, with tuples in place of lists. Raises InvalidOption for
+    an invalid value."""
     if groups is None or (isinstance(groups, str) and groups == PLANNED):
         return groups
     if isinstance(groups, int) and not isinstance(groups, bool) and groups >= 1:

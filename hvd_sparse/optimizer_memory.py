@@ -1,4 +1,6 @@
-"""Handed-over optimizers: the memories that do their work, and the rates that densities follow."""
+"""Optimizers that the user passes to the compressor (``optimizer=``): the choice of the memory that
+applies the optimizer's momentum before the selection, and learning rates for the schedule
+``learning_rate``."""
 
 from __future__ import annotations
 
@@ -36,16 +38,22 @@ SLACK = 0.05
 
 @dataclass(frozen=True)
 class Handover:
-    """An optimizer's class, and the memories that can do its work, the default first."""
+    """An optimizer that the user passed to the compressor.
+
+    name : name of its class
+    memories : classes of the memories that can compute its update; the first is the default
+    """
 
     name: str
     memories: tuple[type, ...]
 
     def join(self, given: object) -> object:
-        """Return the memory for the option ``memory``; InvalidOption if the option does not fit.
+        """Return the memory to use, as an object or an id. ``given`` is the user's option
+        ``memory``; InvalidOption if that memory cannot compute the optimizer's update.
 
-        The optimizer's own options stay at their defaults: the optimizer supplies them at every
-        step, and a checkpoint is not tied to the momentum that a schedule had reached.
+        The memory's options that an optimizer has too, for example momentum, are left at their
+        defaults. The optimizer supplies them at every step, so a checkpoint does not depend on the
+        momentum that a schedule had reached when it was saved.
         """
         if not self.memories:
             logger.warning(
@@ -73,10 +81,16 @@ class Handover:
 def judge(
     configuration: Configuration, settings: Iterable[Mapping[str, Option]], *, is_forewarned: bool
 ) -> None:
-    """Refuse, or warn of, an optimizer that was not handed over, by its groups' settings."""
+    """Check an optimizer that was not passed to the compressor.
+
+    Raises InvalidOption if the optimizer and the memory would both apply momentum. Logs a warning
+    if momentum or adaptive steps can cost accuracy, unless ``is_forewarned``.
+
+    settings : the settings of each of the optimizer's parameter groups
+    """
     memory = configuration.memory
     if memory.counts_votes:
-        return  # votes know no size, so that momentum behind them is the optimizer's own affair
+        return  # votes are signs without magnitudes, so the optimizer may have momentum
     for each in settings:
         habit = _momentum_in(each)
         if memory.finishes and habit is not None:
@@ -99,7 +113,10 @@ def _momentum_in(settings: Mapping[str, Option]) -> str | None:
 
 
 def warn_of_rare_entries(configuration: Configuration, what: str) -> None:
-    """Warn of lost accuracy if the memory does not handle an optimizer's momentum, ``what``."""
+    """Log a warning about accuracy if the density is low and the memory does not apply momentum.
+
+    what : the optimizer's momentum or adaptive steps, in words
+    """
     density = configuration.density(LONG_RUN)
     if density is None or density > COSTS_ACCURACY_AT or configuration.memory.finishes:
         return
@@ -115,8 +132,10 @@ def warn_of_rare_entries(configuration: Configuration, what: str) -> None:
 
 @dataclass(eq=False)
 class Rates:
-    """Reference learning rates by parameter group. ``path`` holds the predicted rates by step and
-    group if ``is_foreseen``, else only the first rates."""
+    """Learning rates with which a step's rate is compared, for each parameter group.
+
+    path : predicted rates, [step][group], if ``is_foreseen``; otherwise only the first step's rates
+    """
 
     path: Sequence[Sequence[float]]
     is_foreseen: bool
@@ -133,7 +152,8 @@ class Rates:
                 )
 
     def pace(self, rate: float, group: int, step: int) -> Pace:
-        """Return the rate at a tensor's completed steps, with its reference."""
+        """Return a tensor's learning rate, ``rate``, with the rate to compare it with. ``step`` is
+        the number of the tensor's completed steps, and ``group`` its parameter group."""
         if group >= len(self._references):  # added to the optimizer later
             return Pace(rate, rate, is_mean=False)
         if self.is_foreseen and self.is_checked and self._is_off(rate, group, step):
@@ -160,7 +180,8 @@ class Rates:
 
 
 def first_rates(rates: Sequence[float], why: str | None) -> Rates:
-    """Return the first rates as references; warn if ``why`` says that later rates are unknown."""
+    """Return the first step's rates as references. If the later rates are not known, ``why`` is the
+    reason, and a warning is logged."""
     if why is not None:
         logger.warning(
             "the density follows the learning rate, whose mean over the run is not known in "
@@ -172,6 +193,8 @@ def first_rates(rates: Sequence[float], why: str | None) -> Rates:
 
 
 def foreseen(path: Callable[[int], Iterable[Sequence[float]]], steps: int) -> Rates:
+    """Return references from predicted rates. ``path(steps)`` steps a copy of the scheduler and
+    yields the rates of all groups. Raises InvalidOption if the copy cannot be stepped."""
     try:
         rates = list(path(steps))
     except Exception as error:
