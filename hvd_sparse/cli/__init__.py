@@ -1,4 +1,4 @@
-"""The command ``hvd-sparse``, and its sub-commands ``list`` and ``cite``."""
+"""The command ``hvd-sparse``, with its sub-commands ``list`` and ``cite``."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def papers() -> dict[str, str]:
 
 
 def _keys_of(name: str) -> list[str]:
-    """Return the citation keys of a method, of every part of an id, or a citation key itself."""
+    """Return the citation keys for a name: those of a method, those of all parts with this id, or
+    the name itself if it is a citation key. Raises UnknownName if there are none."""
     if name in papers():
         return [name]
     parts = [registry.get(name) for registry in ALL if name in registry.ids()]
@@ -70,7 +71,8 @@ def _keys_of(name: str) -> list[str]:
 
 
 def add_commands(parser: argparse.ArgumentParser) -> argparse._SubParsersAction[Any]:
-    """Add the sub-commands to a parser; each sets ``run``, a function of the parsed options."""
+    """Add the sub-commands to a parser. Each sets ``options.run``, the function that executes it
+    and returns the exit status."""
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add(
@@ -95,7 +97,8 @@ def add_commands(parser: argparse.ArgumentParser) -> argparse._SubParsersAction[
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a sub-command; print the message of an error of this package, and return 1."""
+    """Run a sub-command and return the exit status. If the command raises an error of this package,
+    its message is printed to stderr and the status is 1."""
     parser = argparse.ArgumentParser(
         prog="hvd-sparse", description="Gradient sparsification for unmodified Horovod."
     )

@@ -1,7 +1,8 @@
-"""The command ``hvd-sparse advise``: predicts whether compressing a model will help on a network.
+"""The command ``hvd-sparse advise``: predicts whether compression makes training steps faster.
 
-The prediction is arithmetic (``Setting.step``). A collective starts after a cycle of Horovod's and
-the latencies of a ring's hops, and overlaps with the backward pass, which selecting delays.
+The prediction is arithmetic (``Setting.step``); nothing is measured. A collective starts after one
+cycle of Horovod and the latency of each hop of a ring. It then overlaps with the backward pass,
+which takes longer by the time of selecting and encoding.
 """
 
 from __future__ import annotations
@@ -22,7 +23,12 @@ from hvd_sparse.methods.builder import density_for, too_few
 
 
 class Model(NamedTuple):
-    """Entries of all gradients, number of compressed tensors, seconds of a backward pass."""
+    """Sizes of a model.
+
+    numel : number of entries of all gradients
+    tensors : number of tensors that are compressed
+    backward_s : seconds of a backward pass
+    """
 
     numel: int
     tensors: int
@@ -72,22 +78,23 @@ COUNTS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}
 
 
 def bandwidth(text: str) -> float:
-    """Return the bits a second of "1Gbit", "100mbit" or "25G"."""
+    """Return a bandwidth, such as "1Gbit", "100mbit" or "25G", in bits per second."""
     return _measure(text, BITS, "is no bandwidth: write 100Mbit or 1Gbit, in bits")
 
 
 def duration(text: str) -> float:
-    """Return the seconds of "50us", "80ms" or "1.5s"."""
+    """Return a time, such as "50us", "80ms" or "1.5s", in seconds."""
     return _measure(text, SECONDS, "is no time: write 50us or 80ms")
 
 
 def count(text: str) -> int:
-    """Return the number of "25M", "1.3B" or "25557032"."""
+    """Return a number of parameters, such as "25M", "1.3B" or "25557032"."""
     return max(1, round(_measure(text, COUNTS, "is no number of parameters: write 25M or 1.3B")))
 
 
 def _measure(text: str, units: Mapping[str, float], remedy: str) -> float:
-    """Return a number with its unit. A unit is required where its omission would be ambiguous."""
+    """Return the value of a number with a unit. ``units`` has the factor of each unit; the unit may
+    be left out only if "" is one of them. Raises ArgumentTypeError with ``remedy`` otherwise."""
     found = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?) ?([a-z/]*)", text.strip().lower())
     try:
         value = float(found[1]) * units[found[2]] if found else math.nan
@@ -100,8 +107,14 @@ def _measure(text: str, units: Mapping[str, float], remedy: str) -> float:
 
 @dataclass(frozen=True)
 class Step:
-    """The expected seconds of a step by one way ("dense", "fp16" or "sparse"), the seconds of
-    waiting for the network, and the bytes that a rank receives."""
+    """Prediction of one training step.
+
+    way : "dense", "fp16" or "sparse"
+    density : density of a sparse step, otherwise None
+    step_s : seconds of the step
+    waiting_s : seconds in which the step only waits for the network
+    received_bytes : bytes that a rank receives
+    """
 
     way: str
     density: float | None
@@ -112,9 +125,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Setting:
-    """A model on a number of ranks, and the network between them. With ``signs``, the default with
-    ``steps=``, sparse steps send signs and one mean magnitude in place of indices and values.
-    ``operations`` is the library with which Horovod sums: "gloo", "mpi" or "nccl"."""
+    """A model, the ranks that train it, and the network between them.
+
+    backward_s, forward_s : seconds of the backward pass, and of the rest of a step
+    bandwidth_bit_s, latency_s : of the network link of a rank
+    signs : if True, sparse steps send indices, signs and one mean magnitude, as a compressor with
+        ``steps=`` does; otherwise they send indices and float32 values
+    operations : library with which Horovod sums: "gloo", "mpi" or "nccl"
+    """
 
     model: Model
     backward_s: float
@@ -152,7 +170,8 @@ class Setting:
         return found + [self.step("sparse", density) for density in densities]
 
     def crossover_bit_s(self, density: float) -> float:
-        """Return the bandwidth below which compression is faster; 0 if never, inf if always."""
+        """Return the bandwidth in bit/s below which compression is faster than dense and fp16; 0 if
+        it never is, inf if it always is."""
 
         def pays(logarithm: float) -> bool:
             here = replace(self, bandwidth_bit_s=math.exp(logarithm))
@@ -169,8 +188,12 @@ class Setting:
 
 
 def choose(steps: Sequence[Step]) -> Step:
-    """Return the recommended step: sparse if it is faster by ``MARGIN``, at the highest density
-    that is about as fast; otherwise dense, unless fp16 is faster by more than ``AS_GOOD``."""
+    """Return the recommended step of dense, fp16 and any number of sparse ones, in this order.
+
+    Sparse is recommended if it is faster by the factor ``MARGIN``, at the highest density that is
+    about as fast as the fastest. Otherwise dense is recommended, or fp16 if that is faster by more
+    than the factor ``AS_GOOD``.
+    """
     dense, fp16, *sparse = steps
     better_s = min(dense.step_s, fp16.step_s)
     quickest_s = min((each.step_s for each in sparse), default=math.inf)
@@ -242,7 +265,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _described(options: argparse.Namespace) -> tuple[Setting, list[str]]:
-    """Return the setting, and its assumptions, each with the option that replaces it."""
+    """Return the setting, and the assumptions to print: one for each option that was not given, and
+    some that always hold."""
     if options.world_size < 2:
         raise InvalidOption(f"world_size is {options.world_size}: one rank alone sends nothing")
     for density in options.density or ():
@@ -277,7 +301,8 @@ def _described(options: argparse.Namespace) -> tuple[Setting, list[str]]:
 
 
 def _accuracy(steps: int, wanted: float, densities: Sequence[float]) -> str:
-    """Return the density that a training needs, and which of ``densities`` are too low for it."""
+    """Return sentences that say which density a training of this many steps needs, and which of
+    ``densities`` are too low."""
     text = (
         f"A training of {steps:,} steps wants density {wanted:.2g}, which a compressor takes that "
         "is told its steps (steps=)."

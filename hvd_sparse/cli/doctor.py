@@ -1,4 +1,5 @@
-"""The command ``hvd-sparse doctor``: prints installed versions, parts in use, and mismatches."""
+"""The command ``hvd-sparse doctor``: prints the installed versions, the engine and checksums in
+use, missing packages, and whether each frontend can be used."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ TESTED = {"tensorflow": ("2.18", "2.21"), "torch": ("2.13",), "horovod": ("0.28"
 
 
 def run(options: argparse.Namespace) -> int:
-    """Return 0 if at least one frontend can be used, else 1."""
+    """Print the report. Return 0 if at least one frontend can be used, else 1."""
     print(f"hvd_sparse   {__version__}\npython       {platform.python_version()}")
     for package in PACKAGES:
         print(f"{package:<12} {_version_of(package) or '-'}")
@@ -68,7 +69,7 @@ def _engine() -> str:
         return "numpy, as numba is not installed"
     try:
         importlib.import_module(FAST)
-    except Exception as error:  # whatever a broken installation raises is what the user must see
+    except Exception as error:  # a broken installation may raise any error
         return f"{FAST} cannot be loaded: {error}; mend it, remove it, or say engine='numpy'"
     return f"{FAST}, compiled"
 
@@ -81,7 +82,7 @@ def _version_of(package: str) -> str | None:
 
 
 def _loads(frontend: str, package: str) -> bool:
-    """Load a frontend, or print why it cannot be used."""
+    """Import a frontend and return True, or print why it cannot be used and return False."""
     if _version_of(package) is None:
         print(f"\nhvd_sparse.{frontend}: {package} is not installed")
         return False
@@ -128,7 +129,8 @@ def _check_ddp() -> bool:
 
 
 def _print_torch() -> None:
-    """Print the ways of gradients, and the memory from which messages are sent by default."""
+    """Print where gradients are processed (on the host or the accelerator), and from which memory
+    messages are sent by default."""
     torch = importlib.import_module("torch")
     arrays = importlib.import_module("hvd_sparse.frontend.torch.arrays")
     ways = importlib.import_module("hvd_sparse.frontend.torch.ways")

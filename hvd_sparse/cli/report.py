@@ -1,4 +1,5 @@
-"""The command ``hvd-sparse report``: compares runs, read from their JSON lines, on one page."""
+"""The command ``hvd-sparse report``: reads runs that telemetry="jsonl" wrote, and compares them in
+one HTML file."""
 
 from __future__ import annotations
 
@@ -77,8 +78,12 @@ def run(options: argparse.Namespace) -> int:
 
 @dataclass
 class Run:
-    """One run: its "run" record (empty without a compressor), the records of steps and those of the
-    program's metrics, in order, each step once."""
+    """The records of one run.
+
+    about : the "run" record; empty if the run had no compressor
+    records : the "step" records, in order, one for each step
+    metrics : the "metrics" records, in order
+    """
 
     name: str
     about: Report = field(default_factory=dict)
@@ -96,7 +101,8 @@ class Run:
         return _curve([(each[over], each["total"].get(name)) for each in self.records])
 
     def bytes_sent(self, over: str) -> Curve:
-        """Return the curve of all bytes sent so far."""
+        """Return the curve of the bytes sent since the start. A record's bytes count for all steps
+        since the record before."""
         told = self.records or [each for each in self.metrics if each.get(SENT) is not None]
         reached = [0, *(each["step"] for each in told)]
         counts = [after - before for before, after in pairwise(reached)]
@@ -112,7 +118,8 @@ class Run:
 
     @property
     def step_s(self) -> float | None:
-        """The average seconds of a step, from the first record to the last."""
+        """Mean seconds of a step, from the first record to the last; None if they are of one
+        step."""
         told = sorted(self.all, key=lambda each: each["step"])
         steps: int = told[-1]["step"] - told[0]["step"]
         seconds: float = told[-1]["seconds"] - told[0]["seconds"]
@@ -130,7 +137,8 @@ def _curve(points: Sequence[tuple[float, float | None]]) -> Curve:
 
 
 def read_runs(given: Sequence[str]) -> list[Run]:
-    """Return the runs of files, of ``NAME=FILE``, and of all ``.jsonl`` files of folders."""
+    """Return the runs that the arguments name: files, ``NAME=FILE``, or folders, of which all
+    ``.jsonl`` files are read. Raises InvalidOption if two runs have the same name."""
     found: dict[str, Path] = {}
     for each in given:
         name, _, path = each.rpartition("=") if not Path(each).exists() else ("", "", each)
@@ -148,8 +156,8 @@ def read_runs(given: Sequence[str]) -> list[Run]:
 
 
 def read_run(name: str, path: Path) -> Run:
-    """Return the run of one file, with each step's last record, as a restart may repeat steps;
-    InvalidOption if the file cannot be read or holds no records."""
+    """Return the run in a file. If a restart repeated steps, the later records replace the earlier
+    ones. Raises InvalidOption if the file cannot be read or has no records."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -162,13 +170,14 @@ def read_run(name: str, path: Path) -> Run:
         try:
             record = _record_of(line)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            if number == len(lines) > 1:  # what a killed process left
+            if number == len(lines) > 1:  # a killed process left an incomplete last line
                 break
             raise InvalidOption(
                 f"line {number} of run {str(path)!r} is no record ({type(error).__name__}: "
                 f"{error}): give files as telemetry='jsonl' wrote them"
             ) from None
-        if record["event"] == "run":  # the first, or a restart: its clock begins anew
+        # A "run" record is the first of the file, or of a restart, whose "seconds" begin at 0.
+        if record["event"] == "run":
             run.about, last = record, record["step"]
             run.records = [each for each in run.records if each["step"] <= last]
             run.metrics = [each for each in run.metrics if each["step"] <= last]
@@ -221,7 +230,8 @@ def in_time(value: float, _: float = 0.0) -> str:
 
 
 def _charts_of(runs: Sequence[Run]) -> Iterator[tuple[str, int, Callable[[Axes], None]]]:
-    """Yield the title, the number of rows (0 for none) and the function of every chart."""
+    """Yield the title of each chart, its number of rows (0 if it has no rows), and the function
+    that draws it."""
     curves: dict[str, Callable[..., Curve]] = {
         name.replace("_", " "): partial(Run.metric, name=name) for name in _metrics_of(runs)
     }
@@ -243,7 +253,7 @@ def _picture(number: int, title: str, rows: int, draw: Callable[[Axes], None]) -
     import matplotlib
     from matplotlib.figure import Figure
 
-    # With the salt, identifiers inside of two pictures differ.
+    # The salt makes the ids in the SVGs differ, because all pictures are in one HTML file.
     settings = {"svg.fonttype": "none", "svg.hashsalt": f"{number}", "text.parse_math": False}
     with matplotlib.rc_context(settings):
         figure = Figure(figsize=(4.9, max(2.9, 0.9 + 0.19 * rows)), layout="constrained")
@@ -299,7 +309,8 @@ def _bars(runs: Sequence[Run], axes: Axes) -> None:
 
 
 def _parts_of(run: Run) -> dict[str, float]:
-    """Return the median seconds of each part of a step, and of the rest, after the first record."""
+    """Return the median seconds of each part of a step, and of the rest of the step. The first
+    record is left out if there are others."""
     records = run.records[1:] or run.records
     parts = {
         part: statistics.median(each["total"].get(f"{part}_s") or 0.0 for each in records)
@@ -320,7 +331,7 @@ def _layers(runs: Sequence[Run]) -> list[str]:
 
 
 def page_of(title: str, runs: Sequence[Run], pictures: Sequence[str]) -> str:
-    """Return the page as HTML, which loads nothing from a network."""
+    """Return the page as HTML that works offline: styles and pictures are inside."""
     headings, *rows = [[html.escape(cell) for cell in row] for row in table_of(runs)]
     head = "".join(f"<th>{cell}</th>" for cell in headings)
     body = "".join("<tr>" + "".join(f"<td>{c}</td>" for c in row) + "</tr>" for row in rows)

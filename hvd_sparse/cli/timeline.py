@@ -1,4 +1,4 @@
-"""The command ``hvd-sparse timeline``: merges Horovod's and this package's timelines."""
+"""The command ``hvd-sparse timeline``: merges timelines of Horovod and of this package."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def read_trace(path: str | os.PathLike[str]) -> list[Report]:
-    """Return the events of a timeline, without the last one if it is incomplete."""
+    """Return the events of a timeline file; an incomplete last event is dropped. Raises
+    InvalidOption if the file cannot be read or is not a timeline."""
     name = os.fspath(path)
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
@@ -84,8 +85,9 @@ def _fault_of(event: Report) -> str | None:
 
 
 def merge_traces(traces: Mapping[str, Sequence[Report]]) -> list[Report]:
-    """Return one list of events, this package's first; times count from the earliest start.
-    Processes get new numbers. The clocks of hosts are not corrected."""
+    """Return the events of all timelines in one list, this package's first. Times count from the
+    earliest start of a timeline; differences between the clocks of hosts are not corrected. Each
+    process of each timeline gets a new number, so that no two share one."""
     starts = {name: _start_of(name, events) for name, events in traces.items()}
     earliest = min(starts.values())
     numbers: dict[tuple[str, int | None], int] = {}

@@ -1,5 +1,5 @@
-"""Validation of a saved state (``Compressor.state_dict``): its form, and its fit to a
-compressor."""
+"""Checks of a saved state (``Compressor.state_dict``): whether it is well-formed, and whether it
+fits a compressor."""
 
 from __future__ import annotations
 
@@ -50,8 +50,9 @@ def bare(name: str) -> str:
 
 
 def named_as(state: State, specs: Sequence[TensorSpec]) -> State:
-    """Return the state with the compressor's names of tensors, if the names differ only in the
-    prefixes of ``torch.compile``; otherwise the state itself."""
+    """Return the state with its tensors renamed to the compressor's names, where the names differ
+    only in the prefixes of ``torch.compile``. A malformed or ambiguous state is returned
+    unchanged."""
     if not isinstance(state, Mapping):
         return state
     parts = {part: state.get(part) for part in ("model", "tensors")}
@@ -81,12 +82,12 @@ def differences_of(
     *,
     strict: bool = True,
 ) -> list[str]:
-    """Return the reasons why a state cannot be loaded on this rank. Raises CorruptCheckpoint if the
-    state has NaN or Inf.
+    """Return the reasons why a state cannot be loaded on this rank; none if it can. Raises
+    CorruptCheckpoint if the state is malformed, or has NaN or Inf.
 
     place : this process's rank, and the number of ranks
-    kept : for every tensor, the number of entries whose residual this rank keeps
-    strict : the state must have the same tensors as the compressor
+    kept : for each tensor, the number of entries whose residual this rank keeps
+    strict : whether the state must have the same tensors as the compressor
     """
     if not isinstance(state, Mapping) or state.get("version") != STATE_VERSION:
         version = state.get("version") if isinstance(state, Mapping) else None
@@ -165,9 +166,10 @@ def _of_lengths(
 
 
 def lengths_of(memory: Memory, spec: TensorSpec, kept: int) -> dict[str, tuple[int, ...]]:
-    """Return the valid lengths of a memory's arrays, by name, for ``kept`` entries of a tensor."""
-    # Create the state of a tensor of one entry to get the names of the arrays, because it needs
-    # little memory.
+    """Return, by name, the valid lengths of a memory's arrays for a tensor of which this rank keeps
+    ``kept`` entries."""
+    # To learn the arrays' names, create the memory's state for a tensor of one entry, which is
+    # cheap.
     arrays = memory.create(replace(spec, shape=(1,)), rollback=False).arrays()
     return {name: (kept,) if len(array) else (kept, 0) for name, array in arrays.items()}
 
@@ -278,7 +280,8 @@ def _is_numbers(value: object) -> bool:
 
 
 def _is_memo(value: object) -> bool:
-    """Return whether a value is None, a number, a list of numbers, or a mapping to these."""
+    """Return whether a value is None, a number, a list of numbers, or a mapping from strings to
+    these."""
     if isinstance(value, Mapping):
         return all(
             isinstance(name, str) and not isinstance(v, Mapping) and _is_memo(v)
