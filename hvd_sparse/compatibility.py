@@ -18,7 +18,6 @@ from hvd_sparse.selectors.contract import Selector
 def check_composition(
     selector: Selector, memory: Memory, codec: Codec, schedule: Schedule | None
 ) -> None:
-    """Raise InvalidOption if these parts do not work together."""
     is_rounded = not codec.is_exact and not (codec.is_exact_for_signs and selector.changes_values)
     is_biased = selector.changes_values and not (selector.is_unbiased or memory.counts_votes)
     if memory.counts_votes and not selector.sends_votes:
@@ -51,7 +50,6 @@ def check_composition(
 def check_exchange(
     exchange: Exchange, selector: Selector, memory: Memory, codec: Codec, schedule: Schedule | None
 ) -> None:
-    """Raise InvalidOption for an exchange that is incompatible with the other parts."""
     if exchange.needs_count and schedule is None:
         raise InvalidOption(
             f"exchange {exchange.id} cuts to the k entries of a density, and "
@@ -108,7 +106,6 @@ def check_select_over(select_over: object, exchange: Exchange, selector: Selecto
 
 
 def check_hiding(exchange: Exchange, groups: object, select_over: object) -> None:
-    """Raise InvalidOption if one of these options cannot be combined with ``density="hiding"``."""
     if not exchange.is_one_allgather:
         raise InvalidOption(
             f"density is 'hiding', and exchange {exchange.id} starts collectives after the "

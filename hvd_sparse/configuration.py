@@ -235,7 +235,7 @@ class Configuration(Parts):
         return (exchange or self.exchange).is_dense_cheaper(density, entry_bytes, where)
 
     def most_entries(self, spec: TensorSpec, world_size: int, codec: Codec) -> int | None:
-        """Return the largest number of entries that a rank may send of a tensor, which follows from
+        """Return the largest number of entries of a tensor that a rank may send, because of
         ``max_gathered_bytes``; None if that option is None."""
         if self.max_gathered_bytes is None:
             return None

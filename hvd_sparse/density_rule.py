@@ -1,5 +1,5 @@
-"""The option ``density`` if it is not one number: a density for each tensor, by names and globs, by
-a function, or measured ("hiding")."""
+"""Densities that differ between tensors: given by names and globs, by a function, or measured
+("hiding")."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class DensityRule:
     """A density for each tensor.
 
     If a pattern equals the tensor's name, its density is used. Otherwise, of the globs that match
-    the name, the one with the most characters beside wildcards is used. The order of the patterns
-    does not matter. For example, with ``{"*": 0.001, "fc.*": 0.01, "fc.bias": 1.0}`` the tensor
-    ``fc.weight`` has the density 0.01.
+    the name, the one with the most characters that are not wildcards is used. The order of the
+    patterns does not matter. For example, with ``{"*": 0.001, "fc.*": 0.01, "fc.bias": 1.0}`` the
+    tensor ``fc.weight`` has the density 0.01.
 
     patterns : pairs of a name or glob and its density, sorted
     chooser : a function of a tensor's name and shape, given in place of patterns. ``bound`` calls

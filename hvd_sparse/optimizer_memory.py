@@ -1,6 +1,5 @@
-"""Optimizers that the user passes to the compressor (``optimizer=``): the choice of the memory that
-applies the optimizer's momentum before the selection, and learning rates for the schedule
-``learning_rate``."""
+"""Optimizers that the user passes to the compressor (``optimizer=``): which memory computes their
+update, and the learning rates that the schedule ``learning_rate`` follows."""
 
 from __future__ import annotations
 
@@ -48,11 +47,11 @@ class Handover:
     memories: tuple[type, ...]
 
     def join(self, given: object) -> object:
-        """Return the memory to use, as an object or an id. ``given`` is the user's option
-        ``memory``; InvalidOption if that memory cannot compute the optimizer's update.
+        """Return the memory to use, as an object or an id. Raises InvalidOption if the memory that
+        the user gave, ``given``, cannot compute the optimizer's update.
 
-        The memory's options that an optimizer has too, for example momentum, are left at their
-        defaults. The optimizer supplies them at every step, so a checkpoint does not depend on the
+        Options that the optimizer has as well, for example momentum, keep the memory's defaults,
+        because the optimizer supplies them in every step. So a checkpoint does not depend on the
         momentum that a schedule had reached when it was saved.
         """
         if not self.memories:
@@ -180,8 +179,8 @@ class Rates:
 
 
 def first_rates(rates: Sequence[float], why: str | None) -> Rates:
-    """Return the first step's rates as references. If the later rates are not known, ``why`` is the
-    reason, and a warning is logged."""
+    """Return ``Rates`` that compare with the first step's rates. If the later rates are not known,
+    ``why`` is the reason, and a warning is logged."""
     if why is not None:
         logger.warning(
             "the density follows the learning rate, whose mean over the run is not known in "
@@ -193,8 +192,8 @@ def first_rates(rates: Sequence[float], why: str | None) -> Rates:
 
 
 def foreseen(path: Callable[[int], Iterable[Sequence[float]]], steps: int) -> Rates:
-    """Return references from predicted rates. ``path(steps)`` steps a copy of the scheduler and
-    yields the rates of all groups. Raises InvalidOption if the copy cannot be stepped."""
+    """Return ``Rates`` with predicted rates. ``path(steps)`` steps a copy of the scheduler and
+    yields each step's rates. Raises InvalidOption if the copy cannot be stepped."""
     try:
         rates = list(path(steps))
     except Exception as error:

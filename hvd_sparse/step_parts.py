@@ -38,7 +38,7 @@ class StepParts:
 
 @dataclass(frozen=True)
 class Parts:
-    """The five parts of a compressor. They give the selector and codec of each step's density."""
+    """The five parts of a compressor, and their selector and codec for the density of each step."""
 
     selector: Selector
     memory: Memory

@@ -115,7 +115,6 @@ class TraceFile:
         atexit.register(self.close)
 
     def listen(self, what: str, whose: str, start_s: float, end_s: float) -> None:
-        """Write a span. This method is a ``Listener``."""
         with self._lock:
             if self._file is None:
                 return

@@ -56,7 +56,6 @@ class Selection:
         return int(self.indices.size)
 
     def without_zeros(self) -> Selection:
-        """Return a selection without the entries whose value is zero."""
         is_kept = self.values != 0
         if is_kept.all():
             return self
@@ -106,7 +105,6 @@ class TensorSpec:
 
     @cached_property
     def numel(self) -> int:
-        """The number of entries."""
         return math.prod(map(int, self.shape))
 
     @cached_property

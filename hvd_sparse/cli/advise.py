@@ -78,17 +78,15 @@ COUNTS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}
 
 
 def bandwidth(text: str) -> float:
-    """Return a bandwidth, such as "1Gbit", "100mbit" or "25G", in bits per second."""
+    """Return a bandwidth, such as "1Gbit", "100mbit" or "25G", in bit/s."""
     return _measure(text, BITS, "is no bandwidth: write 100Mbit or 1Gbit, in bits")
 
 
 def duration(text: str) -> float:
-    """Return a time, such as "50us", "80ms" or "1.5s", in seconds."""
     return _measure(text, SECONDS, "is no time: write 50us or 80ms")
 
 
 def count(text: str) -> int:
-    """Return a number of parameters, such as "25M", "1.3B" or "25557032"."""
     return max(1, round(_measure(text, COUNTS, "is no number of parameters: write 25M or 1.3B")))
 
 
@@ -188,11 +186,12 @@ class Setting:
 
 
 def choose(steps: Sequence[Step]) -> Step:
-    """Return the recommended step of dense, fp16 and any number of sparse ones, in this order.
+    """Return the recommended step. ``steps`` are one dense step, one fp16 step and any number of
+    sparse steps, in this order.
 
-    Sparse is recommended if it is faster by the factor ``MARGIN``, at the highest density that is
-    about as fast as the fastest. Otherwise dense is recommended, or fp16 if that is faster by more
-    than the factor ``AS_GOOD``.
+    If the fastest sparse step is faster than the others by the factor ``MARGIN``, the sparse step
+    of the highest density that is about as fast is recommended. Otherwise dense is recommended, or
+    fp16 if it is faster by more than the factor ``AS_GOOD``.
     """
     dense, fp16, *sparse = steps
     better_s = min(dense.step_s, fp16.step_s)

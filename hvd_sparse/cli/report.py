@@ -230,8 +230,6 @@ def in_time(value: float, _: float = 0.0) -> str:
 
 
 def _charts_of(runs: Sequence[Run]) -> Iterator[tuple[str, int, Callable[[Axes], None]]]:
-    """Yield the title of each chart, its number of rows (0 if it has no rows), and the function
-    that draws it."""
     curves: dict[str, Callable[..., Curve]] = {
         name.replace("_", " "): partial(Run.metric, name=name) for name in _metrics_of(runs)
     }
@@ -331,7 +329,6 @@ def _layers(runs: Sequence[Run]) -> list[str]:
 
 
 def page_of(title: str, runs: Sequence[Run], pictures: Sequence[str]) -> str:
-    """Return the page as HTML that works offline: styles and pictures are inside."""
     headings, *rows = [[html.escape(cell) for cell in row] for row in table_of(runs)]
     head = "".join(f"<th>{cell}</th>" for cell in headings)
     body = "".join("<tr>" + "".join(f"<td>{c}</td>" for c in row) + "</tr>" for row in rows)

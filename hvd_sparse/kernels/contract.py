@@ -8,8 +8,9 @@ follow these rules, so that they give equal results:
 * If magnitudes are equal, the entry with the lower index is taken first. Indices are uint32,
   ascending and unique.
 * Exact zeros and NaN are never taken, except by ``take_indices``.
-* Integers and orderings are equal bit for bit between engines. Only ``moments`` and
-  ``orthogonalized`` may differ, in their last digits.
+* All results are equal bit for bit between engines, except that sums of many entries
+  (``moments``, ``mean_and_std``, ``tail``, ``chunk_norms``, ``Taking.abs_sum``) and
+  ``orthogonalized`` may differ in their last digits.
 * A kernel writes only to arguments named ``residual``, ``out`` or ``out_...``, and to the new
   vectors of a ``Direction``.
 """
@@ -128,7 +129,7 @@ class Kernels(Packers):
         return Moments(abs_sum, float(magnitudes.max()), int(np.count_nonzero(x)), x.size)
 
     def mean_and_std(self, x: np.ndarray) -> tuple[float, float]:
-        """Return the mean and the standard deviation (n - 1) of the signed entries, in float64."""
+        """Return the mean and the standard deviation (divisor n - 1) of the entries, in float64."""
         with np.errstate(invalid="ignore"):
             mean = float(x.mean(dtype=np.float64)) if x.size else 0.0
             std = float(x.std(dtype=np.float64, ddof=1)) if x.size > 1 else 0.0
@@ -180,7 +181,7 @@ class Kernels(Packers):
         return int(np.count_nonzero(np.abs(x) >= rounded))
 
     def take_at_least(self, x: np.ndarray, threshold: float) -> Selection:
-        """Return the entries whose magnitudes are at least the threshold, without zeros."""
+        """Return the non-zero entries whose magnitudes are at least the threshold."""
         return _take(x, _reaching(np.abs(x), threshold))
 
     def count_and_take(

@@ -1,4 +1,4 @@
-"""Engines: implementations of ``kernels.contract`` from which a user can choose."""
+"""Engines: the implementations of ``kernels.contract`` that the option ``engine`` can name."""
 
 from __future__ import annotations
 
@@ -102,7 +102,8 @@ class TritonEngine:
 
 
 def works_on_devices(engine: object) -> bool:
-    """Return whether an engine has kernels for vectors on a device. None, the default, has."""
+    """Return whether an engine has kernels for vectors on a device. None stands for the default
+    engine, which has."""
     return engine is None or isinstance(ENGINES.resolve(engine), (TorchEngine, TritonEngine))
 
 

@@ -105,7 +105,8 @@ class ListedKernels:
 
 
 def count_to(x: np.ndarray, threshold: float, most: int, kernels: Kernels) -> int:
-    """Return how many magnitudes reach a threshold. Above ``most``, the number may be inexact."""
+    """Return how many magnitudes reach a threshold. If more than ``most`` do, the returned number
+    may be any number above ``most``."""
     if isinstance(kernels, ListedKernels):
         return kernels.count_to(x, threshold, most)
     return kernels.count_at_least(x, threshold)

@@ -106,7 +106,7 @@ class NewtonSchulz(NamedTuple):
     """Options of the Newton-Schulz iteration, by which Muon makes the singular values of a matrix
     nearly equal.
 
-    shape : shape of the matrix; if there are more than two axes, the last two are matrices
+    shape : shape of the matrix; if it has more than two axes, the last two are those of a matrix
     steps : number of iterations
     coefficients : a, b and c of the polynomial a * x + b * x**3 + c * x**5, which an iteration
         applies to each singular value x

@@ -246,7 +246,8 @@ class Packers:
             thirds = (rests >> np.uint32(shift)).astype(np.uint8)
             pieces.append(self.pack_few((thirds != 0).view(np.uint8), 1))
             pieces.append(self.pack_few(thirds[thirds != 0] >> np.uint8(1), 1))
-        # Before the i-th one stand i ones and as many zeros as the quotients 0 to i add up to.
+        # The 1 bit of gap i follows the 1 bits of the gaps before, and as many 0 bits as the
+        # quotients of the gaps 0 to i add up to.
         ones = np.cumsum(quotients, dtype=np.int64)
         ones += np.arange(ones.size)
         unary = np.zeros(int(ones[-1]) + 1, np.uint8)

@@ -62,7 +62,7 @@ class GroupPlan:
 
     @classmethod
     def make(cls, costs: Costs) -> GroupPlan:
-        """Return the groups with the shortest predicted step, which may be the default groups.
+        """Return the plan with the shortest predicted step; its groups may be the default groups.
         Tensors that have gradients in different steps, because they belong to different optimizers,
         are never in one group."""
         specs, configuration = costs.specs, costs.route.configuration
@@ -355,7 +355,7 @@ class HiddenDensities:
 
     @classmethod
     def make(cls, costs: Costs) -> HiddenDensities:
-        """Return, for each message, the largest density at which it hides behind the backward pass,
+        """Choose, for each message, the largest density at which it hides behind the backward pass,
         as in the abstract of shi2020lags. The rule that decides whether a message hides is our own
         (``largest_hidden``)."""
         rule = costs.route.configuration.rule

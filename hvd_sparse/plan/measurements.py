@@ -47,7 +47,6 @@ class StepClock:
         return is_first
 
     def request(self) -> None:
-        """Record that the program requested a result. The next gradient then begins a step."""
         self.is_between = True
 
     def restart(self) -> None:
@@ -147,7 +146,6 @@ class Measurements:
             self._began_s, self._own_s = now_s, 0.0
 
     def end(self, now_s: float) -> None:
-        """Record the time of a result. The step ends with its last result."""
         self._ended_s = now_s
 
     def arrive(self, key: str, now_s: float) -> None:
@@ -164,7 +162,6 @@ class Measurements:
         self._step["nbytes"][key] = nbytes
 
     def listen(self, what: str, whose: str, start_s: float, end_s: float) -> None:
-        """Record a span. This method is a ``tracing.Listener``."""
         kind = {"select": "work", "encode": "work", "decode": "decode"}.get(what)
         if kind is not None:
             self._step[kind][whose] = self._step[kind].get(whose, 0.0) + end_s - start_s

@@ -290,7 +290,6 @@ class Fallback(Policy):
         return way
 
     def agree(self, owner: Owner, mine: np.ndarray) -> np.ndarray:
-        """Gather every rank's float64 [n] into float64 [ranks, n]. All ranks must call this."""
         told = tell_all(owner, TRIAL, f"hvd_sparse.trial.{owner.name}", mine.tolist())
         return np.array(told, np.float64)
 

@@ -174,8 +174,8 @@ def sum_tensors(
 
 @dataclass(frozen=True)
 class Held:
-    """A state that this rank keeps. ``generation`` is 0, and 1 more after each rejoining of the
-    ranks."""
+    """A state that this rank keeps. ``generation`` is 0 at first, and grows by 1 whenever the ranks
+    rejoin."""
 
     generation: int
     state: State
@@ -297,11 +297,9 @@ def _agree(told: Sequence[State]) -> tuple[int, list[int]]:
 
 
 def _was_there(held: list[Point], point: Point) -> bool:
-    """Return whether a rank, which holds the points ``held``, took part in the run at ``point``.
-
-    Held points of generation 0 count only if ``point`` is of generation 0, because workers that
-    came later have such points too.
-    """
+    """Return whether a rank whose kept states have the points ``held`` took part in the run at
+    ``point``. Points of generation 0 count only if ``point`` is of generation 0, because workers
+    that came later have such points too."""
     return bool(point[1]) and any(
         steps and generation <= point[0] and (generation > 0 or point[0] == 0)
         for generation, steps in held

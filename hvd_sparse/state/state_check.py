@@ -280,8 +280,6 @@ def _is_numbers(value: object) -> bool:
 
 
 def _is_memo(value: object) -> bool:
-    """Return whether a value is None, a number, a list of numbers, or a mapping from strings to
-    these."""
     if isinstance(value, Mapping):
         return all(
             isinstance(name, str) and not isinstance(v, Mapping) and _is_memo(v)

@@ -1,4 +1,4 @@
-"""Telemetry: writers, which store records about a run. Each file has one writer."""
+"""Telemetry: writers of records about a run. Each module has one writer."""
 
 from hvd_sparse.registry import import_siblings
 

@@ -54,8 +54,7 @@ class Sink:
     _began_s: float = field(default_factory=time.monotonic, init=False)
 
     def log(self, step: int, **metrics: Option) -> None:
-        """Write metrics of the program. This is for runs without a compressor, whose own ``log``
-        does the same.
+        """Write metrics of a program that has no compressor. With a compressor, use its ``log``.
 
         Parameters
         ----------

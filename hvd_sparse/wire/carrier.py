@@ -17,7 +17,7 @@ writes the entries below to its carrier. The sum over the ranks proves that all 
     failed             2**-20    number of ranks that could not compress
     non-finite         2**-20    number of ranks with NaN or Inf in the tensor
     density, norm      2**-20    for telemetry: fraction of the entries that was sent, and the
-                                 residual's L2 norm, mapped to [0, 1)
+                                 residual's L2 norm, mapped to [0, 1]
 
 All entries after the first four are scaled down, so that the carriers of different ranks are far
 from parallel. Otherwise Adasum, which averages parallel vectors, could not be told from Average.
@@ -88,7 +88,7 @@ class CarrierReport(NamedTuple):
     failures : number of ranks that could not compress
     non_finite : number of ranks with NaN or Inf in the tensor
     density : mean of the ranks' densities
-    norm : mean of the ranks' residual norms, each mapped to [0, 1)
+    norm : mean of the ranks' residual norms, each mapped to [0, 1] by x / (1 + x)
     """
 
     factor: float
@@ -159,7 +159,7 @@ class CarrierLayout:
         if failed or not is_finite:
             carrier[-4], carrier[-3] = SCALE * failed, SCALE * (not is_finite)
         carrier[-2] = SCALE * density
-        if norm:  # map the norm to [0, 1], so that any norm fits the carrier's scale
+        if norm:  # any norm, mapped to [0, 1], fits the carrier's scale
             carrier[-1] = SCALE * (norm / (1.0 + norm) if math.isfinite(norm) else 1.0)
         return carrier
 
@@ -218,7 +218,6 @@ class CarrierLayout:
         )
 
     def _refuse_words(self, number: int, key: str, rate: float | None) -> NoReturn:
-        """Raise the error for ranks that differ in a word of a checksum."""
         if number < len(self._places):
             words = (
                 f"tensor {key!r}: the ranks do not run the same step of the same configuration on "

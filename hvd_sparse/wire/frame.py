@@ -64,7 +64,7 @@ FEW = 32
 
 
 class Coding(Protocol):
-    """The attributes and methods of a ``Codec`` that this package uses."""
+    """The attributes and methods of a ``Codec`` that frames and messages use."""
 
     id: ClassVar[str]
 
@@ -116,7 +116,8 @@ def write_frame(
 
 @lru_cache(maxsize=64)
 def frame_head(codec: Coding, value_type: np.dtype) -> int:
-    """Return the first 8 bytes of a codec's frames, which are always the same, as an integer."""
+    """Return the first 8 bytes of a codec's frames, as a little-endian integer. They are the same
+    in all frames of one dtype."""
     header = _CHECKED.pack(
         MAGIC, WIRE_VERSION, codec.number, VALUE_NUMBERS[value_type], AS_TYPE, 0, 0, 0, 0
     )

@@ -100,7 +100,6 @@ def _unpack_eights(packed, eights):  # type: ignore[no-untyped-def]
 
 @njit([types.void(_BODY[0], types.intp, _BODY[1])], nogil=True, cache=True)
 def unpack_few(packed, width, numbers):  # type: ignore[no-untyped-def]
-    """Unpack all bytes, padding included: 8 // width numbers from each byte."""
     if width == 8:
         numbers[:] = packed
     elif width == 4:
@@ -137,8 +136,6 @@ def _bytes_of(count, width):  # type: ignore[no-untyped-def]
 
 @njit
 def _split_gaps(indices, shift, parts, rests, quotients):  # type: ignore[no-untyped-def]
-    """Write each gap's remainder and quotient for the modulus ``parts << shift``, and return the
-    sum of the quotients."""
     before, total = np.uint32(0xFFFFFFFF), np.int64(0)
     for i in range(indices.size):
         gap = np.uint32(np.uint32(indices[i] - before) - np.uint32(1))
@@ -205,8 +202,6 @@ def _join_thirds(is_more, is_two, numbers):  # type: ignore[no-untyped-def]
 
 @njit
 def _put_each(numbers, first, last, place, words):  # type: ignore[no-untyped-def]
-    """Write the unary codes of numbers[first:last] from bit ``place`` on, and return the position
-    of the bit after them."""
     for i in range(first, last):
         place += np.uint64(numbers[i])
         words[place >> np.uint64(6)] |= np.uint64(1) << (place & np.uint64(63))

@@ -341,7 +341,6 @@ _GIVEN = "", "xOvp", "xxOOvvvvvvvvvvp"
 
 @njit(signatures("xOdpp", types.void, _GIVEN[1:]), nogil=True, cache=True)
 def direct(gradient, out, direction, start, stop):  # type: ignore[no-untyped-def]
-    """Write the direction's entries with indices in [start, stop) to ``out``."""
     whole = whole_end(gradient, start, stop)
     _direct_vectors(gradient, out, start, whole, direction)
     for i in range(whole, stop):

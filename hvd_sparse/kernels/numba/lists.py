@@ -53,8 +53,6 @@ def _key(bits, magnitude_bits, infinity):  # type: ignore[no-untyped-def]
 
 @njit
 def _range(bits, everything, infinity):  # type: ignore[no-untyped-def]
-    """Return the bit patterns of the smallest non-zero and of the largest magnitude, and the number
-    of non-zeros."""
     low, top, nonzeros = everything, everything ^ everything, 0
     for i in range(bits.size):
         key = _key(bits[i], everything, infinity)

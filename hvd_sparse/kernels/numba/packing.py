@@ -120,8 +120,6 @@ def brain_codes(bits, codes):  # type: ignore[no-untyped-def]
 
 @njit([types.intp(_U2, _U4_OUT)], nogil=True, cache=True)
 def brain_values(codes, bits):  # type: ignore[no-untyped-def]
-    """Write the values' bit patterns. Return whether all values are finite and none is
-    subnormal."""
     bad = False
     for i in range(codes.size):
         code = np.uint32(codes[i])

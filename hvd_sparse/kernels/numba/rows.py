@@ -71,7 +71,6 @@ def _crc32(words, start, stop, crc, tables):  # type: ignore[no-untyped-def]
 
 @njit
 def _checksum(words, body_bytes, tables):  # type: ignore[no-untyped-def]
-    """Return a frame's CRC-32, which covers the header before the checksum field and the body."""
     stop = HEADER_WORDS + body_bytes // 4
     crc = _crc32(words, 0, CHECKED_WORDS, np.uint32(0xFFFFFFFF), tables)
     crc = _crc32(words, HEADER_WORDS, stop, crc, tables)
@@ -153,8 +152,6 @@ def _read_signs(body, numel, indices, values):  # type: ignore[no-untyped-def]
 
 @njit
 def _pass_of(row, new, indices, values, totals):  # type: ignore[no-untyped-def]
-    """Run ``add_and_take`` for a row, and return its result: the number of taken entries, or -1 if
-    they exceed the capacity."""
     numel, capacity = row["numel"], row["capacity"]
     cut = max(1, pattern_of(values.dtype.type(row["aim"]))[0])
     gradient, old = _vector(row, 0, values), _vector(row, 1, values)
@@ -257,7 +254,6 @@ def _open(frame, nbytes, numel, head, words, tables):  # type: ignore[no-untyped
 
 @njit
 def _ascend(indices, numel):  # type: ignore[no-untyped-def]
-    """Return whether the indices ascend strictly and are all below ``numel``."""
     falls = 0
     for i in range(1, indices.size):
         falls += indices[i] <= indices[i - 1]

@@ -75,7 +75,6 @@ class Vectors:
         return self.builder.and_(bits, ir.Constant(self.integers, [mask] * self.lanes))
 
     def splat_pattern(self, bits: ir.Value) -> ir.Value:
-        """Return a vector with a 64-bit pattern in all lanes, truncated to the lanes' width."""
         fitting = bits if self.integer == WORD else self.builder.trunc(bits, self.integer)
         return self.splat(fitting, self.integers)
 
@@ -86,7 +85,6 @@ class Vectors:
         return ir.Constant(self.integers, [bits] * self.lanes)
 
     def at(self, pointer: ir.Value, index: ir.Value, vector: ir.Type) -> ir.Value:
-        """Return the address of an entry as a pointer to the type ``vector``."""
         return self.builder.bitcast(self.builder.gep(pointer, [index]), vector.as_pointer())
 
     def load(self, pointer: ir.Value, index: ir.Value) -> ir.Value:

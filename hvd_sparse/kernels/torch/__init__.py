@@ -58,7 +58,6 @@ def _all_of(x: torch.Tensor, mask: torch.Tensor, count: int) -> Selection:
 
 
 def _like(x: Vector, tensor: torch.Tensor) -> np.ndarray:
-    """Return the tensor as a DeviceVector if x is one, otherwise as a numpy array."""
     return cast(np.ndarray, DeviceVector(tensor) if isinstance(x, DeviceVector) else tensor.numpy())
 
 
@@ -173,7 +172,6 @@ class TorchKernels(Kernels):
     accumulate_and_take = _at_once(later_accumulate_and_take)
 
     def begin(self, given: Sequence[Pass]) -> Answers:
-        """Start passes, all of one dtype on one device, without waiting for their results."""
         return joined([passes.accumulated(one) for one in given])
 
     def directed(self, gradient: Vector, direction: Direction) -> np.ndarray:

@@ -230,7 +230,6 @@ class Walk:
         self._thread.switch()
 
     def fail(self, error: Exception) -> None:
-        """Continue the paused task by raising an error in it."""
         self.question = None
         self._thread.throw(error)
 

@@ -59,8 +59,6 @@ MOMENTS = "moments"
 
 
 class Sum(NamedTuple):
-    """The arguments of ``Kernels.assemble``, with the parts on the host."""
-
     out: torch.Tensor
     parts: Sequence[Selection]
     factor: float
