@@ -193,10 +193,9 @@ class Configuration(Parts):
     def with_measured(
         self, specs: Sequence[TensorSpec], densities: Mapping[str, float]
     ) -> Configuration:
-        """Return a copy of a configuration with ``density="hiding"`` that uses the measured
-        densities, by tensor name. Tensors that were not measured get the smallest density. The copy
-        equals the original and has its digest, because ranks and checkpoints compare only the
-        option."""
+        """Return a copy with measured densities, by tensor name, for ``density="hiding"``. Tensors
+        that were not measured get the smallest density. The copy equals the original, because
+        comparisons ignore measured densities."""
         assert self.rule is not None
         return self._with_rule(self.rule.measured(self._compressed(specs), densities))
 
@@ -216,10 +215,10 @@ class Configuration(Parts):
         placement: Placement | None = None,
         pace: Pace | None = None,
     ) -> bool:
-        """Return whether Horovod allreduces the whole gradient of a tensor in this step, although
-        the tensor is compressed in other steps. All ranks get the same answer.
+        """Return whether Horovod allreduces the whole gradient of a compressed tensor after
+        ``step`` completed steps, because sending entries would take longer or exceed
+        ``max_gathered_bytes``. All ranks get the same answer.
 
-        step : number of the tensor's completed steps
         exchange : the exchange in use; None for this configuration's own
         placement : the node of every rank; None for one rank per node
         """

@@ -36,7 +36,7 @@ class UnsupportedReduction(SparseError, RuntimeError):
 
 
 class UnknownGradient(SparseError, LookupError):
-    """Raised for the gradient of a tensor that was not given to the compressor when it was made."""
+    """Raised for the gradient of a tensor that is not one of the compressor's tensors."""
 
 
 class ChangedGradient(SparseError, RuntimeError):

@@ -37,11 +37,8 @@ SLACK = 0.05
 
 @dataclass(frozen=True)
 class Handover:
-    """An optimizer that the user passed to the compressor.
-
-    name : name of its class
-    memories : classes of the memories that can compute its update; the first is the default
-    """
+    """The name of an optimizer's class, and the classes of the memories that can compute its
+    update; the first one is the default."""
 
     name: str
     memories: tuple[type, ...]
@@ -80,13 +77,9 @@ class Handover:
 def judge(
     configuration: Configuration, settings: Iterable[Mapping[str, Option]], *, is_forewarned: bool
 ) -> None:
-    """Check an optimizer that was not passed to the compressor.
-
-    Raises InvalidOption if the optimizer and the memory would both apply momentum. Logs a warning
-    if momentum or adaptive steps can cost accuracy, unless ``is_forewarned``.
-
-    settings : the settings of each of the optimizer's parameter groups
-    """
+    """Check the settings of the parameter groups of an optimizer that was not passed to the
+    compressor. Raises InvalidOption if both the optimizer and the memory apply momentum. Unless
+    ``is_forewarned``, logs a warning if momentum or adaptive steps can cost accuracy."""
     memory = configuration.memory
     if memory.counts_votes:
         return  # votes are signs without magnitudes, so the optimizer may have momentum
@@ -113,9 +106,7 @@ def _momentum_in(settings: Mapping[str, Option]) -> str | None:
 
 def warn_of_rare_entries(configuration: Configuration, what: str) -> None:
     """Log a warning about accuracy if the density is low and the memory does not apply momentum.
-
-    what : the optimizer's momentum or adaptive steps, in words
-    """
+    ``what`` names the optimizer's momentum or adaptive steps."""
     density = configuration.density(LONG_RUN)
     if density is None or density > COSTS_ACCURACY_AT or configuration.memory.finishes:
         return

@@ -118,7 +118,8 @@ class TraceFile:
         with self._lock:
             if self._file is None:
                 return
-            # An exchange is named "bucket:round"; all rounds of a bucket are shown in one row.
+            # The name of an exchange is its bucket, a colon, and the bucket's tensors. Exchanges of
+            # one bucket are shown in one row, even if they have different tensors.
             bucket = whose.partition(":")[0]
             thread = self._thread(bucket if what == "exchange" else threading.get_ident())
             start_us = round(1e6 * (start_s - self._start_s), 1)

@@ -23,12 +23,8 @@ from hvd_sparse.methods.builder import density_for, too_few
 
 
 class Model(NamedTuple):
-    """Sizes of a model.
-
-    numel : number of entries of all gradients
-    tensors : number of tensors that are compressed
-    backward_s : seconds of a backward pass
-    """
+    """The number of entries of all gradients, the number of tensors that are compressed, and the
+    seconds of a backward pass."""
 
     numel: int
     tensors: int
@@ -91,8 +87,8 @@ def count(text: str) -> int:
 
 
 def _measure(text: str, units: Mapping[str, float], remedy: str) -> float:
-    """Return the value of a number with a unit. ``units`` has the factor of each unit; the unit may
-    be left out only if "" is one of them. Raises ArgumentTypeError with ``remedy`` otherwise."""
+    """Return a number times the factor of its unit in ``units``. The unit may be left out only if
+    "" is one of them."""
     found = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?) ?([a-z/]*)", text.strip().lower())
     try:
         value = float(found[1]) * units[found[2]] if found else math.nan
@@ -105,14 +101,8 @@ def _measure(text: str, units: Mapping[str, float], remedy: str) -> float:
 
 @dataclass(frozen=True)
 class Step:
-    """Prediction of one training step.
-
-    way : "dense", "fp16" or "sparse"
-    density : density of a sparse step, otherwise None
-    step_s : seconds of the step
-    waiting_s : seconds in which the step only waits for the network
-    received_bytes : bytes that a rank receives
-    """
+    """Prediction of a training step whose gradients are sent "dense", "fp16" or "sparse" (``way``).
+    ``waiting_s`` is the part of ``step_s`` in which a rank only waits for the network."""
 
     way: str
     density: float | None
@@ -125,8 +115,7 @@ class Step:
 class Setting:
     """A model, the ranks that train it, and the network between them.
 
-    backward_s, forward_s : seconds of the backward pass, and of the rest of a step
-    bandwidth_bit_s, latency_s : of the network link of a rank
+    forward_s : seconds of a step without the backward pass
     signs : if True, sparse steps send indices, signs and one mean magnitude, as a compressor with
         ``steps=`` does; otherwise they send indices and float32 values
     operations : library with which Horovod sums: "gloo", "mpi" or "nccl"
@@ -264,8 +253,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _described(options: argparse.Namespace) -> tuple[Setting, list[str]]:
-    """Return the setting, and the assumptions to print: one for each option that was not given, and
-    some that always hold."""
+    """Return the setting, and the assumptions to print."""
     if options.world_size < 2:
         raise InvalidOption(f"world_size is {options.world_size}: one rank alone sends nothing")
     for density in options.density or ():

@@ -151,10 +151,11 @@ def _of_host() -> Kernels:
 
 
 def resolve_engine_by_place(engine: object) -> Kernels:
-    """Return kernels for runs with gradients on a device: vectors on the device are processed by a
-    device engine, and numpy arrays by a host engine.
+    """Return kernels for gradients on a device. They process vectors on the device with one engine,
+    and numpy arrays with another: the engine for the host.
 
-    engine : "torch" or "triton" for the device; None for the fastest one that is installed
+    engine : "torch" for both, or "triton" for the device; None for the fastest engines that are
+        installed
     """
     from hvd_sparse.kernels.torch import KernelsByPlace
 

@@ -76,12 +76,9 @@ class Route:
         return (LOCAL, *phases[1:]) if self.exchange.sums_first else tuple(phases)
 
     def received(self, numel: int, brought: float) -> tuple[float, float]:
-        """Return the bytes that a rank receives for a tensor: in the first collective, and in all
-        later ones together.
-
-        numel : number of entries of the tensor
-        brought : bytes that each rank sends for the tensor; 0 if not known
-        """
+        """Return the bytes that a rank receives for a tensor of ``numel`` entries: in the first
+        collective, and in all later ones together. ``brought`` is the number of bytes that each
+        rank sends for the tensor; 0 if it is not known."""
         if self.exchange.is_one_allgather:
             each = brought or expected_bytes(self.configuration, numel, step=LONG_RUN)
             return (each + overhead_bytes(1) - overhead_bytes(0)) * self.others, 0.0
@@ -110,7 +107,7 @@ def time_messages(
 ) -> Samples:
     """Time the route's collectives with messages of the given lengths, in bytes. All ranks must
     call this. Each repetition has a slightly different length, so that the time includes Horovod's
-    negotiation of new lengths, which real messages need too."""
+    negotiation of a new length."""
     found: Samples = {}
     mates = route.placement.mates(route.placement.rank)
     for kind in dict.fromkeys(route.kinds):

@@ -242,7 +242,7 @@ class Instance:
 
 
 def end_s(instance: Instance, plan: Sequence[int]) -> float:
-    """Return the seconds from the step's begin to the end of the plan's last message."""
+    """Return the seconds from the start of the step to the end of the plan's last message."""
     stops = np.array(plan)
     starts = np.concatenate([[0], stops[:-1]])
     ready_s = np.cumsum(instance.compute_s(starts, stops))
@@ -269,9 +269,9 @@ def simplified(instance: Instance, plan: Sequence[int]) -> Plan:
 
 
 def partition_end_s(instance: Instance, parts: Sequence[Sequence[int]]) -> float:
-    """Return the seconds from the step's begin to the end of the last message, for groups that need
-    not be contiguous. As Horovod fuses messages, those that are ready when the network becomes free
-    are sent as one."""
+    """Return the seconds from the start of the step to the end of the last message, for groups that
+    need not be contiguous. As Horovod fuses messages, those that are ready when the network becomes
+    free are sent as one."""
     complete = {max(part): list(part) for part in parts}
     selects = instance.select
     compute_s, messages = 0.0, []

@@ -36,8 +36,7 @@ class StepClock:
         self.restart()
 
     def begins(self, position: int | None) -> bool:
-        """Record the arrival of a gradient, and return whether it is the first of its step.
-        ``position`` is None for tensors that the compressor does not know."""
+        """Record the arrival of a gradient, and return whether it is the first of its step."""
         is_first = self.is_between or position in self._in_step
         if is_first:
             self._in_step.clear()
@@ -55,8 +54,8 @@ class StepClock:
         self._has_failed = False
 
     def begin(self) -> float | None:
-        """Begin a step. Return the seconds of the step before, or None if it failed or there was
-        none."""
+        """Begin a step. Return the seconds of the step before; None without one, or if it
+        failed."""
         now = time.perf_counter()
         last_s = None
         if self._began is not None and not self._has_failed:

@@ -115,10 +115,7 @@ class MeasuringPolicy(Policy):
 
     def next(self, collective: Collective, timeout_s: float | None, *, was_good: bool) -> Value:
         """Begin a step. Return the decision if the ranks adopt one in this step, else None.
-        Collective if ``is_due``.
-
-        was_good : whether the step before succeeded
-        """
+        Collective if ``is_due``. ``was_good`` is True if the step before succeeded."""
         is_counted = was_good and self._steps > WARMUP
         if self.is_due:
             # Close the last measured step, so that its measurements are included.

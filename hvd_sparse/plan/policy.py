@@ -56,11 +56,8 @@ Agree = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Verdict:
-    """Result of a trial.
-
-    way : the chosen way, "sparse", "dense" or "fp16"
-    seconds : by way, the slowest rank's median seconds of a step
-    """
+    """Result of a trial: the chosen way, "sparse", "dense" or "fp16", and for each way that was
+    tried, the slowest rank's median seconds of a step."""
 
     way: str
     seconds: dict[str, float]
@@ -91,37 +88,31 @@ class Owner(Protocol):
         """Time limit of a collective, in seconds; None for no limit."""
 
     def settle_densities(self, densities: Mapping[str, float]) -> None:
-        """Use measured densities, by tensor name; tensors that have none get the smallest
-        density."""
+        """Use measured densities, by tensor name. Other tensors get the smallest density."""
 
     def explain(self, error: ExchangeTimeout) -> BaseException:
         """Return an error whose message adds the names of the ranks that caused it."""
 
 
 class Policy:
-    """Base class of policies, which itself sends all gradients sparse. All ranks make the same
+    """Base class of policies. On its own, it sends all gradients sparse. All ranks make the same
     calls in the same steps, so a policy's methods may run collectives."""
 
     decision: Value = None
     """The ``Verdict``, ``GroupPlan`` or ``HiddenDensities`` of the last measurement, or None."""
 
     def begin(self, owner: Owner, position: int | None) -> str:
-        """Called with each gradient, before it is compressed. Return the way in which it is sent:
-        one of ``WAYS``, or ``EVERYTHING``.
-
-        position : number of the tensor; None for a tensor that the compressor does not know
-        """
+        """Called with each gradient before it is compressed. Return the way in which it is sent:
+        one of ``WAYS``, or ``EVERYTHING``. ``position`` is None for a tensor that the compressor
+        does not know."""
         return SPARSE
 
     def sent(self, position: int, ticket: Ticket) -> None:
         """Called after a tensor was compressed."""
 
     def took(self, position: int, ticket: Ticket, came_s: float, *, everything: bool) -> None:
-        """Called after a TensorFlow graph has compressed a tensor, instead of ``sent``.
-
-        came_s : time at which the gradient arrived
-        everything : whether the tensor was sent in the way ``EVERYTHING``
-        """
+        """Called in place of ``sent`` in TensorFlow graphs. The gradient arrived at the time
+        ``came_s``; ``everything`` is True if its way was ``EVERYTHING``."""
 
     def end(self) -> None:
         """Called when the program requests a result. The next gradient begins a step."""

@@ -227,9 +227,8 @@ class Gatherer:
         return [json.loads(line) for line in gathered.splitlines()]
 
     def parts(self, mine: State, told: Sequence[State]) -> Parts:
-        """Gather the arrays of all ranks' states. Yields the tensor's key, the array's name, and
-        the arrays of this name by rank. All ranks must iterate to the end; a rank without the array
-        sends an empty one.
+        """Gather the arrays of all ranks' states. All ranks must iterate to the end, because a rank
+        without an array sends an empty one.
 
         mine : this rank's state
         told : the states of all ranks, with [dtype, length] in place of each array
@@ -295,8 +294,8 @@ def gather_into_file(
 
 
 def _noting(parts: Parts, lost: list[Exception]) -> Parts:
-    """Yield the parts. If gathering fails, append the error to ``lost``: then the connection is
-    broken, so the error cannot be sent to the other ranks."""
+    """Yield the parts. If gathering fails, append the error to ``lost``, because it cannot be sent
+    to the other ranks then."""
     try:
         yield from parts
     except Exception as error:

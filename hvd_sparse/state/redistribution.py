@@ -1,8 +1,8 @@
 """Redistribution of the ranks' states if the number of ranks changes.
 
 When the residuals are sent, the optimizer gets their sum over the ranks, multiplied by Horovod's
-factor: 1/N for Average on N ranks, 1 for Sum. This product must not change when N ranks become M
-ranks. So every new rank gets the same residual:
+factor. On N ranks, this factor is 1/N for Average; for Sum, it does not depend on N. The product
+must not change when N ranks become M ranks. So every new rank gets the same residual:
 
     reduction  residual of each new rank       factor * sum over the new ranks
     Average    the mean of the N residuals     (1/M) * M * (sum / N)  =  (1/N) * sum

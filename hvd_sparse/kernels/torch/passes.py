@@ -46,11 +46,8 @@ class Pass(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """Results of passes.
-
-    words : int32, on the device
-    read : converts these words, copied to the host, to a list with a result for each pass
-    """
+    """Results of passes, as int32 words on the device. When the words are copied to the host,
+    ``read`` converts them to a list with the result of each pass."""
 
     words: torch.Tensor
     read: Callable[[np.ndarray], Sequence[object]]
@@ -92,10 +89,7 @@ class Coming(Generic[Answer]):
 
 class Delivery:
     """Starts a bucket's passes, and one copy of their results to the host for each device.
-
-    coming : future results of passes that have not been started
-    beside : further copies to the host, already started; ``is_here`` waits for them too
-    """
+    ``is_here`` returns whether these copies and the copies ``beside`` are complete."""
 
     def __init__(self, coming: Sequence[Coming[object]], beside: Sequence[Copy] = ()) -> None:
         by_device: dict[torch.device, list[Coming[object]]] = {}
@@ -312,11 +306,8 @@ def tail_in(found: np.ndarray, numel: int) -> Tail:
 
 
 class Statistic(NamedTuple):
-    """How to compute a field of ``Brought``.
-
-    pending : function that returns ``size`` float64 numbers on the device
-    read : function that makes the field's value from these numbers and the number of entries
-    """
+    """Functions for a field of ``Brought``. ``pending`` computes ``size`` float64 numbers on the
+    device, from which ``read`` makes the field's value on the host."""
 
     pending: Callable[[torch.Tensor], torch.Tensor]
     size: int

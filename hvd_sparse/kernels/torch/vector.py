@@ -214,11 +214,8 @@ FetchAll = Callable[[Sequence[torch.Tensor]], Sequence[np.ndarray]]
 
 
 class Walk:
-    """A task that runs in a greenlet, so that it can pause until a device tensor is copied to the
-    host. The task must not raise.
-
-    question : the tensor for which the task waits; None if it does not wait
-    """
+    """A task that runs in a greenlet, so that it can pause until a device tensor (``question``) is
+    copied to the host. The task must not raise."""
 
     def __init__(self, task: Task) -> None:
         self._task, self._thread = task, greenlet.greenlet(self._run)

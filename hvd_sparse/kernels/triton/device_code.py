@@ -174,7 +174,7 @@ def assemble_blocks(  # type: ignore[no-untyped-def]
     tl.store(out + offsets, tl.zeros([BLOCK], DTYPE), mask=offsets < numel)
 
     # In the ascending indices of each part, find the range of this block by bisection: one lane
-    # finds its begin and another its end. All bisections run at the same time, because each step
+    # finds its start and another its end. All bisections run at the same time, because each step
     # waits for memory.
     lanes = tl.arange(0, LANES)
     is_used = lanes < 2 * parts
