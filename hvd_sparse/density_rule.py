@@ -172,8 +172,8 @@ def check_rule(density: Density, where: str) -> float | DensityRule:
 
 
 def number_of(density: Density, owner: str) -> float:
-    """Return the density of a part, which is a number once ``at_density`` was called. Raises
-    InvalidOption if it is still a rule; the message names the part's class, ``owner``."""
+    """Return a part's density as a number. Raises InvalidOption if it is still a rule, because
+    ``at_density`` was not called; the message names the part's class, ``owner``."""
     if isinstance(density, DensityRule):
         raise InvalidOption(
             f"density of {owner} is a rule by tensor: at_density(...) with one tensor's density "

@@ -74,8 +74,8 @@ class Spans:
         return self.clock() if self._listeners else 0.0
 
     def tell(self, what: str, whose: str, start_s: float) -> None:
-        """Pass a span that ends now to the listeners, unless ``start_s`` is 0, which means that
-        there was no listener at its start."""
+        """Pass a span that ends now to the listeners. If ``start_s`` is 0, there was no listener at
+        its start, and it is not passed."""
         if self._listeners and start_s:
             end_s = self.clock()
             for listener in self._listeners:

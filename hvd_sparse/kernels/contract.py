@@ -188,8 +188,8 @@ class Kernels(Packers):
         self, x: np.ndarray, threshold: float, capacity: int
     ) -> tuple[int, Selection | None]:
         """Return, from one pass over x, the number of entries whose magnitude is at least the
-        threshold, and these entries; None in their place if there are more than ``capacity``. The
-        threshold is above 0."""
+        threshold, and these entries, or None if there are more than ``capacity``. The threshold is
+        above 0."""
         taken = self.take_at_least(x, threshold)
         return taken.count, taken if taken.count <= capacity else None
 

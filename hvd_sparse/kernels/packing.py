@@ -76,10 +76,14 @@ def modulus_of(count: int, numel: int) -> tuple[int, int]:
     """Return ``shift`` and ``parts`` (1 or 3) of the modulus M = ``parts << shift`` that gives the
     shortest Golomb code for ``count`` > 0 random indices below ``numel`` < 2^32.
 
-    With y = (1 - count / numel)^u, the code with modulus u is shorter than that with 2u if y <
-    0.618034, that with 2u shorter than that with 3u if y < 0.754878, and that with 3u shorter than
-    that with 4u if y < 0.819173. Only integers below 2^63 are used, so that all machines get the
-    same modulus, also when numba compiles this function.
+    Which of two moduli gives the shorter code depends on y = (1 - count / numel)^u:
+
+        u   rather than 2u   if y < 0.618034
+        2u  rather than 3u   if y < 0.754878
+        3u  rather than 4u   if y < 0.819173
+
+    Only integers below 2^63 are used, so that all machines get the same modulus, also when numba
+    compiles this function.
     """
     high, rest = divmod((numel - count) << _HALF, numel)
     chance, shift = (high << _HALF) + (rest << _HALF) // numel, 0
@@ -175,7 +179,8 @@ class Packers:
         """Round each magnitude down to a multiple of ``1 / scale``. Return how many multiples are
         greater than ``above``, and their sum. Integers give the same sum in any order.
 
-        Multiples are clipped to 1 to 2^26 - 1; to 2^26 where float32 rounds that bound up.
+        Multiples are clipped to the range from 1 to 2^26 - 1, or for float32 values to 2^26,
+        because float32 rounds the bound up.
 
         values : without zeros
         scale : a power of two

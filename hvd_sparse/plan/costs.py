@@ -147,7 +147,7 @@ class Costs:
     """Costs measured on the slowest rank, because all ranks wait for it.
 
     wire, late, work, decode : lines, as in ``GroupPlan``
-    encode_s : seconds of encoding for each tensor that ``work`` does not include
+    encode_s : constant seconds of encoding a tensor, if ``work`` does not include them; else 0
     ready_s : by tensor name, seconds from a step's first gradient to this tensor's
     nbytes : by tensor name, bytes that a rank sends
     """
@@ -171,8 +171,8 @@ class Costs:
         self.ready_s, self.nbytes = self._slowest("ready"), self._slowest("nbytes")
 
     def families(self) -> list[list[str]]:
-        """Return the names of the tensors in sets: those of one set had gradients in the same
-        steps. Sets without a compressed tensor are left out."""
+        """Return lists of tensor names. The tensors of a list had gradients in the same steps.
+        Lists without a compressed tensor are left out."""
         families: dict[object, list[str]] = defaultdict(list)
         configuration = self.route.configuration
         dtypes = {spec.key: spec.accumulator for spec in self.specs}

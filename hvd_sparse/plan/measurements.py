@@ -170,12 +170,13 @@ class Measurements:
             self._step["encode"][whose] = end_s - start_s
 
     def to_dict(self) -> Report:
-        """Return a JSON-serializable dict:
+        """Return a JSON-serializable dict. Numbers of tensors (or of groups, if groups are selected
+        from as one vector) are medians, by name:
 
-        "ready", "work", "encode", "decode", "nbytes" : medians by tensor (or vector of a group):
-            seconds until its gradient arrived, seconds of selecting and encoding, of encoding alone
-            and of decoding, and bytes sent
-        "seen" : by tensor, the numbers of the steps in which it had a gradient
+        "ready" : seconds until the gradient arrived
+        "work", "encode", "decode" : seconds of selecting and encoding, of encoding, of decoding
+        "nbytes" : bytes sent
+        "seen" : numbers of the steps in which the tensor had a gradient
         "whole" : seconds of each step, by the step's number
         "steps" : number of steps that succeeded
         """

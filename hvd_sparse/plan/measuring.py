@@ -305,8 +305,8 @@ class HidingPolicy(MeasuringPolicy):
         owner.settle_densities(self._loaded)
 
     def _take_loaded(self, owner: Owner) -> None:
-        """Check that all ranks have loaded the same densities. Collective. With loaded densities,
-        stop measuring."""
+        """Check that all ranks have loaded the same densities, and stop measuring if they have
+        loaded any. Collective."""
         mine, self._loaded = self._loaded, None
         told = tell_all(owner, self._timing, f"{self._name}.loaded", mine)
         if any(theirs != mine for theirs in told):

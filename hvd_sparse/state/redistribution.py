@@ -297,8 +297,8 @@ def _agree(told: Sequence[State]) -> tuple[int, list[int]]:
 
 
 def _was_there(held: list[Point], point: Point) -> bool:
-    """Return whether a rank whose kept states have the points ``held`` took part in the run at
-    ``point``. Points of generation 0 count only if ``point`` is of generation 0, because workers
+    """Return whether a rank was in the run at ``point``, judging by the points of its kept states.
+    Kept points of generation 0 prove this only if ``point`` is of generation 0, because workers
     that came later have such points too."""
     return bool(point[1]) and any(
         steps and generation <= point[0] and (generation > 0 or point[0] == 0)

@@ -92,8 +92,8 @@ def _count_each(typing, x, start, stop, cuts, counts):  # type: ignore[no-untype
 
 @njit(signatures("xppII", types.void), nogil=True, cache=True)
 def count_each(x, start, stop, cuts, counts):  # type: ignore[no-untyped-def]
-    """For each of the ``CUTS`` cuts, add to counts[j] the number of entries in x[start:stop] that
-    reach cuts[j] > 0."""
+    """For each j below ``CUTS``, add to counts[j] the number of entries in x[start:stop] that reach
+    cuts[j]. All cuts are above 0."""
     whole = whole_end(x, start, stop)
     _count_each(x, start, whole, cuts, counts)
     for i in range(whole, stop):

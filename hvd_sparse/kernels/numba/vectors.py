@@ -156,8 +156,8 @@ class Vectors:
         values: ir.Value,
         count: ir.Value,
     ) -> ir.Value:
-        """Append the entries whose mask lanes are set to the list, and return its new length. The
-        list must have room for a whole vector."""
+        """Append the lanes of ``entry`` that are set in the mask to the list, and return the list's
+        new length. The list must have room for a whole vector."""
         for vector, pointer, suffix, align in (
             (entry, values, self.suffix, self.bytes),
             (self.positions(index), indices, f"v{self.lanes}i32", 4),
@@ -275,7 +275,7 @@ def _pattern_by_type(entry):  # type: ignore[no-untyped-def]
 
 
 def reaching(vectors: Vectors, entry: ir.Value, cuts: ir.Value) -> ir.Value:
-    """Return a mask of the entries that reach the cut; NaN does not."""
+    """Return a mask of the entries that reach the cut. NaN never does."""
     builder, patterns = vectors.builder, vectors.patterns(entry)
     is_number = builder.icmp_signed("<=", patterns, vectors.infinity())
     return builder.and_(builder.icmp_signed(">=", patterns, cuts), is_number)
