@@ -74,7 +74,6 @@ COUNTS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}
 
 
 def bandwidth(text: str) -> float:
-    """Return a bandwidth, such as "1Gbit", "100mbit" or "25G", in bit/s."""
     return _measure(text, BITS, "is no bandwidth: write 100Mbit or 1Gbit, in bits")
 
 
@@ -253,7 +252,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _described(options: argparse.Namespace) -> tuple[Setting, list[str]]:
-    """Return the setting, and the assumptions to print."""
     if options.world_size < 2:
         raise InvalidOption(f"world_size is {options.world_size}: one rank alone sends nothing")
     for density in options.density or ():
@@ -288,8 +286,6 @@ def _described(options: argparse.Namespace) -> tuple[Setting, list[str]]:
 
 
 def _accuracy(steps: int, wanted: float, densities: Sequence[float]) -> str:
-    """Return sentences that say which density a training of this many steps needs, and which of
-    ``densities`` are too low."""
     text = (
         f"A training of {steps:,} steps wants density {wanted:.2g}, which a compressor takes that "
         "is told its steps (steps=)."

@@ -71,7 +71,6 @@ def read_trace(path: str | os.PathLike[str]) -> list[Report]:
 
 
 def _fault_of(event: Report) -> str | None:
-    """Return a description of the first invalid field of an event, or None."""
     args = event.get("args", {})
     if not isinstance(args, dict):
         return f"its args are {args!r}, and no mapping"

@@ -171,7 +171,6 @@ class Kernels(Packers):
             return sums.astype(x.dtype)
 
     def sample_magnitudes(self, x: np.ndarray, start: int, stride: int) -> np.ndarray:
-        """Return the magnitudes of every ``stride``-th entry, from index ``start`` on."""
         magnitudes: np.ndarray = np.abs(x[start::stride])
         return magnitudes
 

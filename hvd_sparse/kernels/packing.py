@@ -162,7 +162,6 @@ class Packers:
         return bits.view(np.float32)
 
     def largest_magnitude(self, values: np.ndarray) -> float:
-        """Return the largest magnitude; 0 if there are no values."""
         return float(np.abs(values).max(initial=0))
 
     def multiples(self, values: np.ndarray, step: float, most: int) -> np.ndarray:

@@ -153,7 +153,6 @@ class Measurements:
         self._step["ready"][key] = max(0.0, now_s - self._began_s - self._own_s)
 
     def spend(self, seconds: float) -> None:
-        """Record time that this package spent while the backward pass waited."""
         self._own_s += seconds
         self.told_s = 0.0
 

@@ -136,7 +136,6 @@ def _is_partial(name: str, target: str) -> bool:
 
 
 def to_bytes(*states: State) -> bytes:
-    """Return the bytes of a checkpoint file with the states of some or all ranks."""
     stream = io.BytesIO()
     writer = Writer(stream)
     writer.finish([with_arrays(state, writer.add) for state in states])

@@ -45,7 +45,6 @@ OF_COMPILED = "_orig_mod."
 
 
 def bare(name: str) -> str:
-    """Return a parameter's name without the prefixes of ``torch.compile``."""
     return name.replace(OF_COMPILED, "")
 
 

@@ -80,6 +80,5 @@ def tensorflow_board(folder: str) -> Sink:
 
 
 def _as_code(record: Report) -> str:
-    """Return a record as Markdown code, which TensorBoard shows without formatting."""
     lines = json.dumps(record, indent=2).splitlines()
     return "\n".join(f"    {line}" for line in lines)

@@ -218,7 +218,6 @@ def need_size(frame: Frame, expected: int) -> None:
 
 
 def need_ascending(indices: np.ndarray, numel: int) -> None:
-    """Raise CorruptPayload unless the indices ascend strictly and are below ``numel``."""
     size = indices.size
     if not size:
         return

@@ -103,7 +103,6 @@ class Vectors:
         store.set_metadata("nontemporal", self.builder.module.add_metadata([ir.Constant(INDEX, 1)]))
 
     def doubles(self, vector: ir.Value, half: int) -> ir.Value:
-        """Return the first (``half`` 0) or the second half (1) of the lanes as doubles."""
         first = half * self.lanes // 2
         lanes = [ir.Constant(INDEX, first + i) for i in range(self.lanes // 2)]
         chosen = ir.Constant(ir.VectorType(INDEX, self.lanes // 2), lanes)

@@ -102,8 +102,6 @@ class Delivery:
 
 
 def _begun(coming: Sequence[Coming[object]]) -> Copy:
-    """Start passes on one device, all passes of one engine and dtype together, and then one copy of
-    all results to the host."""
     together: dict[tuple[Begin, torch.dtype], list[Coming[object]]] = {}
     for each in coming:
         follow(each.stream)  # because another stream may have computed the tensor

@@ -281,7 +281,6 @@ class TritonKernels(TorchKernels):
         self._block = block
 
     def begin(self, passes: Sequence[Pass]) -> Answers:
-        """Start passes in three launches. Statistics other than moments are computed by torch."""
         out = passes[0].out
         if not self._runs_on(out) or not any(one.out.numel() for one in passes):
             return super().begin(passes)
