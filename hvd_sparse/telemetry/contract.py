@@ -5,7 +5,7 @@ A writer describes where records go. Like other parts, it can be compared and co
 field "event" is one of
 
     run      the first record: name, rank, world_size, exchange, config, shapes of the tensors
-    step     measurements of a compressor's step (``frontend.recorder`` describes the fields)
+    step     measurements of a compressor's step (made by ``frontend.recorder``)
     metrics  metrics that the program passed to ``log``
 
 All records have "step", the number of completed steps; "seconds" since the sink was opened; and
