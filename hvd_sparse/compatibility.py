@@ -84,7 +84,7 @@ Groups = Union[int, str, tuple[tuple[str, ...], ...], None]
 """The option ``groups`` after its check: a number of groups, "planned", lists of names, or None."""
 
 PLANNED = "planned"
-"""The value of ``groups`` with which the groups are planned from measurements."""
+"""Value of the option ``groups``: the groups are planned from measurements."""
 
 
 def check_select_over(select_over: object, exchange: Exchange, selector: Selector) -> None:

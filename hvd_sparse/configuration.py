@@ -63,7 +63,8 @@ WIRES = ("auto", HOST_WIRE, DEVICE_WIRE)
 """Choices of the option ``wire``."""
 
 LOCAL = {"name", "engine", "timeout_s", "telemetry", "telemetry_every", "wire"}
-"""Options that may differ between ranks, or between a state and the compressor that loads it."""
+"""Options that may differ between ranks, and between a saved state and the compressor that loads
+it."""
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.types import TensorSpec
 
 HIDING = "hiding"
-"""The value of the option ``density`` with which a run measures its densities, so that messages
-take no longer than the rest of the backward pass."""
+"""Value of the option ``density``: the run measures which densities let messages end during the
+backward pass."""
 C_MAX = 1000.0
 """Default of the largest compression ratio (1 / density) of "hiding"."""
 

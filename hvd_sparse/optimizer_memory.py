@@ -23,11 +23,11 @@ logger = logging.getLogger("hvd_sparse")
 COSTS_ACCURACY_AT = 0.01
 """Highest density at which momentum with plain error feedback was measured to cost accuracy."""
 KEPT = ("masking", "clip_norm")
-"""Options of a memory that no optimizer has."""
+"""Options of memories that optimizers do not have."""
 OF_SGD: tuple[type, ...] = (MomentumFeedback, MomentumCorrection)
 OF_ADAM: tuple[type, ...] = (AdamCorrection,)
 OF_MUON: tuple[type, ...] = (MuonCorrection,)
-"""Classes of the memories that do each optimizer's work."""
+"""For each kind of optimizer, the classes of the memories that can compute its update."""
 ADAPTIVE = {"alpha", "rho", "lr_decay", "initial_accumulator_value"}
 """Options of RMSprop, Adadelta and Adagrad."""
 

@@ -43,9 +43,9 @@ logger = logging.getLogger("hvd_sparse")
 
 
 Listener = Callable[[str, str, float, float], None]
-"""A function of a span: its kind ("select", "encode", "exchange" or "decode"), the name of the
-tensor or bucket, its start and its end in seconds of ``Spans.clock``.  TensorFlow calls it from
-several threads."""
+"""A function that is called with a span: its kind ("select", "encode", "exchange" or "decode"), the
+name of the tensor or bucket, and the start and end in seconds of ``Spans.clock``. TensorFlow calls
+it from several threads."""
 
 
 class Spans:

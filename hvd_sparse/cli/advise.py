@@ -39,7 +39,7 @@ MODELS = {
     "transformer": Model(9_884_944, 27, 0.0061),
 }
 TENSORS = 50
-"""Compressed tensors of a model of which only the number of parameters is known."""
+"""Assumed number of compressed tensors, if only a model's number of parameters is given."""
 DENSITIES = (0.001, 0.01)
 """Densities to predict if no option gives one."""
 BANDWIDTH_BIT_S = 1e9
@@ -48,18 +48,21 @@ CALL_S = 1e-3
 """Seconds until the ranks have agreed on a collective: a cycle of Horovod's."""
 TENSOR_S, ENTRY_S, SENT_S = 7e-5, 0.66e-9, 20e-9
 DENSE_S, RECEIVED_S = 0.37e-9, 7e-9
-"""Seconds to select and encode, for each tensor, entry and sent entry, and to make the result
-dense, for each entry and received entry: ``ldte_bs`` with ``index_value`` by the compiled engine,
-one thread of an Intel Xeon with AVX-512 (docs/results/selecting.md)."""
+"""Seconds to select and encode, for each tensor, each entry and each sent entry; and seconds to
+make the dense result, for each entry and each received entry. Measured with ``ldte_bs`` and
+``index_value``, the engine numba and one thread of an Intel Xeon with AVX-512
+(docs/results/selecting.md)."""
 ENTRY_BYTES = 8
 """Bytes of an entry that "index_value" sends."""
 HALF_SUM_S = {"gloo": 18e-9, "mpi": 0.0, "nccl": 0.0}
-"""Additional seconds to cast and sum one entry as float16 instead of float32, by the library that
-sums (docs/results/trainings.md)."""
+"""Additional seconds to cast and sum one entry as float16 in place of float32, for each library
+that Horovod may use for the sum (docs/results/trainings.md)."""
 MARGIN = 1.05
-"""Factor by which compression must be faster to be advised; dense gradients keep the accuracy."""
+"""Factor by which a sparse step must be faster than dense and fp16 to be advised, because dense
+gradients keep the accuracy."""
 AS_GOOD = 1.02
-"""Factor up to which steps count as equally fast; the advice is then the one that sends most."""
+"""Steps whose times differ by at most this factor count as equally fast. Of these, the step that
+sends the most is advised."""
 BANDWIDTHS = (1e6, 1e12)
 """Range of the search for the crossover, in bit/s."""
 

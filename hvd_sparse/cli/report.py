@@ -28,7 +28,7 @@ SENT = "bytes_sent"
 """The metric by which a run without a compressor reports its sent bytes."""
 
 Curve = tuple[list[float], list[float]]
-"""Places and values."""
+"""Steps (or seconds), and the values at these points."""
 PARTS = ("select", "encode", "exchange", "decode", "rest")
 MOST_LAYERS = 40
 UNKNOWN = "no exchange here knows it"

@@ -23,11 +23,11 @@ LEAST, MOST = 0.0005, 0.3
 """Bounds of the margin: the fraction by which an aim lies below the tensor's last threshold."""
 
 SLACK, MOST_SLACK = 1.05, 2.5
-"""If a pass takes fewer than this factor times the needed entries, the next step's threshold is
+"""If a pass takes fewer than ``SLACK`` times the needed entries, the next step's threshold is
 lower.
 
-For few needed entries the factor grows up to ``MOST_SLACK``, because the standard deviation of a
-count is about its square root.
+If few entries are needed, the factor is larger, up to ``MOST_SLACK``, because the standard
+deviation of a count is about its square root.
 """
 
 SCATTER = 8.0
@@ -37,8 +37,7 @@ PLENTY = 4.0
 """If a pass takes more than this factor times the needed entries, the margin narrows faster."""
 
 GRADIENT, MOMENTUM, ADAM = 0, 4, 15
-"""Number of vectors and numbers of a direction, which identifies its kind; 0 stands for the
-gradient."""
+"""Kinds of direction, each identified by its number of vectors and numbers; 0 is the gradient."""
 
 PLAIN, SIGNS = 1, 2
 """Numbers of the frames' bodies: plain indices and values, and those of codec ``sign_mean``."""

@@ -27,7 +27,7 @@ LOCAL = "local"
 SIZES = 5
 """Number of message lengths that are timed."""
 REPETITIONS = 5
-"""Number of counted repetitions of every length; one before them is not counted."""
+"""Number of timed repetitions of each length, after one that is not timed."""
 LEAST_SPREAD = 8
 """Least ratio of the longest to the shortest message, so that times differ by more than noise."""
 ITEM = 8
@@ -39,8 +39,8 @@ deviations."""
 
 Buckets = list[tuple[int, ...]]
 Samples = dict[str, list[tuple[float, list[float]]]]
-"""By kind of collective, for every length: the bytes that a rank receives, and the seconds of each
-repetition."""
+"""For each kind of collective, a list with a pair for each length: the bytes that a rank receives,
+and the seconds of each repetition."""
 Numbers = Any  # a float or an array of floats
 
 

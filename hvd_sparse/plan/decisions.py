@@ -18,7 +18,7 @@ from hvd_sparse.types import State, TensorSpec
 
 WAYS = ("none", "all", "default", "planned")
 EFFORT = 50_000_000
-"""Bound on layers^2 * groups of the search, which takes about a second for 1,000 layers."""
+"""Upper bound of layers^2 * groups in the search. For 1,000 layers, it takes about a second."""
 
 GRID = 48
 """Number of steps of the logarithmic grid of densities; a grid keeps roundings from changing a

@@ -20,7 +20,7 @@ SETTLING = 5
 REVIEW_EVERY = 500
 """Number of steps from the end of one window to the end of the next."""
 FACTOR = 1.5
-"""Steps have departed if their time has changed by more than this factor since the first window."""
+"""Step times count as changed if they differ from the first window's by more than this factor."""
 
 
 class StepClock:

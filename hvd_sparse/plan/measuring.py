@@ -54,7 +54,7 @@ class MeasuringPolicy(Policy):
 
     kind: ClassVar[type[Decision]]
     departed: ClassVar[str]
-    """End of the warning that step times have departed."""
+    """End of the warning that step times have changed."""
 
     def __init__(self, step: Step, name: str) -> None:
         self._step, self._compressor = step, name

@@ -41,8 +41,8 @@ FORGOTTEN = dict.fromkeys(("threshold", "memo", "exchange_memo"))
 """Fields of a tensor that are reset when the number of ranks changes."""
 
 Point = list[Any]
-"""[generation, steps by tensor], where the generation numbers the worlds. It is a list because
-ranks exchange points as JSON."""
+"""The place of a state in the run: [generation, completed steps by tensor]. The generation counts
+how often the ranks have rejoined. A point is a list, because ranks exchange points as JSON."""
 
 
 def redistribute(states: Sequence[State], world_size: int) -> list[Report]:

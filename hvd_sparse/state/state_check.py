@@ -23,7 +23,7 @@ STATE_VERSION = 2
 CHUNK = 1 << 20
 """Number of entries that are checked at once, which bounds the memory."""
 ADDED = "largest"
-"""An array that states of older versions lack, because its memories did not have it."""
+"""Name of an array that saved states of older versions lack, because memories did not have it."""
 
 
 class IncompatibleKeys(NamedTuple):

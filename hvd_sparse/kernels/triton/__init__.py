@@ -45,13 +45,14 @@ number of programs."""
 CHUNK = 1024
 """Number of a list's entries that one program processes at once."""
 OPTIONS = {"enable_fp_fusion": False, "num_stages": 1}
-"""Forbid fused multiply-add, and loads before a store on which they may depend."""
+"""Options that forbid fused multiply-add, and loads that are moved before a store on which they may
+depend."""
 
 
 HEAD = 5
-"""How many numbers are computed per tensor: count of entries that reached the aim, sum of
-magnitudes, count of entries that are not finite; and for moments the largest finite magnitude and
-the count of non-zeros."""
+"""Number of numbers that are computed for each tensor: the number of entries that reached the aim's
+threshold, the sum of magnitudes, the number of entries that are not finite, and for moments the
+largest finite magnitude and the number of non-zeros."""
 ALIGNED = 16
 """Alignment of every piece of memory in bytes, so that Triton compiles a single variant."""
 MOMENTS = "moments"
