@@ -19,32 +19,33 @@ from hvd_sparse.types import Memo, Selection
 @SELECTORS.register("dgc_sampled")
 @dataclass(frozen=True)
 class DgcSampled(DensitySelector):
-    """Select about k entries above a threshold from a strided sample.
+    """Select about k entries above a threshold that is estimated from a strided sample.
 
         threshold = smallest magnitude in the top fraction ``density`` of the sample
-        if more than high * k entries reach the threshold: exact top-k of these
-        if fewer than low * k entries reach it: threshold *= low, and repeat
+        if more than high * k entries reach the threshold: select the k largest of them
+        if fewer than low * k entries reach it: threshold *= low, and count again
 
     Parameters
     ----------
-    sample_density : fraction of the entries in the sample; increased if its top fraction would have
-        fewer than two entries
-    bounds : (low, high), relative to k
-    max_rounds : how often the threshold may be lowered
-    seed : seed of the sample's offset
+    sample_density : fraction of the tensor's entries in the sample. It is increased if fewer than
+        two sampled entries would lie above the threshold
+    bounds : (low, high), with 0 < low < 1 <= high
+    max_rounds : how often the threshold may be lowered in a step
+    seed : seed of the random index at which the sample starts
 
     Notes
     -----
     At least the largest entry and at most high * k entries are sent.
 
-    Cost: in most steps little more than the pass that adds the gradient, which also collects
-    entries slightly smaller than the last threshold. If the sample has enough of the collected
-    entries, the rest of the sample is not read. Otherwise the cost is reading the sample and, if
-    too few entries were collected, one pass per round.
+    Cost: in most steps, the selection needs no extra pass over the tensor, because the pass that
+    adds the gradient to the residual also collects the entries that reach a threshold slightly
+    below the previous step's. If enough of these entries belong to the sample, the rest of the
+    sample is not read. Otherwise the cost is reading the sample and, if too few entries were
+    collected, one pass per round.
 
-    Paper: lin2018dgc.  Departs from the authors' code: if more than k entries reach the threshold,
-    the code sends those with the lowest indices, so that the ends of tensors are seldom sent; here
-    the largest entries are sent.
+    Paper: lin2018dgc.  Departs: if more than k entries reach the threshold, the authors' code sends
+    those with the lowest indices, so that the ends of tensors are seldom sent. Here the largest
+    entries are sent.
     """
 
     sample_density: float = 0.01
@@ -123,7 +124,7 @@ class DgcSampled(DensitySelector):
     ) -> float:
         """Return the threshold from a sample of the vector; infinity if the sample is all zeros.
 
-        taken : the entries that reached the pass's aim, which are no longer in the vector
+        taken : the candidates of the aim, in whose place the vector has zeros
         """
         stride = self.stride(accumulated.size)
         start = int(context.random().integers(stride)) if stride > 1 else 0
@@ -140,14 +141,14 @@ class DgcSampled(DensitySelector):
         return float(reference.take_largest(sample, top).values.min(initial=np.inf))
 
     def stride(self, numel: int) -> int:
-        """Return the distance between sampled entries. It is odd, so that the sample is spread over
-        all columns of a matrix."""
+        """Return the distance between sampled entries. It is odd, so that the sample covers all
+        columns of a matrix."""
         fewest = math.ceil(2 / self.share)
         if numel <= fewest:
             return 1
         wanted = max(math.ceil(numel * self.sample_density), fewest)
         stride = math.ceil(numel / wanted / 32) * 32 + 1
         while stride > 1 and numel // stride < wanted:
-            # Steps of 8 keep it odd.
+            # Steps of 8 keep the stride odd.
             stride = max(1, stride - 8)
         return stride

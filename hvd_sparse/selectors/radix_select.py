@@ -14,21 +14,22 @@ DIGIT_BITS = 8
 @SELECTORS.register("radix_select")
 @dataclass(frozen=True)
 class RadixSelect(ExactSelector):
-    """Select exactly the k entries of largest magnitude, by finding the k-th magnitude digit by
-    digit.
+    """Select exactly the k entries of largest magnitude, by finding the k-th magnitude byte by
+    byte.
 
-        bits(|x|) orders magnitudes; for each of its bytes, the highest first:
-            make a histogram of this byte over the entries that share the digits found so far;
-            go down from 255 until k entries are passed: this byte is the next digit of the k-th
+        the bit patterns of |x|, read as integers, have the same order as |x|
+        for each byte of the pattern, the highest byte first:
+            count how often each value of this byte occurs, among the entries whose higher bytes are
+            those of the k-th magnitude; the counts, added up from value 255 down, show this byte
 
     The selection equals that of ``topk`` bit for bit, including ties.
 
-    Cost: in nearly every step no pass besides the one that adds the gradient, as for ``topk``.
-    Otherwise, for example on the first step, at most 4 counting passes (8 for float64), and one to
-    take the entries.
+    Cost: in nearly every step, as for ``topk``, no pass besides the one that adds the gradient. In
+    other steps, for example the first, at most 4 counting passes (8 for float64), and one to take
+    the entries.
 
-    Paper: alabi2012fast.  Departs: every pass reads the whole vector instead of copied candidates,
-    so that no copy of the vector's size is written.
+    Paper: alabi2012fast.  Departs: every pass reads the whole vector, while the paper copies the
+    entries that still count, because a copy would have to be written.
     """
 
     paper = "alabi2012fast"
