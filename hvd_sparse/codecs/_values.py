@@ -114,8 +114,9 @@ def encode_values(values: np.ndarray, name: str, kernels: Packers) -> tuple[np.n
 
 
 def _step_of(largest: float, most: int) -> float:
-    """Return the step for a largest magnitude. The largest decoded magnitude gives the same step,
-    so decoded values encode to the same bytes again."""
+    """Return the step of int8 or int4 for values whose largest magnitude is ``largest``. The
+    largest decoded magnitude gives the same step, so decoded values encode to the same bytes
+    again."""
     if not largest >= SMALLEST:
         return 0.0
     # A step of 16 bits times 127 has at most 23 bits, so all multiples are exact in float32.

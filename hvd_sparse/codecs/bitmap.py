@@ -15,7 +15,7 @@ from hvd_sparse.wire.frame import Frame, need_size
 @CODECS.register("bitmap")
 @dataclass(frozen=True)
 class Bitmap(ValuedCodec):
-    """Send one bit per entry of the tensor, which marks the sent entries, and their values.
+    """Send a bitmap of the tensor, which marks the sent entries, and their values.
 
         body: ceil(numel / 8) bytes, the first entry in the lowest bit, padded with zeros; values
 

@@ -26,7 +26,8 @@ class Codec:
     paper : citation key, or None
     number : number that identifies the codec in frames, and never changes; None for a codec that
         writes frames of other codecs. 12 is reserved for a removed codec
-    is_exact : ``decode(encode(s)) == s`` bit for bit; if not, memories keep the rounding errors
+    is_exact : decoded values equal the encoded ones bit for bit; if not, memories keep the rounding
+        errors
     sends_zeros : selected entries that are exactly zero are sent
     row_body : number of the body's format in ``kernels.rows``, by which one call encodes many
         tensors; 0 if ``kernels.rows`` does not support the codec

@@ -88,8 +88,8 @@ class Arrival(NamedTuple):
 
 
 BEYOND_RANGE = Arrival((), is_finite=False)
-"""The arrival of a tensor whose sum is not finite on some rank. The other ranks know, because this
-rank sends no frame of the tensor."""
+"""The arrival of a tensor whose sum is not finite on some rank. That rank sends no frame of the
+tensor, so all ranks notice."""
 
 
 @dataclass(eq=False)

@@ -91,8 +91,8 @@ class Exchange:
         """Return whether a dense ring allreduce moves at most as many bytes as this exchange. The
         result is the same on all ranks.
 
-        For example, it does if an allgather of 8 bytes per entry, with one rank per node, has
-        density >= 1 / world_size.
+        For example, compared with an allgather of 8 bytes per entry and one rank per node, it does
+        if density >= 1 / world_size.
         """
         if placement.world_size == 1:  # no bytes are sent, so compare the sizes of the messages
             return density * entry_bytes >= 2 * DENSE_BYTES

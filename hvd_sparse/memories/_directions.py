@@ -23,7 +23,8 @@ from hvd_sparse.types import Selection, TensorSpec
 
 
 class DirectionMemory(Memory):
-    """Base class of the memories whose states accumulate an optimizer's directions."""
+    """Base class of the memories whose states accumulate an optimizer's directions, which are its
+    updates before they are multiplied by the learning rate."""
 
     weight_decay: float
     clip_norm: float | None
@@ -150,8 +151,7 @@ class DirectionState(ResidualState, Generic[Options]):
         raise NotImplementedError
 
     def _nothing_made(self) -> DoubleBuffer:
-        """Return a vector without entries, which stands for one that is not allocated before it is
-        needed."""
+        """Return an empty vector, in place of a vector that is allocated only if it is needed."""
         return DoubleBuffer(0, self.residual.old.dtype, rollback=self.residual.can_roll_back)
 
     def _downhill(self, gradient: np.ndarray) -> np.ndarray:
@@ -161,9 +161,9 @@ class DirectionState(ResidualState, Generic[Options]):
     def _clipped(self, gradient: np.ndarray, world_size: int) -> np.ndarray:
         """Return the gradient, rescaled if its norm exceeds the limit for one rank.
 
-        If N independent gradients have the norm of this limit, their average (or their sum, if
-        Horovod sums) has the norm ``clip_norm``: the average has 1 / sqrt(N) of their norm, and the
-        sum sqrt(N) times their norm.
+        The limit is chosen so that N independent gradients with this norm have an average (or a
+        sum, if Horovod sums) with the norm ``clip_norm``: their average has 1 / sqrt(N) of their
+        norm, and their sum sqrt(N) times their norm.
         """
         clip_norm, root = self._options.clip_norm, math.sqrt(world_size)
         if clip_norm is None:
@@ -173,8 +173,8 @@ class DirectionState(ResidualState, Generic[Options]):
         return gradient if norm <= limit else scaled(gradient, limit / norm)
 
     def _decayed(self, gradient: np.ndarray, world_size: int) -> np.ndarray:
-        """Return the gradient plus that of the L2 penalty. If Horovod sums over N ranks, each rank
-        adds 1 / N of the penalty's gradient."""
+        """Return the gradient plus the gradient of the L2 penalty. If Horovod sums over N ranks,
+        each rank adds 1 / N of the penalty's gradient."""
         decay = self._options.weight_decay / (1 if self.is_average else world_size)
         if not decay or self._parameter is None:
             return gradient

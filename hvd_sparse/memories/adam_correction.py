@@ -56,13 +56,13 @@ class AdamCorrection(DirectionMemory):
     Notes
     -----
     Adam after the exchange would not work, because an entry arrives rarely, as the sum of many
-    steps. Its second moment is then too large for its mean, and the update is too small by about
-    the square root of 1 / density.
+    gradients. The second moment of such an entry is too large compared with its mean, so its
+    updates are too small, by a factor of about the square root of 1 / density.
 
-    Each rank has only its own gradients, whose noise has N times the variance of the noise of their
-    average, so Adam on a rank's own gradients takes shorter steps than Adam on the average.
-    ``averaged`` is the expected second moment of the average, if the ranks' gradients have the same
-    mean and independent noise.
+    Each rank has only its own gradients. Their noise has N times the variance of the noise in the
+    average gradient, so Adam would take shorter steps than with the average. ``averaged`` is the
+    expected second moment of the average, if the ranks' gradients have the same mean and
+    independent noise.
 
     The residual accumulates the scaled gradient instead of the scaled mean m. An entry stays in v
     for about 1 / density steps, over which v adds up its gradients, so a mean over the last ten
@@ -73,9 +73,9 @@ class AdamCorrection(DirectionMemory):
 
     For tensors that are never compressed, the reduced gradient is processed by Adam itself, or by
     NAdam if that is the optimizer. For compressed tensors NAdam gives the same result as Adam,
-    because they differ only in how they use the mean m, in whose place the gradient is accumulated.
-    At density 1 the result is not that of Adam: no entry stays in the residual, so gradients are
-    not smoothed.  If the optimizer has amsgrad, the largest s so far is used instead of s.
+    because they differ only in how they use the mean m, which is not accumulated here. At density 1
+    the result is not that of Adam: no entry stays in the residual, so gradients are not smoothed.
+    If the optimizer has amsgrad, the largest s so far is used instead of s.
 
     State: m, s and v, float32 (float64 for float64 gradients), and the largest s with amsgrad; all
     twice with rollback. Cost: one pass over m, s and v. A step without a previous threshold needs
@@ -242,7 +242,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         return directed(*self._push(reduced, kernels, self._numbers(is_of_mean=True)), kernels)
 
     def numbers(self) -> dict[str, float]:
-        """Return ``begun``, unless m and s started at the tensor's first step."""
+        """Return ``begun`` for checkpoints, unless m and s started at the tensor's first step."""
         return {"begun": self.begun} if self.begun else {}
 
     def recall(self, numbers: Mapping[str, float]) -> None:

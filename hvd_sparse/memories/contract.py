@@ -73,7 +73,7 @@ class MemoryState:
     def update(
         self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
     ) -> None:
-        """Keep what was accumulated and not sent.
+        """Keep the part of the accumulated vector that was not sent.
 
         Parameters
         ----------
@@ -83,8 +83,8 @@ class MemoryState:
         """
 
     def take_all(self) -> np.ndarray:
-        """Return a copy of the accumulated vector, all of which a dense step sends, and clear the
-        residual."""
+        """Return a copy of the accumulated vector for a dense step, which sends all of it, and
+        clear the residual."""
         raise NotImplementedError
 
     def finish(
@@ -134,8 +134,8 @@ class Memory:
     keeps_rounding : if the sent values differ from the accumulated ones, the difference is kept
     adds_gradient : the accumulated vector is the residual plus this step's gradient, and nothing
         else
-    finishes : the states have ``finish``, which processes every reduced gradient, also of tensors
-        that are never compressed
+    finishes : the states have ``finish``, which processes every reduced gradient, including those
+        of tensors that are never compressed
     counts_votes : the optimizer gets the sign of the ranks' sum, so the selector must send votes
     needs_host : why gradients on an accelerator are copied to the host for this memory with its
         options; empty if they are not

@@ -97,7 +97,6 @@ class Residual16State(MemoryState):
     def compensate(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
     ) -> Accumulated:
-        """Return the accumulated vector in float32. It exists only during the step."""
         self._wide = widen(self._kept)
         return accumulate(gradient, self._wide, self._wide, aim, kernels)
 

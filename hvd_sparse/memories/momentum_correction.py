@@ -22,19 +22,20 @@ class MomentumCorrection(MomentumMemory):
         plain:     u' = momentum * u + gradient        v' = v + u'
         Nesterov:  u' = momentum * u + gradient        v' = v + gradient + momentum * u'
         select from v'; where an entry is sent v' = 0, and with masking u' = 0
+        weight decay: w' = momentum * w + weight_decay * parameter
+        the optimizer gets reduced + w', or with Nesterov
+                           reduced + weight_decay * parameter + momentum * w'
 
     Parameters
     ----------
     momentum : float in [0, 1)
     nesterov : use Nesterov's form
     masking : reset the velocity of sent entries (momentum factor masking)
-    weight_decay : L2 penalty, which has a velocity of its own and is not compressed: w' = momentum
-        * w + weight_decay * parameter; the optimizer gets reduced + w' (with Nesterov, reduced +
-        weight_decay * parameter + momentum * w')
+    weight_decay : L2 penalty. It has a velocity w of its own, and is added after the exchange
     clip_norm : bounds the norm of each tensor's gradient. Each rank rescales its own gradient,
-        before it is accumulated, to a norm of at most clip_norm * sqrt(world_size), or clip_norm /
-        sqrt(world_size) if Horovod sums, because the average of N independent gradients has 1 /
-        sqrt(N) of their norm, and their sum sqrt(N) times their norm
+        before it is accumulated, to a norm of at most ``clip_norm * sqrt(world_size)``, or
+        ``clip_norm / sqrt(world_size)`` if Horovod sums, because the average of N independent
+        gradients has ``1 / sqrt(N)`` of their norm, and their sum ``sqrt(N)`` times their norm
 
     Notes
     -----

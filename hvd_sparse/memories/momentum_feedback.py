@@ -32,7 +32,7 @@ def momentum_left(momentum: float, density: float) -> float:
 
 
 ROUNDING = 1e-6
-"""If fewer steps than this are left for the velocity, the number is a rounding error of 0."""
+"""Numbers of steps below this count as 0, because they are rounding errors."""
 
 
 @MEMORIES.register("momentum_feedback")

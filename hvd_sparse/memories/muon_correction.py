@@ -54,11 +54,11 @@ class MuonCorrection(AdamCorrection):
     shorter.
 
     If this memory is named, every tensor of two or more dimensions is treated as a matrix. With
-    ``optimizer=``, the optimizer's parameter groups decide, which usually exclude embeddings. A
-    tensor of four dimensions, such as a convolution's kernel, is a matrix with one row per output
-    channel. Other tensors of more than two dimensions are stacks of matrices in the last two
-    dimensions. For tensors that are never compressed, the reduced gradient is processed by Muon
-    itself, or by Adam.
+    ``optimizer=``, the optimizer's parameter groups decide which tensors are matrices; embeddings
+    usually are not. A tensor of four dimensions, such as a convolution's kernel, is a matrix with
+    one row per output channel. Other tensors of more than two dimensions are stacks of matrices in
+    the last two dimensions. For tensors that are never compressed, the reduced gradient is
+    processed by Muon itself, or by Adam.
 
     State: m and v of a matrix, float32 (float64 for float64 gradients), and Adam's second moment of
     other tensors; all twice with rollback. Cost: three passes, and the iteration of all matrices on

@@ -28,7 +28,7 @@ class Schedule:
         raise NotImplementedError
 
     def at_density(self: Self, density: float) -> Self:
-        """Return this schedule with ``density``, in (0, 1], as its final density."""
+        """Return this schedule with ``density``, in (0, 1], as its final or mean density."""
         raise NotImplementedError
 
 

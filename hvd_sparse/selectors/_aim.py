@@ -57,8 +57,8 @@ class Miss:
     """An aim whose candidates could not be used, so that the selector must search the vector.
 
     count : number of entries that reach the aim; None if they exceed its capacity
-    is_sure : False if, in a group of tensors, the entries of one tensor exceeded the capacity for
-        this tensor. The number for the whole group is then unknown, and may be within the aim's
+    is_sure : False in a group of tensors if the entries of one tensor exceeded that tensor's
+        capacity. The number for the whole group is then unknown, and may be within the aim's
         capacity
     """
 

@@ -12,12 +12,12 @@ from hvd_sparse.types import Selection
 @SELECTORS.register("chunk_max")
 @dataclass(frozen=True)
 class ChunkMax(DensitySelector):
-    """Divide the tensor into chunks of ceil(numel / k) entries, and select the largest magnitude of
-    each.
+    """Divide the tensor into chunks of ceil(numel / k) entries, and select the entry of largest
+    magnitude in each.
 
-    At most k entries are sent; a chunk of zeros sends nothing. If magnitudes in a chunk are equal,
-    the first entry is selected. The selector needs no search and no sort, but its entries are not
-    the k largest of the tensor.
+    k is the number of entries that the density gives. At most k entries are sent, because a chunk
+    of zeros sends nothing. If magnitudes in a chunk are equal, the first entry is selected. The
+    selector needs no search and no sort, but its entries are not the k largest of the tensor.
 
     Cost: one pass, and the allocation of a vector of zeros.
 

@@ -26,13 +26,15 @@ DensitySelf = TypeVar("DensitySelf", bound="DensitySelector")
 class Found(NamedTuple):
     """A selection, and how it was made.
 
-    threshold : magnitude from which the tensor's next step starts; None if it cannot start from one
+    threshold : threshold from which the tensor's next step computes its aim or starts its search;
+        None if that step has to start without one
     passes : how often the selector read the whole vector. Passes that compute moments, mean or
         standard deviation, or that copy the selected entries, do not count
     is_fallback : exact top-k made the selection, because a search did not converge or too many
         entries reached the threshold
     memo : further state for this tensor's next step; JSON-serializable
-    is_one_pass : the pass that added the gradient collected all entries that were needed
+    is_one_pass : the memory's pass, which added the gradient, collected all entries that were
+        needed (see ``Selector.aim``)
     is_taken : the selected entries have already been set to +0.0 in the vector
     """
 
@@ -200,8 +202,11 @@ class Selector:
         raise NotImplementedError
 
     def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
-        """Return the aim of the pass that adds the gradient, or None if this pass should collect no
-        entries. ``warm`` and ``memo`` are as in ``Context``."""
+        """Return the aim for a tensor of ``numel`` entries, or None.
+
+        The memory adds the gradient to the residual in one pass. With an aim, this pass also
+        collects the entries that reach the aim. ``warm`` and ``memo`` are as in ``Context``.
+        """
         return None
 
     def band(self, numel: int) -> Band | None:

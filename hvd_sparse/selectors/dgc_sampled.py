@@ -79,7 +79,7 @@ class DgcSampled(DensitySelector):
 
     def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
         wanted, (low, high) = self.count(taken.numel), self.bounds
-        if context.kept is None or taken.count <= wanted:  # there may be no more non-zeros
+        if context.kept is None or taken.count <= wanted:  # there may be no other non-zeros
             return None
         most, magnitudes = math.floor(high * wanted), np.abs(taken.values)
         memo = steer(context.memo, taken.count, most + 1)
@@ -90,7 +90,7 @@ class DgcSampled(DensitySelector):
             if dtype(threshold) < dtype(aim.threshold):
                 if taken.count <= most:  # the count at the threshold is unknown
                     return None
-                count = taken.count  # a lower bound, which is too many
+                count = taken.count  # at least this many, which is too many
             else:
                 count = int(np.count_nonzero(magnitudes >= dtype(threshold)))
             if count >= low * wanted or rounds == self.max_rounds:
@@ -124,7 +124,7 @@ class DgcSampled(DensitySelector):
     ) -> float:
         """Return the threshold from a sample of the vector; infinity if the sample is all zeros.
 
-        taken : the candidates of the aim, in whose place the vector has zeros
+        taken : the candidates of the aim; the vector has zeros in their place
         """
         stride = self.stride(accumulated.size)
         start = int(context.random().integers(stride)) if stride > 1 else 0
@@ -133,7 +133,7 @@ class DgcSampled(DensitySelector):
             ahead = taken.indices.astype(np.int64) - start
             is_sampled = (ahead >= 0) & (ahead % stride == 0)
             largest = np.abs(taken.values[is_sampled])
-            if largest.size >= top:  # the sample's other entries are below the aim
+            if largest.size >= top:  # all other sampled entries are below the aim
                 return float(np.partition(largest, largest.size - top)[largest.size - top])
         sample = context.kernels.sample_magnitudes(accumulated, start, stride)
         if taken is not None:

@@ -36,7 +36,7 @@ class GaussianK(DensitySelector):
 
     Notes
     -----
-    The number of sent entries may differ much from k, because the factors 0.5 and 1.5 may skip all
+    The number of sent entries may be far from k, because the factors 0.5 and 1.5 may skip all
     thresholds that about k entries reach. At least the largest entry is sent. If the mean is 0, the
     one-sided quantile selects about twice as many entries as the density says, because entries of
     both signs reach the threshold.

@@ -42,8 +42,8 @@ class Ldte(DensitySelector):
     its parameter is found by maximum likelihood. The formula above and the location 0 are our
     derivation.
 
-    The estimate is not corrected, so for other distributions the number of selected entries differs
-    much from k. Under error feedback the distribution has no long tail, because large entries are
+    The estimate is not corrected, so for other distributions the number of selected entries may be
+    far from k. Under error feedback the distribution has no long tail, because large entries are
     sent at every step, and very few entries reach the threshold: use ``ldte_bs``. At least the
     largest entry is sent.
 

@@ -31,8 +31,8 @@ class LdteBs(DensitySelector):
     search : how the next threshold is chosen: "log_count" interpolates the logarithm of the count
         between the ends of the bracket; "bisection" halves the bracket
     tolerance : (low, high) with 0 < low <= 1 <= high
-    max_passes : largest number of counts, in the vector or among candidates; exact top-k selects if
-        none of them lies inside the tolerance
+    max_passes : largest number of counts, in the vector or among candidates; if none of them lies
+        inside the tolerance, exact top-k selects
     warm_start : start the search just below the threshold of the tensor's previous step
 
     Notes
@@ -44,9 +44,10 @@ class LdteBs(DensitySelector):
     interpolation, the warm start, the search among candidates, and the conditions that end the
     search.
 
-    Exact top-k selects k entries if the bracket closes, ``max_passes`` is reached, or two counts do
-    not narrow the bracket, for example because magnitudes are equal. The number of selected entries
-    is therefore always inside the tolerance, or exactly min(k, non-zeros).
+    Exact top-k selects k entries if no other threshold fits into the bracket, ``max_passes`` is
+    reached, or two counts do not narrow the bracket, for example because magnitudes are equal. The
+    number of selected entries is therefore always inside the tolerance, or exactly min(k,
+    non-zeros).
 
     Cost: in nearly every step, the selection needs no extra pass over the tensor, because the pass
     that adds the gradient to the residual also collects the entries that reach a threshold slightly

@@ -19,8 +19,9 @@ class RadixSelect(ExactSelector):
 
         the bit patterns of |x|, read as integers, have the same order as |x|
         for each byte of the pattern, the highest byte first:
-            count how often each value of this byte occurs, among the entries whose higher bytes are
-            those of the k-th magnitude; the counts, added up from value 255 down, show this byte
+            count how often each value of this byte occurs, among the entries whose higher bytes
+            equal those of the k-th magnitude; go down from value 255 until at least k entries are
+            as large or larger: this value is the byte of the k-th magnitude
 
     The selection equals that of ``topk`` bit for bit, including ties.
 
@@ -28,8 +29,8 @@ class RadixSelect(ExactSelector):
     other steps, for example the first, at most 4 counting passes (8 for float64), and one to take
     the entries.
 
-    Paper: alabi2012fast.  Departs: every pass reads the whole vector, while the paper copies the
-    entries that still count, because a copy would have to be written.
+    Paper: alabi2012fast.  Departs: every pass reads the whole vector, so that no copy has to be
+    written, while the paper copies the entries that are still candidates.
     """
 
     paper = "alabi2012fast"

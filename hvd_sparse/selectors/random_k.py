@@ -21,10 +21,10 @@ class RandomK(DensitySelector):
 
     Notes
     -----
-    The values are not multiplied by numel / k, because error feedback requires a compression that
-    shortens the error: E|x - sent|^2 = (1 - k / numel) |x|^2. Exact zeros at the drawn positions
-    are sent too, so that with ``shared_seed`` all ranks send the same positions. The positions
-    depend only on the seed, the tensor, the step and, without ``shared_seed``, the rank.
+    The values are not multiplied by numel / k, because error feedback requires that the error is
+    smaller than the vector: E|x - sent|^2 = (1 - k / numel) |x|^2. Exact zeros at the drawn
+    positions are sent too, so that with ``shared_seed`` all ranks send the same positions. The
+    positions depend only on the seed, the tensor, the step and, without ``shared_seed``, the rank.
 
     Cost: O(k) if k is small compared with numel.
 

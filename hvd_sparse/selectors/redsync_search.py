@@ -24,20 +24,20 @@ class RedsyncSearch(DensitySelector):
     Parameters
     ----------
     reuse_steps : number of steps after a search that use its threshold again
-    max_passes : largest number of passes; exact top-k selects if the search has not ended by then
+    max_passes : largest number of passes; if the search has not ended by then, exact top-k selects
 
     Notes
     -----
     If no entry or more than 2k entries reach a reused threshold, a new threshold is searched.
 
-    Cost: one pass for the moments, one per bisection, and one to take the entries.  In a step that
-    uses a threshold again, no pass besides the one that adds the gradient, because it also collects
-    the entries.
+    Cost: one pass for the moments, one per bisection, and one to take the entries.  A step that
+    uses a threshold again needs no extra pass over the tensor, because the pass that adds the
+    gradient to the residual also collects the entries that reach the threshold.
 
-    Paper: fang2019redsync.  Departs: the paper bisects between mean and maximum, and at the mean
-    ends the search with the entries found so far. A widely copied implementation raises the
-    threshold if too few entries reach it; here it is lowered. We do not know for how many steps the
-    paper uses a threshold again.
+    Paper: fang2019redsync.  Departs: the paper bisects between mean and maximum; if too few entries
+    reach the mean, its search ends with these. A widely copied implementation raises the threshold
+    if too few entries reach it; here it is lowered. We do not know for how many steps the paper
+    uses a threshold again.
     """
 
     reuse_steps: int = 5

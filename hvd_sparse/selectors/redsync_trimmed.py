@@ -29,12 +29,12 @@ class RedsyncTrimmed(ExactSelector):
     search always ends.
 
     Cost: in nearly every step, as for ``topk``, no pass besides the one that adds the gradient. If
-    that pass collected too few or too many entries, an exact top-k of the whole vector.  On the
-    first step, one pass for the moments, one per threshold, one to take the entries, and an exact
-    top-k of these.
+    that pass collected too few or too many entries, an exact top-k of the whole vector follows. The
+    first step needs one pass for the moments, one per threshold, one to take the entries, and an
+    exact top-k of these.
 
-    Paper: fang2019redsync.  Departs: a widely copied implementation sends all entries above the
-    coarse threshold, up to hundreds of times k.
+    Paper: fang2019redsync.  A widely copied implementation sends all entries above the coarse
+    threshold, up to hundreds of times k; here exactly k are sent.
     """
 
     step: float = 0.2

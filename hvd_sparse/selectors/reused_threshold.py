@@ -38,8 +38,8 @@ class ReusedThreshold(DensitySelector):
     and the k largest of them are selected. If too few or too many entries were collected, an exact
     top-k of the whole vector follows.
 
-    Paper: li2022oktopk.  Departs: ``cap``; entries equal to the threshold are selected (``>=``), so
-    that an exact top-k includes its k-th entry.
+    Paper: li2022oktopk.  Departs: ``cap`` limits the number of entries; entries equal to the
+    threshold are selected (``>=``), so that an exact top-k includes its k-th entry.
     """
 
     period: int = 32

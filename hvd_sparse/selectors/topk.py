@@ -11,8 +11,8 @@ from hvd_sparse.selectors.contract import Context, ExactSelector, Found
 from hvd_sparse.selectors.ldte import laplace_threshold
 
 MAX_PASSES = 16
-"""Largest number of counts in a search. If the search has not ended by then, the k largest of the
-entries that are left are selected."""
+"""Largest number of counts in a search. If the search has not ended by then, exact top-k
+selects."""
 
 
 @SELECTORS.register("topk")
