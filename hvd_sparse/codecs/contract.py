@@ -35,8 +35,8 @@ class Codec:
     has_fixed_size : the number of bytes depends only on ``count``, ``numel`` and ``value_bytes``,
         so that ``body_bytes`` is exact
     numel_limit : tensors must have fewer entries than this number
-    needs_host : why gradients on an accelerator are copied to the host for this codec; empty if
-        they are not
+    needs_host : the reason why gradients on an accelerator must be copied to the host, as the end
+        of a sentence about the codec; empty if the copy is not needed
     """
 
     id: ClassVar[str]

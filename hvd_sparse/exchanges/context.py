@@ -55,8 +55,8 @@ class Outgoing:
     observed : for telemetry, the squared L2 norm of the residual, that of the accumulated vector,
         and the sum of the sent entries' ages in steps. None without telemetry, and until the sent
         entries are known
-    surplus : on an accelerator, a vector and its candidates that were not selected, if they are to
-        be put back when the bucket's sums are written
+    surplus : on an accelerator, the accumulated vector and the candidates that were not selected,
+        which are put back into it when the bucket's sums are written; None if they are back already
     """
 
     frame: np.ndarray | None = None

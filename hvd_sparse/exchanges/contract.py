@@ -51,8 +51,8 @@ class Exchange:
     is_one_allgather : the exchange is a single allgather of every rank's frames
     selects_everywhere : every rank selects from its own gradient in every step; if False,
         ``selects_on`` decides
-    needs_host : why gradients on an accelerator are copied to the host for this exchange; empty if
-        they are not
+    needs_host : the reason why gradients on an accelerator must be copied to the host, as the end
+        of a sentence about the exchange; empty if the copy is not needed
     """
 
     id: ClassVar[str]

@@ -24,8 +24,8 @@ class Hierarchical(Exchange):
         alltoall    inside a node, every rank receives its part of all gradients and adds them up,
                     in rank order
         allgather   every rank selects from the sum of its part; all ranks receive all selections
-        received:   inside the node numel (L - 1) / L values a rank; by a node, in a ring,
-                    (M - 1 / L) * k entries, with L ranks on each of M nodes
+        received:   with L ranks on each of M nodes, a rank receives numel (L - 1) / L values from
+                    its node, and a node receives (M - 1 / L) * k entries, in a ring
 
     A tensor is divided evenly among the L ranks of a node, and each rank keeps only the residual of
     its part. A rank's residual, its selection time and its k are therefore 1 / L of those of the

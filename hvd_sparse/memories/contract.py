@@ -137,8 +137,8 @@ class Memory:
     finishes : the states have ``finish``, which processes every reduced gradient, including those
         of tensors that are never compressed
     counts_votes : the optimizer gets the sign of the ranks' sum, so the selector must send votes
-    needs_host : why gradients on an accelerator are copied to the host for this memory with its
-        options; empty if they are not
+    needs_host : the reason why, with these options, gradients on an accelerator must be copied to
+        the host, as the end of a sentence about the memory; empty if the copy is not needed
     """
 
     id: ClassVar[str]

@@ -147,8 +147,8 @@ class Builder(Generic[Compressor]):
         selection, because after the exchange they would be wrong for entries that arrive rarely.
         The optimizer only applies the result. In every step the memory takes momentum, betas,
         weight decay and similar settings from the tensor's parameter group. In a step at learning
-        rate 0, it sends nothing and keeps all entries. ``terngrad`` and ``signsgd`` do not accept
-        this option, because they have no residual. None by default
+        rate 0, the memory sends nothing and keeps all entries. ``terngrad`` and ``signsgd`` do not
+        accept this option, because they have no residual. None by default
     steps : number of steps in the run; requires ``optimizer``. Unless ``schedule`` is given, the
         density then follows the learning rate (schedule "learning_rate"). Its mean is ``density``
         or, if ``density`` is not given, max(0.002, 5 / steps), at most 0.01. The default of
@@ -179,8 +179,8 @@ class Builder(Generic[Compressor]):
     max_gathered_bytes : upper bound of the bytes of all ranks' messages for a tensor. If a step's
         density needs more bytes, the step runs dense; if a selection needs more, its smallest
         entries stay in the residual. None, the default, sets no bound
-    clip_grad_norm : upper bound of the norm of all gradients together. Gradients are clipped before
-        the selection, otherwise as by torch's ``clip_grad_norm_`` (PyTorch; under Horovod only with
+    clip_grad_norm : upper bound of the norm of all gradients together. Gradients are clipped as by
+        torch's ``clip_grad_norm_``, but before the selection (PyTorch; under Horovod only with
         ``optimizer``). None, the default, sets no bound
     check_replicas_every : number of steps from one comparison of the ranks' applied gradients, by
         checksums, to the next; 0, the default, compares none
@@ -336,7 +336,7 @@ class Builder(Generic[Compressor]):
                     "schedule"
                 )
             rates = cls._foresee(optimizer, scheduler, schedule.steps)
-            # Rates can only be compared if the scheduler is stepped once per step.
+            # Predicted rates can only be checked if the scheduler is stepped once per step.
             rates.is_checked = steps == schedule.steps
             return rates
         if scheduler is not None:

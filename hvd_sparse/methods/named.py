@@ -1,5 +1,5 @@
-"""Named methods: each is a paper's choice of selector, memory, codec, exchange and schedule, with
-the authors' defaults."""
+"""Named methods. Each combines a selector, memory, codec, exchange and schedule as a paper does,
+and its docstring says which parts of the paper are left out."""
 
 from __future__ import annotations
 
@@ -331,7 +331,7 @@ class Methods(Builder[Compressor]):
 
         Parameters
         ----------
-        conserving : keep entries that the paper's rule loses in a residual; see ``GTopK``
+        conserving : keep in a residual those entries that the paper's rule loses; see ``GTopK``
         """
         return cls.build(params, selector=TopK(density), exchange=GTopK(conserving), **options)
 

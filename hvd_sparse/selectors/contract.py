@@ -135,8 +135,8 @@ class Selector:
     changes_values : the sent values differ from the accumulated ones; memories keep the difference
     asks_kernels : ``find`` reads the vector only through kernels, so that they can read a list of
         its largest entries instead (``kernels.listed``)
-    needs_host : why gradients on an accelerator are copied to the host for this selector; empty if
-        they are not
+    needs_host : the reason why gradients on an accelerator must be copied to the host, as the end
+        of a sentence about the selector; empty if the copy is not needed
     """
 
     id: ClassVar[str]
