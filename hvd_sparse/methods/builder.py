@@ -141,7 +141,7 @@ class Builder(Generic[Compressor]):
         entry in 1,000 ("hiding:300": one in 300)
     codec : encoding of the entries, "index_value" by default. These methods have other defaults, as
         in their papers: adacomp "ternary", ef_sign and signsgd "one_bit", sbc "one_sign", stc
-        "sign_mean", strom "sign_index" and terngrad "two_bit"
+        "sign_mean", strom and ``redsync(variant="paper")`` "sign_index", and terngrad "two_bit"
     optimizer : the torch or Keras SGD, Adam, AdamW, NAdam or Muon that the program then passes to
         Horovod. A memory applies the optimizer's momentum or moments on every rank before the
         selection, because after the exchange they would be wrong for entries that arrive rarely.
