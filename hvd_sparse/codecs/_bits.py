@@ -20,8 +20,6 @@ def unpack(packed: np.ndarray, width: int, count: int, kernels: Packers = refere
 
 
 def encode_bits(is_set: np.ndarray) -> np.ndarray:
-    """Pack booleans into bytes. The first is in the lowest bit; the last byte is padded with
-    zeros."""
     return np.packbits(is_set, bitorder="little")
 
 
@@ -66,8 +64,6 @@ def gaps_bytes(count: int, numel: int) -> float:
 
 
 def encode_gaps(indices: np.ndarray, numel: int, kernels: Packers = reference) -> np.ndarray:
-    """Return the Golomb code, uint8, of the gaps between ascending indices (see
-    ``kernels.packing``)."""
     return kernels.pack_gaps(indices, numel) if indices.size else np.empty(0, np.uint8)
 
 

@@ -24,7 +24,6 @@ def merge(first: Selection, second: Selection) -> Selection:
 
 
 def restrict(selection: Selection, indices: np.ndarray) -> Selection:
-    """Return those entries of a selection whose indices are in ``indices``."""
     kept = np.isin(selection.indices, indices, assume_unique=True)
     return Selection(selection.indices[kept], selection.values[kept], selection.numel)
 

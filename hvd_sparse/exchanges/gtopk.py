@@ -29,10 +29,10 @@ class GTopK(Exchange):
 
     Parameters
     ----------
-    conserving : decides what happens if a merge cuts an entry, and another entry at the same index
-        reaches the root. The sender of the cut entry removes it from its residual, because its
-        index was applied. If True, the rank that made the merge therefore keeps the cut entry in
-        its own residual. With False, the paper's rule, the entry is lost
+    conserving : matters if a merge cuts an entry, and another entry at the same index reaches the
+        root. The sender of the cut entry then removes it from its residual, because its index was
+        applied. If True, the rank that made the merge therefore keeps the cut entry in its own
+        residual. With False, the paper's rule, the entry is lost
 
     Notes
     -----

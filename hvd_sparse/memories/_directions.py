@@ -155,7 +155,6 @@ class DirectionState(ResidualState, Generic[Options]):
         return DoubleBuffer(0, self.residual.old.dtype, rollback=self.residual.can_roll_back)
 
     def _downhill(self, gradient: np.ndarray) -> np.ndarray:
-        """Return the gradient, or its negative if the optimizer maximizes."""
         return scaled(gradient, -1) if self._is_climbing else gradient
 
     def _clipped(self, gradient: np.ndarray, world_size: int) -> np.ndarray:
@@ -285,8 +284,6 @@ class DirectionState(ResidualState, Generic[Options]):
 
 
 class MomentumMemory(DirectionMemory):
-    """Base class of the memories that apply SGD's momentum."""
-
     momentum: float
     nesterov: bool
 

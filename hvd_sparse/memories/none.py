@@ -31,8 +31,6 @@ class NoMemory(Memory):
 
 
 class NoMemoryState(MemoryState):
-    """Holds the gradient of the current step."""
-
     _gradient: np.ndarray
 
     def compensate(

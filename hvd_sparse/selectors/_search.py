@@ -34,7 +34,6 @@ class Band:
 
 @lru_cache(maxsize=4096)  # called at every step of a tensor
 def band_around(count: int, tolerance: tuple[float, float]) -> Band:
-    """Return the band from low * count to high * count, where (low, high) = tolerance."""
     low, high = tolerance
     # 1e-9 compensates for rounding: for example, 1.13 * 100 is 112.99999999999999.
     return Band(

@@ -300,7 +300,6 @@ def largest_of(candidates: Selection, count: int, kernels: Kernels) -> Selection
 
 
 def least_of(selection: Selection) -> float | None:
-    """Return the smallest magnitude of a selection; None if it is empty."""
     return float(np.abs(selection.values).min()) if selection.count else None
 
 

@@ -38,8 +38,8 @@ class GaussianK(DensitySelector):
     -----
     The number of sent entries may be far from k, because the factors 0.5 and 1.5 may skip all
     thresholds that about k entries reach. At least the largest entry is sent. If the mean is 0, the
-    one-sided quantile selects about twice as many entries as the density says, because entries of
-    both signs reach the threshold.
+    one-sided quantile selects about twice as many entries as the density asks for, because entries
+    of both signs reach the threshold.
 
     Cost: on the host, one pass for the mean and the standard deviation, one per round, and one to
     take the entries. On an accelerator, in nearly every step, the pass that adds the gradient also

@@ -28,10 +28,10 @@ class RedsyncTrimmed(ExactSelector):
     The selection equals that of ``topk``. If r would fall to 0 or below, the threshold is 0, so the
     search always ends.
 
-    Cost: in nearly every step, as for ``topk``, no pass besides the one that adds the gradient. If
-    that pass collected too few or too many entries, an exact top-k of the whole vector follows. The
-    first step needs one pass for the moments, one per threshold, one to take the entries, and an
-    exact top-k of these.
+    Cost: in nearly every step that of ``topk``, which needs no extra pass over the tensor. If the
+    pass that adds the gradient collected too few or too many entries, an exact top-k of the whole
+    vector follows. The first step needs one pass for the moments, one per threshold, one to take
+    the entries, and an exact top-k of these.
 
     Paper: fang2019redsync.  A widely copied implementation sends all entries above the coarse
     threshold, up to hundreds of times k; here exactly k are sent.
