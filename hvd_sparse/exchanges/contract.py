@@ -105,8 +105,8 @@ class Exchange:
         raise NotImplementedError
 
     def run(self, context: ExchangeContext) -> Conversation:
-        """Exchange the selections of one bucket: yield requests, receive their results, and return
-        the arrivals of all members.
+        """Exchange the selections of one bucket: yield requests for collectives, receive their
+        results, and return the arrival of every member.
 
         Errors between two phases are kept by the context, and raised after the last phase.
         """

@@ -118,7 +118,7 @@ class DirectionState(ResidualState, Generic[Options]):
         maximize: bool = False,
         **settings: Any,
     ) -> None:
-        """Use the optimizer's current settings for this tensor.
+        """Set learning rate, momentum and similar settings to those that the optimizer now has.
 
         rate : learning rate
         parameter : the parameter's value, flat, which weight decay needs

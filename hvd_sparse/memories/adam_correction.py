@@ -187,8 +187,8 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
     def _push(
         self, gradient: np.ndarray, kernels: Kernels, step: AdamStep
     ) -> tuple[np.ndarray, Direction | None]:
-        """Return what ``_direct`` returns. With amsgrad, m and s are updated here, because the
-        direction needs the largest s."""
+        """Return gradient and direction, as ``_direct`` does. With amsgrad, m and s are updated
+        here, because the direction needs the largest s."""
         mean, square = self.mean, self.square
         self._note_written(mean, square)
         direction = Adam(mean.old, square.old, mean.new, square.new, step)

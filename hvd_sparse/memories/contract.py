@@ -67,8 +67,8 @@ class MemoryState:
         raise NotImplementedError
 
     def tune(self, *args: Value, **settings: Value) -> None:
-        """Use the optimizer's current settings for this tensor. Only for memories with
-        ``finishes``."""
+        """Set learning rate, momentum and similar settings to those that the optimizer now has for
+        this tensor. Only for memories with ``finishes``."""
 
     def update(
         self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
@@ -104,7 +104,8 @@ class MemoryState:
         """Keep the new version, because the step succeeded."""
 
     def roll_back(self) -> None:
-        """Drop the new version, because the step failed; the state is as before the step."""
+        """Drop the new version, because the step has failed. With ``rollback``, the state is then
+        as before the step."""
 
     def add(self, returned: Selection) -> None:
         """Add entries that an exchange returned, because they were not applied, to the committed

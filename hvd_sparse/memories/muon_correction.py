@@ -116,8 +116,8 @@ class MuonCorrectionState(AdamCorrectionState):
         self.square = self._nothing_made()
 
     def tune(self, **settings: Any) -> None:
-        """Use the optimizer's current settings. If they include a momentum, the tensor is treated
-        as a matrix by Muon, otherwise by Adam.
+        """Set the settings to the optimizer's. If they include a momentum, the tensor is treated as
+        a matrix by Muon, otherwise by Adam.
 
         Raises
         ------

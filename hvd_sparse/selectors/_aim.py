@@ -54,7 +54,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Miss:
-    """An aim whose candidates could not be used, so that the selector must search the vector.
+    """An aim whose candidates could not be used, so that the selector must search the whole vector.
 
     count : number of entries that reach the aim; None if they exceed its capacity
     is_sure : False in a group of tensors if the entries of one tensor exceeded that tensor's
@@ -82,8 +82,8 @@ class Miss:
 def aim_below(
     warm: float | None, margin: Memo, count: int, numel: int, brings: tuple[str, ...] = ()
 ) -> Aim | None:
-    """Return an aim that lies below the previous threshold ``warm`` by the fraction ``margin`` of
-    it.
+    """Return an aim whose threshold lies below ``warm``, that of the previous step, by the fraction
+    ``margin``.
 
     Return None if no entries are wanted, there is no previous threshold, or it is subnormal,
     because some threads flush subnormal numbers to zero.
@@ -99,8 +99,9 @@ def aim_below(
 
 
 def aim_at(warm: float | None, capacity: int) -> Aim | None:
-    """Return an aim at the previous threshold itself, for selectors that use this threshold again.
-    None if there is no previous threshold, it is subnormal, or it exceeds float32."""
+    """Return an aim whose threshold is ``warm``, that of the previous step, for selectors that use
+    this threshold again. None if there is no previous threshold, it is subnormal, or it exceeds
+    float32."""
     return Aim(warm, capacity) if warm and SMALLEST <= warm <= LARGEST else None
 
 

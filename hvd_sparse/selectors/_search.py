@@ -67,9 +67,9 @@ def bisection(bracket: Bracket, wanted: int) -> float:
 
 
 def log_count(bracket: Bracket, wanted: int) -> float:
-    """Return the threshold that the wanted number of entries should reach, by linear interpolation
-    of log(count), which is nearly linear in the tails of gradients. The threshold keeps a distance
-    from both ends, so that the bracket shrinks."""
+    """Estimate the threshold that ``wanted`` entries reach, by linear interpolation of log(count)
+    between the ends of the bracket, because log(count) is nearly linear in the tails of gradients.
+    The threshold keeps a distance from both ends, so that the bracket shrinks."""
     # A count of 0 has no logarithm, so half an entry takes its place.
     most, least = math.log(bracket.low_count), math.log(max(bracket.high_count, 0.5))
     fraction = (most - math.log(wanted)) / (most - least) if most > least else 0.5

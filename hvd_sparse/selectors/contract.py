@@ -210,14 +210,16 @@ class Selector:
         return None
 
     def band(self, numel: int) -> Band | None:
-        """Return the band by which ``cut`` decides: all candidates are selected if their number
-        lies in the band, and the ``wanted`` largest if there are more. None for selectors that
-        override ``cut``, because their decision depends on more than the number of candidates."""
+        """Return the numbers of candidates that ``cut`` accepts: all candidates are selected if
+        their number lies in the band, and the ``wanted`` largest if there are more. None for
+        selectors that override ``cut``, because their decision depends on more than the number of
+        candidates."""
         return None
 
     def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
-        """Decide how many of the candidates ``taken``, which reached the aim, are selected. None if
-        the selector must search the vector instead."""
+        """Decide how many of the candidates ``taken``, the entries that reached the aim in the
+        memory's pass, are selected. Return None if the selector must search the whole vector
+        instead."""
         band, found = self.band(taken.numel), taken.indices.size
         if band is None or found < band.least:
             return None
@@ -235,7 +237,7 @@ class Selector:
         raise NotImplementedError
 
     def measure(self, accumulated: np.ndarray, kernels: Kernels) -> np.ndarray:
-        """Return the statistics by which ``find_by`` selects, as a vector of the same dtype."""
+        """Return the statistics by which ``find_by`` selects, in the dtype of ``accumulated``."""
         raise NotImplementedError
 
     def find_by(self, statistics: np.ndarray, accumulated: np.ndarray, kernels: Kernels) -> Found:
