@@ -24,8 +24,6 @@ def encode_bits(is_set: np.ndarray) -> np.ndarray:
 
 
 def decode_bits(packed: np.ndarray, count: int) -> np.ndarray:
-    """Return the bits as bool [count]. Raises CorruptPayload if there are too many or too few
-    bytes, or if the padding is not zero."""
     need(packed.size == -(-count // 8), f"{count} bits cannot fill {packed.size} bytes")
     return unpack(packed, 1, count).view(np.bool_)
 
@@ -43,8 +41,6 @@ def encode_presence(indices: np.ndarray, numel: int) -> np.ndarray:
 
 
 def decode_presence(packed: np.ndarray, count: int, numel: int) -> np.ndarray:
-    """Return the indices of the set bits of a bitmap, uint32. Raises CorruptPayload unless exactly
-    ``count`` bits are set."""
     indices = np.flatnonzero(unpack(packed, 1, numel).view(np.bool_))
     need(indices.size == count, f"the bitmap has {indices.size} entries, and the header {count}")
     return indices.astype(np.uint32)

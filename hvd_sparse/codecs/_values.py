@@ -72,7 +72,6 @@ NOTHING = np.empty(0, np.uint8)
 
 
 def check_format(values: str, owner: str, formats: tuple[str, ...] = WHOLE_BYTES) -> None:
-    """Raise InvalidOption unless ``values`` is one of the formats."""
     try:
         check_choice(values, f"values of {owner}", formats)
     except InvalidOption as error:

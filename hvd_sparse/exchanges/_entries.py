@@ -64,8 +64,6 @@ def write_indices(selection: Selection) -> np.ndarray:
 
 
 def read_indices(buffer: np.ndarray, numel: int) -> np.ndarray:
-    """Return the indices in a frame, uint32. Raises CorruptPayload unless they ascend, are unique
-    and are below ``numel``."""
     frame = _read(buffer, INDICES, numel)
     need_size(frame, 4 * frame.count)
     indices = frame.body.view("<u4").astype(np.uint32)
@@ -82,8 +80,6 @@ def write_values(values: np.ndarray) -> np.ndarray:
 
 
 def read_values(buffer: np.ndarray, numel: int, dtype: DTypeLike) -> np.ndarray:
-    """Return the ``numel`` values in a frame. Raises CorruptPayload if the frame has another number
-    of values or another dtype."""
     frame = _read(buffer, VALUES, numel)
     need(frame.count == numel, f"the payload has {frame.count} values for {numel} entries")
     need(

@@ -185,7 +185,6 @@ class DirectionState(ResidualState, Generic[Options]):
             setattr(self, name, self._another())
 
     def _another(self) -> DoubleBuffer:
-        """Return a vector of zeros with the size, dtype and device of the residual."""
         old = self.residual.old
         made = DoubleBuffer(old.size, old.dtype, rollback=self.residual.can_roll_back)
         if self._zeros is not aligned_zeros:

@@ -145,7 +145,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         return AdamStep(options.beta1, options.beta2, epsilon, step, ranks, scale, is_of_mean)
 
     def _unbiased(self, steps: int) -> tuple[float, float]:
-        """Return the factors that correct the bias of m**2 and of s."""
+        """Return the factors that correct the biases of m**2 and of s."""
         options = self._options
         return 1 / (1 - options.beta1**steps) ** 2, 1 / (1 - options.beta2**steps)
 

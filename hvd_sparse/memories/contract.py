@@ -180,8 +180,6 @@ class DoubleBuffer:
         self.can_roll_back = rollback
 
     def move(self, zeros: Zeros) -> None:
-        """Replace the buffers by zeros on an accelerator, which the function ``zeros``
-        allocates."""
         size, dtype = self.old.size, self.old.dtype
         self.old = zeros(size, dtype)
         self.new = zeros(size, dtype) if self.can_roll_back else self.old
@@ -201,8 +199,6 @@ def accumulate(
     aim: Aim | None,
     kernels: Kernels,
 ) -> Accumulated:
-    """Write residual + gradient to ``out``. With an aim, the same pass takes the entries that reach
-    the aim out of the vector."""
     if aim is None:
         return Accumulated(out, kernels.accumulate(gradient, residual, out), added=gradient)
     taking = kernels.accumulate_and_take(gradient, residual, out, aim)

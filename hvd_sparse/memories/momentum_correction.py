@@ -73,8 +73,7 @@ class MomentumCorrection(MomentumMemory):
 
 
 class MomentumCorrectionState(VelocityState[MomentumCorrection]):
-    """The velocity u and the residual v of one tensor, and the velocity w of its weight decay (see
-    ``MomentumCorrection``)."""
+    """The velocities u and w and the residual v of one tensor (see ``MomentumCorrection``)."""
 
     _vectors: ClassVar[dict[str, str]] = {
         "momentum": "velocity",

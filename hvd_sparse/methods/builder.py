@@ -106,8 +106,6 @@ def _mean_density(configuration: Configuration, steps: int) -> float | None:
 
 
 def is_as_published(variant: str, method: str) -> bool:
-    """Return whether ``variant`` is "paper". Raises InvalidOption if it is neither "paper" nor
-    "ours"."""
     check_choice(variant, f"variant of {method}", ("ours", "paper"))
     return variant == "paper"
 
@@ -399,8 +397,7 @@ def _take_steps(
 
 
 def _refusal(name: str) -> Callable[..., NoReturn]:
-    """Return a function ``compress`` that raises InvalidOption. The message shows which call to
-    write."""
+    """Return a ``compress`` that raises InvalidOption. The message shows the call to write."""
 
     def compress(*_: object) -> NoReturn:
         raise InvalidOption(

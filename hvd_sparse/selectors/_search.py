@@ -182,7 +182,7 @@ def search_threshold(
         bracket.narrow(*known, band.wanted)
     # Round to x's precision, as kernels do; otherwise the bracket might never close.
     threshold = float(round_to(min(first, bracket.high)))
-    if not threshold > bracket.low:  # also for NaN
+    if not threshold > bracket.low:  # also if it is NaN
         threshold = float(round_to(STEPS[search](bracket, band.wanted)))
     counter = _Counter(x, band.wanted, kernels)
     widths, standstills = [bracket.width], 0

@@ -62,6 +62,5 @@ class AdaComp(Selector):
 
 
 def bin_length_of(spec: TensorSpec | None) -> int:
-    """Return the paper's bin length for a convolution or for another layer. The shape shows which
-    of them the tensor belongs to."""
+    """Return the paper's bin length for the kind of layer, which the tensor's shape shows."""
     return CONVOLUTION_BIN if spec is not None and len(spec.shape) > 2 else OTHER_BIN

@@ -17,11 +17,8 @@ STEPS = 200
 
 
 def upper_tail(shape: float, x: float) -> float:
-    """Return P(X > x) for a gamma distribution with this shape and scale 1, with an error of about
-    1e-12.
-
-    For x < shape + 1 a power series is used, otherwise a continued fraction (Lentz's method).
-    """
+    """Return P(X > x) for a gamma distribution with this shape and scale 1. The error is about
+    1e-12."""
     if x <= 0:
         return 1.0
     scale = math.exp(shape * math.log(x) - x - math.lgamma(shape))
@@ -33,6 +30,7 @@ def upper_tail(shape: float, x: float) -> float:
             if term < total * 1e-16:
                 break
         return 1.0 - scale * total
+    # A continued fraction, by Lentz's method. The power series above converges slowly for large x.
     b = x + 1.0 - shape
     c, d = 1e300, 1.0 / b
     fraction = d
