@@ -17,8 +17,7 @@ STEPS = 200
 
 
 def upper_tail(shape: float, x: float) -> float:
-    """Return P(X > x) for a gamma distribution with this shape and scale 1. The error is about
-    1e-12."""
+    """Return P(X > x), to about 1e-12, for a gamma distribution with this shape and scale 1."""
     if x <= 0:
         return 1.0
     scale = math.exp(shape * math.log(x) - x - math.lgamma(shape))
