@@ -1,7 +1,7 @@
-"""Transactions: the current step of every tensor, and whether its result is kept.
+"""Transactions: the current step of every tensor, and whether the states that it writes are kept.
 
-A tensor's new state is kept when its next step begins; until then ``fail`` drops the new states of
-all tensors of the step.
+To settle a tensor is to commit its last step or to roll it back. A tensor is settled when its next
+step begins; until then, ``fail`` can roll back all tensors of the step together.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hvd_sparse.types import TensorSpec
 
 class Transactions:
     """The states of all tensors, their current steps, and the counters; thread-safe. ``on_begin``
-    is called with every new step, under the lock."""
+    is called with every new step while the lock is held."""
 
     def __init__(self, configuration: Configuration, specs: Sequence[TensorSpec]) -> None:
         self._configuration = configuration
@@ -47,7 +47,8 @@ class Transactions:
             return run
 
     def enter(self, position: int) -> tuple[StepRun, TensorState]:
-        """Return the step that a tensor enters, and its settled state; under the lock."""
+        """Begin a tensor's step. Return the step, and the tensor's state after settling. The caller
+        holds the lock."""
         # Inlined ``open_run`` and ``_settle``, because every tensor calls this in every step.
         run = self._run
         if run.is_closed or position in run.entered:
@@ -64,8 +65,9 @@ class Transactions:
         return run, state
 
     def close(self, *, is_over: bool) -> None:
-        """Close the step. InvalidOption if some of its tensors are not completed, unless no caller
-        waits for a result any more (``is_over``)."""
+        """Close the current step, so that the next tensor begins another. Raises InvalidOption if
+        some of its tensors are not completed, unless ``is_over``: no caller waits for results any
+        more."""
         with self.lock:
             waiting = self._run.entered - self._run.completed
             if waiting and not (is_over or self._run.is_closed):
@@ -87,7 +89,8 @@ class Transactions:
             self._uncount(run)
 
     def leave_no_trace(self, run: StepRun) -> None:
-        """Mark a step with NaN or Inf: its tensors are rolled back when their next step begins."""
+        """Mark a step that had NaN or Inf. Each of its tensors is rolled back when the tensor's
+        next step begins."""
         with self.lock:
             if run.is_finite:
                 run.is_finite = False
@@ -95,8 +98,9 @@ class Transactions:
             self._uncount(run)
 
     def give_up(self, position: int) -> bool:
-        """Mark a tensor's last step, which is rolled back when the next begins, and subtract its
-        counters. Return False if the tensor has no completed step that is still open."""
+        """Mark a tensor's last step, so that it is rolled back when the next step begins, and
+        subtract it from the counters. Return False if the tensor has no completed step that is not
+        settled yet."""
         with self.lock:
             run = self._staged_by.get(position)
             if run is None or position not in run.completed:
@@ -114,14 +118,14 @@ class Transactions:
         run = self._staged_by.pop(position, None)
         if run is None:
             return
-        # A completed tensor is rolled back too if a later tensor fails.
+        # If another tensor of the step has failed, a completed tensor is rolled back too.
         if run.keeps(position):
             self._states[position].commit()
         else:
             self._states[position].roll_back()
 
     def state_of(self, position: int) -> TensorState:
-        """Return the settled state of a tensor; create it if necessary."""
+        """Settle a tensor, and return its state, which is created if necessary."""
         with self.lock:
             self._settle(position)
             state = self._states.get(position)
@@ -142,7 +146,8 @@ class Transactions:
         return spec.numel if part is None else part.stop - part.start
 
     def settle_all(self) -> dict[int, TensorState]:
-        """Return the states of all tensors that had a step, the last good step included."""
+        """Close the current step, settle all tensors, and return the states of those that had a
+        step."""
         with self.lock:
             self._run.is_closed = True
             for position in list(self._staged_by):
@@ -170,9 +175,9 @@ class Transactions:
             return found
 
     def peek(self, position: int, *, is_open: bool) -> TensorState | None:
-        """Return the settled state of a tensor, or during its step the state before; None before
-        its first step. ``is_open``: the step may still be dropped, even if all tensors are
-        completed."""
+        """Return the state of a tensor after its last settled step; None before its first step. The
+        last step is settled first if it is over. ``is_open`` means that it may still fail or be
+        given up, even if all its tensors are completed, so it is not settled."""
         with self.lock:
             run = self._staged_by.get(position)
             if not is_open and (run is None or run.entered <= run.completed):
