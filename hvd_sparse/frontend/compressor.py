@@ -97,7 +97,7 @@ class Compressor:
         override this method."""
 
     def _start(self, rank: int, process_rank: Callable[[], int]) -> None:
-        """Start the watchdog, the timeline and telemetry. ``rank`` is the rank in the process set,
+        """Start the watchdog, the trace and telemetry. ``rank`` is the rank in the process set,
         -1 outside of it; ``process_rank`` returns the rank among all processes."""
         logger.info(
             "compressor %s will keep %d bytes on every rank",
@@ -193,21 +193,19 @@ class Compressor:
 
     @property
     def verdict(self) -> Verdict | None:
-        """The result of the last trial of ``Compression.auto``; None before it and for other
-        methods."""
+        """The result of the last trial of ``Compression.auto``; None before the first trial."""
         decision = self._policy.decision
         return decision if isinstance(decision, Verdict) else None
 
     @property
     def plan(self) -> GroupPlan | None:
-        """The plan of ``groups="planned"``; None before it is made and without this option."""
+        """The plan of ``groups="planned"``; None before it is made."""
         decision = self._policy.decision
         return decision if isinstance(decision, GroupPlan) else None
 
     @property
     def hiding(self) -> HiddenDensities | None:
-        """The densities that ``density="hiding"`` has measured; None before the measurement and
-        without this option."""
+        """The densities that ``density="hiding"`` has measured; None before the measurement."""
         decision = self._policy.decision
         return decision if isinstance(decision, HiddenDensities) else None
 
@@ -254,7 +252,7 @@ class Compressor:
 
         Parameters
         ----------
-        step : number of completed steps; by default the compressor counts them
+        step : number of completed steps that the record shows; by default the compressor's count
         metrics : numbers by name
 
         Raises

@@ -88,8 +88,7 @@ class Recorder:
         self._spans.append((what, whose, start_s, end_s))
 
     def submitted(self, run: StepRun) -> None:
-        """Look for ranks that are behind. Called when this rank has submitted all tensors of a
-        step."""
+        """Look for ranks that are behind, after this rank has submitted all tensors of a step."""
         if run is not self._run or self._has_asked or self._find_lagging is None:
             return
         self._has_asked, find = True, self._find_lagging
@@ -105,8 +104,7 @@ class Recorder:
         self.put("metrics", numbers_of(metrics), step)
 
     def put(self, kind: str, content: Report, step: int | None = None) -> None:
-        """Pass a record to the writers. ``step`` defaults to the largest number of completed steps
-        of any tensor."""
+        """Pass a record to the writers. ``step`` is by default the number of completed steps."""
         number = self._step.transactions.most_steps() if step is None else step
         self._outlet.put(stamped(kind, number, self._began_s, content))
 
@@ -174,7 +172,6 @@ class Recorder:
 
 
 def _together(counts: Iterable[Mapping[str, int]], tickets: Iterable[TensorStep]) -> Report:
-    """Return the values of a record for several tensors together, without bytes and times."""
     sums = dict.fromkeys((*COUNTS, "entries_sent", "entries_total"), 0)
     for counted in counts:
         for name in sums:
@@ -270,8 +267,7 @@ class Outlet:
         return bool(self._targets) and not self._is_over
 
     def put(self, record: Report) -> None:
-        """Queue a record for all writers, without waiting. If the queue is full, drop the
-        record."""
+        """Queue a record for all writers. If the queue is full, drop the record."""
         if not self.is_open:
             return
         try:

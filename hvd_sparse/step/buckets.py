@@ -29,9 +29,8 @@ def one_per_tensor(
 def merge_small(
     specs: Sequence[TensorSpec], configuration: Configuration, bucket_bytes: int = BUCKET_BYTES
 ) -> list[tuple[int, ...]]:
-    """Merge neighbouring compressed tensors into buckets, from the last registered to the first.
-    Backward passes compute gradients in about this order, so a bucket's gradients are ready at
-    about the same time."""
+    """Merge neighbouring compressed tensors into buckets, from the last registered to the first,
+    because backward passes compute gradients in about this order."""
     plan: list[tuple[int, ...]] = []
     members: list[int] = []
     filled = 0.0
@@ -80,8 +79,7 @@ def grouped(specs: Sequence[TensorSpec], configuration: Configuration) -> list[t
 def _equal(
     specs: Sequence[TensorSpec], configuration: Configuration, positions: list[int], groups: int
 ) -> list[tuple[int, ...]]:
-    """Divide neighbouring tensors into at most ``groups`` buckets of about equal expected bytes,
-    from the last registered tensor to the first."""
+    """Divide neighbouring tensors into at most ``groups`` buckets of about equal expected bytes."""
     members = [specs[position] for position in reversed(positions)]
     sizes = [expected_bytes(configuration, spec.numel, spec) for spec in members]
     total, filled, groups = sum(sizes), 0.0, min(groups, MOST_GROUPS)
@@ -96,8 +94,7 @@ def _equal(
 def check_merged(
     specs: Sequence[TensorSpec], buckets: Sequence[tuple[int, ...]], configuration: Configuration
 ) -> None:
-    """Raise InvalidOption if selection is over groups and the tensors of a group cannot be joined
-    to one vector."""
+    """Raise InvalidOption if selection is over groups, and a bucket's vectors cannot be joined."""
     for members in buckets:
         reason = why_not_merged([specs[position] for position in members], configuration)
         if reason is not None:

@@ -30,8 +30,7 @@ NOTHING = np.empty(0, np.float32)
 
 
 class Conversation(Generic[Result]):
-    """A running exchange. ``pending`` is the collective for which it waits; None when it is
-    done."""
+    """A running exchange; ``pending`` is the collective for which it waits."""
 
     def __init__(
         self, generator: Generator[Request, np.ndarray, Result], collective: Collective, name: str
@@ -96,8 +95,6 @@ class Driver:
         late: Late | None = None,
         stays: bool = False,
     ) -> tuple[np.ndarray, TensorStep]:
-        """Call ``Step.compress``. If all tensors of the bucket are now compressed, start the
-        bucket's exchange."""
         if self._rank < 0:
             self._look_around()
         wire, ticket = self.step.compress(
@@ -133,8 +130,6 @@ class Driver:
     def poison(
         self, error: Exception, key: str, dtype: np.dtype | type
     ) -> tuple[np.ndarray, Ticket]:
-        """Call ``Step.poison``. If this begins a new step, clear away the exchanges of a failed
-        one."""
         if self._rank < 0:
             self._look_around()
         wire, ticket = self.step.poison(error, key, dtype, self._rank, self._world_size)
@@ -190,8 +185,8 @@ class Driver:
 
     def refuse(self, ticket: Ticket) -> NoReturn:
         """Raise this rank's error about a gradient of an unregistered tensor. First start the
-        exchanges of all buckets, whose messages report the error: the other ranks may wait for any
-        of them."""
+        exchanges of all buckets, so that their messages report the error to the other ranks, which
+        may wait for any of them."""
         run = ticket.run
         for index, members in enumerate(self.step.buckets):
             bucket = run.open(index, members)
@@ -283,8 +278,7 @@ class Driver:
         return failure
 
     def _advance(self, bucket: BucketRun) -> bool:
-        """Wait for the current phase of a bucket's exchange; return whether this was the last
-        phase."""
+        """Wait for one phase of a bucket's exchange; return whether it was the last phase."""
         conversation = self._under_way[bucket]
         try:
             conversation.step(self.step.configuration.timeout_s)

@@ -1,4 +1,4 @@
-"""Group selection: one selection from the accumulated vectors of several tensors.
+"""Group selection: one selection from the vectors (residual + gradient) of several tensors.
 
 Each tensor keeps its own residual, its own frame in the message, and its own number of steps.
 Usually the vectors need not be joined. The kernel that adds a tensor's gradient to its residual
@@ -103,8 +103,7 @@ def _cut_of_all(
     aim: Aim,
     context: Context,
 ) -> Found | None:
-    """Select from the extracted entries. Return None if the selection needs other entries too, so
-    that the whole vectors must be searched."""
+    """Select from the extracted entries; return None if the whole vectors must be searched."""
     regions, start = [], 0
     for taken, vector in zip(lists, vectors):
         if taken is None:
@@ -120,7 +119,6 @@ def _cut_of_all(
 
 
 def _miss(lists: Sequence[Selection | None], aim: Aim) -> Miss:
-    """Return the number of entries that reach the aim, as a hint for the search."""
     count = sum(taken.count for taken in lists if taken is not None)
     if count > aim.capacity:
         return Miss(aim, None)

@@ -192,9 +192,9 @@ class Pipeline:
         return accumulated
 
     def _may_hold(self, parts: StepParts) -> bool:
-        """Return whether entries that a pass on a device has extracted but the selector has not
-        selected may be added back later, in the same launch as the bucket's sums. They may if no
-        code reads the vector until then, and if a failed step discards the vector."""
+        """Return whether extracted entries that are not selected may be added back to the vector
+        later, in one launch with the bucket's sums. This requires that no code reads the vector
+        before, and that a failed step discards the vector."""
         return (
             self.configuration.rollback
             and not self.observes
@@ -213,8 +213,7 @@ class Pipeline:
         return aim and aim._replace(capacity=max(aim.capacity, numel // GROUP_SHARE))
 
     def _put_back(self, accumulated: Accumulated) -> None:
-        """Add the extracted entries back to the vector. With ``rollback=False`` no other buffer has
-        them."""
+        """Add the extracted entries back, because without ``rollback`` no other buffer has them."""
         if accumulated.taking is not None and accumulated.taking.taken is not None:
             self.kernels.restore(accumulated.vector, accumulated.taking.taken)
 
@@ -296,8 +295,7 @@ def _aim_of(state: TensorState, selector: Selector, warm: float | None, memo: Me
 
 
 def _surplus(accumulated: Accumulated, found: Found) -> tuple[np.ndarray, Selection] | None:
-    """Return the vector of a pass, and the entries that were extracted but not selected; None if
-    there are none."""
+    """Return the vector, and its entries that were extracted but not selected; None without any."""
     taken = None if accumulated.taking is None else accumulated.taking.taken
     if taken is None or not found.is_taken or found.selection.count == taken.count:
         return None
@@ -392,8 +390,7 @@ def _not_finite(gradient: np.ndarray, spec: TensorSpec) -> NonFiniteGradient:
 def _observe(
     state: TensorState, vector: np.ndarray, sent: Selection, is_taken: bool
 ) -> tuple[float, float, int]:
-    """Return the measurements of ``Outgoing.observed``. The vector must not be updated yet, but if
-    ``is_taken``, it already has zeros at the sent entries."""
+    """Return ``Outgoing.observed``. If ``is_taken``, the vector has zeros at the sent entries."""
     there = _squared(vector)
     if is_taken:
         kept, there = there, there + _squared(sent.values)

@@ -198,8 +198,9 @@ class Receiver:
         }
 
     def _surplus(self, tickets: Iterable[TensorStep]) -> Surplus:
-        """Remove the surplus entries from the tickets, and return them to be added back to their
-        vectors. Those of failed steps are dropped, because the steps are rolled back."""
+        """Remove from the tickets the entries that were extracted but not selected, and return
+        them, to be added back. Those of failed steps are dropped, because a rollback discards their
+        vectors."""
         found = []
         for ticket in tickets:
             sent = ticket.outgoing
@@ -306,7 +307,7 @@ def write_sum(given: Sum, kernels: Kernels) -> float:
 
 
 def _write_sums(sums: Sequence[Sum], surplus: Surplus, kernels: Kernels) -> list[float | None]:
-    """Write the sums of a bucket's tensors, and add the surplus entries back to their vectors.
+    """Write the sums of a bucket's tensors, and add ``surplus`` entries back to their vectors.
     Return for each sum an upper bound of its magnitudes, or None if the sum was not written,
     because a payload is corrupt or the sum may overflow."""
     bounds, given = _write_rows(sums, kernels), []

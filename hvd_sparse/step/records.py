@@ -57,7 +57,8 @@ class BucketRun:
     begun : tensors from which entries are selected only when the bucket is full
     has_arrived : returns whether the copies from devices are complete; None without such copies
     began_s : time when the exchange began, in s; 0 without a trace
-    summed : factor and upper bound of each tensor's sum; None until a result is requested
+    summed : factor of each tensor's sum, and upper bound of its magnitudes; None until a result is
+        requested
     """
 
     index: int

@@ -151,7 +151,6 @@ class OutgoingRows:
         indices: np.ndarray,
         values: np.ndarray,
     ) -> None:
-        """Leave a tensor to the pipeline, with the entries that its pass has extracted."""
         taken, entries = int(row["taken"]), None
         if taken >= 0:
             numel = ticket.state.spec.numel
@@ -167,8 +166,7 @@ class OutgoingRows:
         threshold: float,
         margin: float,
     ) -> None:
-        """Record the sent entries in the tensor's state and ticket, as ``Pipeline.send_found``
-        does."""
+        """Record the sent entries, as ``Pipeline.send_found`` does."""
         state, ticket.gradient = ticket.state, None
         state.note(threshold, margin, state.spec.key)
         if state.departures is not None:

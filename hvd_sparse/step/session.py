@@ -22,8 +22,7 @@ from hvd_sparse.types import TensorSpec
 class Session:
     """One rank's compressor for numpy gradients.
 
-    All ranks create their sessions at the same time, because the constructor compares the ranks'
-    configurations and tensors.
+    The constructor is collective: it compares the configurations and tensors of all ranks.
 
     Parameters
     ----------
@@ -66,7 +65,7 @@ class Session:
     def reduce(
         self, gradients: Mapping[str, np.ndarray], scale: float = 1.0
     ) -> dict[str, np.ndarray]:
-        """Run one step, at the same time on all ranks. Return the reduced gradients by the
+        """Run one step, which all ranks must do together. Return the reduced gradients by the
         tensors' names, with the shapes and dtypes of the given gradients. ``scale`` is the loss
         scale by which the gradients are multiplied."""
         factor = 1.0 / self.collective.world_size if self.average else 1.0

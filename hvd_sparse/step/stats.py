@@ -75,8 +75,7 @@ class Stats:
                 self._observed[key] = [total + sign * value for total, value in sums]
 
     def count_bytes(self, kind: str, nbytes: int) -> None:
-        """Count bytes that this rank gave to a collective. ``kind`` is "payload" for messages,
-        "carrier" or "dense"."""
+        """Count bytes sent in a collective; ``kind`` is "payload", "carrier" or "dense"."""
         with self._lock:
             self.bytes[kind] += nbytes
 
@@ -86,9 +85,9 @@ class Stats:
             self.received_bytes += received
 
     def all_bytes(self) -> dict[str, int]:
-        """Return the bytes that this rank has "sent" and "received"; for allreduces the two are
-        equal."""
+        """Return the bytes that this rank has "sent" and "received"."""
         with self._lock:
+            # An allreduce receives as many bytes as it sends.
             sums = self.bytes["carrier"] + self.bytes["dense"]
             messages = self.bytes["payload"] + self.bytes["padding"]
             return {"sent": sums + messages, "received": sums + self.received_bytes}

@@ -104,15 +104,13 @@ class Step(Receiver):
         self.bucket_of = {position: i for i, members in enumerate(buckets) for position in members}
 
     def put_bucket(self, index: int, members: tuple[int, ...]) -> None:
-        """Replace or append one bucket before its members enter the step. All ranks must do the
-        same."""
+        """Replace or append one bucket before its members enter the step, alike on all ranks."""
         check_merged(self.specs, [members], self.configuration)
         self.buckets[index : index + 1] = [members]
         self.bucket_of |= dict.fromkeys(members, index)
 
     def reconfigure(self, configuration: Configuration) -> None:
-        """Use a configuration with other densities (see ``Configuration.with_measured``) from the
-        next step on."""
+        """Use a configuration with other densities from the next step on."""
         self.configuration = self.pipeline.configuration = configuration
         self.fixed_parts = configuration.fixed_parts
 
@@ -259,8 +257,8 @@ class Step(Receiver):
         )
 
     def _note_nonfinite(self, ticket: TensorStep, error: NonFiniteGradient, *, dense: bool) -> None:
-        """Report NaN or Inf by the carrier's flag. It is a failure instead if ``on_nonfinite`` is
-        "raise", or if only gradient + residual overflowed."""
+        """Report NaN or Inf by the carrier's flag. Report a failure instead if ``on_nonfinite``
+        is "raise", or if only gradient + residual overflowed."""
         ticket.is_finite = False
         if self.configuration.on_nonfinite == "raise" or not error.is_of_gradient:
             ticket.fail(error)

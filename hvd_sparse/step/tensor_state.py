@@ -24,9 +24,7 @@ class TensorState:
     keeps the new versions, ``roll_back`` drops them.
 
     part : the range of entries whose residual this rank keeps
-    threshold, memo : results of the selector in the last step
     selected_in : name of the vector of the last selection: the tensor's key, or its group's name
-    exchange_memo : result of the exchange in the last step
     """
 
     def __init__(

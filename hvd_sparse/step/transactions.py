@@ -175,9 +175,9 @@ class Transactions:
             return found
 
     def peek(self, position: int, *, is_open: bool) -> TensorState | None:
-        """Return the state of a tensor after its last settled step; None before its first step. The
-        last step is settled first if it is over. ``is_open`` means that it may still fail or be
-        given up, even if all its tensors are completed, so it is not settled."""
+        """Return a tensor's state after its last finished step; None before its first step. With
+        ``is_open``, a step is not finished when all its tensors are completed, because it may still
+        be taken back."""
         with self.lock:
             run = self._staged_by.get(position)
             if not is_open and (run is None or run.entered <= run.completed):

@@ -173,8 +173,6 @@ class TorchCompressor(ParameterCompressor):
     def _send_dense(
         self, gradient: torch.Tensor, position: int, scale: float
     ) -> tuple[torch.Tensor, DenseTicket]:
-        """Begin the step of a tensor that is never compressed, and return the tensor for Horovod to
-        reduce."""
         wire = self._as_horovod_wants(gradient)
         parameter = self._parameters[position]
         ticket = self.step.enter_dense(position, scale, wire.nbytes)
@@ -201,14 +199,11 @@ class TorchCompressor(ParameterCompressor):
         return to_host(dense.contiguous()) if self._wire_device is None else dense.contiguous()
 
     def _scale_of(self, position: int) -> float:
-        """Return the loss scale of a tensor's next step."""
         if position in self._run.entered:  # a new step; the last may have had no result
             self._scale.forget()
         return self._scale()
 
     def _submitted(self, run: StepRun) -> None:
-        """After a step's last gradient, sleep until the exchanges are done (see
-        ``LastGradientWait``)."""
         if run is not self._run:
             self._expected, self._run = len(self._run.entered), run
         if len(run.entered) != self._expected:
@@ -310,11 +305,11 @@ class TorchCompressor(ParameterCompressor):
 
     @property
     def wire(self) -> str:
-        """Return the memory from which messages are sent: "host" or "device"."""
+        """The memory from which messages are sent: "host" or "device"."""
         return HOST_WIRE if self._wire_device is None else DEVICE_WIRE
 
     def stats(self) -> Report:
-        """Return the counters of every PyTorch compressor, and the ``wire``."""
+        """Return the entries of ``ParameterCompressor.stats``, and ``wire`` as "wire"."""
         return {**super().stats(), "wire": self.wire}
 
     def _describe(self, specs: Sequence[TensorSpec]) -> Report:

@@ -254,8 +254,8 @@ class Given:
 
 
 class Changes:
-    """The gradients that Horovod has received in a step. At the step's first result, all are
-    compared: later, a result may have been written to memory that gradients share."""
+    """The gradients that Horovod has received in a step. All are compared at the step's first
+    result, because a result may be written to memory that other gradients share."""
 
     def __init__(self) -> None:
         self.given: dict[int, Given] = {}
@@ -315,8 +315,7 @@ def in_words(keys: list[str]) -> str:
 
 
 def _memory_of(values: torch.Tensor) -> np.ndarray:
-    """Return the tensor's entries as a flat array, in the order of its memory; empty for a
-    device's."""
+    """Return the entries as a flat array in the order of memory; none for tensors of a device."""
     if not values.is_cpu:
         return np.empty(0)  # reading entries would wait for the device, so only versions count
     plain = values.detach()

@@ -24,7 +24,7 @@ class LocalSteps(LocalStepsBase):
     The anchor is a copy of the parameters that is equal on all ranks. An exchange computes
 
         pseudo-gradient = anchor - parameter    after ``every`` steps of the local optimizer
-        anchor = outer step of SGD, with the mean of the ranks' sent entries as the gradient
+        anchor = anchor after an SGD step with the mean of the ranks' sent entries as gradient
         parameter = anchor
 
     The compressor's residual keeps the entries of a pseudo-gradient that were not sent. With the
@@ -43,7 +43,9 @@ class LocalSteps(LocalStepsBase):
     outer_lr, outer_momentum, nesterov : settings of the outer step
     process_set : the ranks that train together; all by default
 
-    Notes ----- The constructor is collective: it broadcasts the parameters of the lowest rank, so
+    Notes
+    -----
+    The constructor is collective: it broadcasts the parameters of the lowest rank, so
     that all ranks start from the same anchor. Buffers, for example BatchNorm's running means, are
     not exchanged. Parameters that are frozen when this object is made are not exchanged either, and
     InvalidOption is raised if they are trained later. To freeze a parameter only for a time, make

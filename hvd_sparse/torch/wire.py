@@ -1,5 +1,4 @@
-"""The device from which messages are sent, tickets of dense tensors, and the wait for other
-ranks."""
+"""The device of messages, the tickets of dense tensors, and the wait for the other ranks."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ PRODUCT = "mu_product"
 
 
 class Applying:
-    """First base class of an optimizer given as ``optimizer=``. Its ``step`` subtracts the learning
+    """Mixin for an optimizer that was given as ``optimizer=``. Its ``step`` subtracts the learning
     rate times the compressor's result from each parameter. Parameter groups, hooks and schedulers
     work as before."""
 
@@ -152,8 +152,7 @@ class Applying:
         return object.__new__, (type(self).hvd_sparse_base,), members
 
     def state_dict(self) -> Settings:
-        """Return the optimizer's state, with this rank's moments. The plain optimizer can load
-        it."""
+        """Return the state with this rank's moments; the plain optimizer can load it."""
         kept, self.state = self.state, self._whole_state()
         try:
             saved: Settings = super().state_dict()  # type: ignore[misc]

@@ -1,5 +1,4 @@
-"""Converts torch tensors to flat numpy arrays or device vectors, and back, with as few copies as
-possible."""
+"""Converts torch tensors to flat numpy arrays or flat device vectors, and back."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ TORCH = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float6
 
 
 def accelerator() -> str | None:
-    """Return the type of torch's accelerator, for example "cuda"; None without an accelerator, and
-    before torch 2.6."""
+    """Return the type of torch's accelerator, e.g. "cuda"; None without one or before torch 2.6."""
     if not hasattr(torch, "accelerator"):
         return None
     device = torch.accelerator.current_accelerator(check_available=True)
@@ -65,8 +63,7 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def own_memory(gradient: torch.Tensor) -> np.ndarray | None:
-    """Return the gradient's own memory as a flat array if the result can be written there, else
-    None."""
+    """Return the gradient's own memory, flat, if the result can be written there; else None."""
     if gradient.is_cpu and gradient.dtype in TORCH.values() and gradient.is_contiguous():
         plain = gradient.detach() if gradient.requires_grad else gradient
         memory: np.ndarray = plain.numpy().reshape(-1)
@@ -108,8 +105,7 @@ def write_back(flat: np.ndarray, gradient: torch.Tensor) -> bool:
 
 
 def like(dense: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with the gradient's dtype, memory layout and device. It is copied only if
-    necessary."""
+    """Return a tensor with the gradient's dtype, layout and device, copied only if necessary."""
     there = dense
     if gradient.device != dense.device:
         there = upload(dense.numpy(), gradient.device)
@@ -119,7 +115,7 @@ def like(dense: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
 
 
 def vector_of(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray:
-    """Return the gradient as a flat vector on its device. It is copied only if necessary."""
+    """Return the gradient as a flat vector on its device, copied only if necessary."""
     return cast(np.ndarray, DeviceVector(_wide(gradient, spec)))
 
 

@@ -158,8 +158,7 @@ class ParameterCompressor(Compressor):
         return settings
 
     def optimizer_state_of(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return a parameter's state as the plain optimizer of torch would have it; empty before
-        the first step."""
+        """Return a parameter's state in torch's plain optimizer; empty before the first step."""
         position = self.results.position_of.get(id(parameter))
         if position is None:
             return {}
@@ -207,8 +206,7 @@ class ParameterCompressor(Compressor):
 
 
 class StepScale:
-    """The loss scale. It is read once a step, because reading it from a ``GradScaler`` waits for
-    the device."""
+    """The loss scale, read once a step, because reading a ``GradScaler`` waits for its device."""
 
     def __init__(self, grad_scaler: GradScaler) -> None:
         read = getattr(grad_scaler, "get_scale", grad_scaler)

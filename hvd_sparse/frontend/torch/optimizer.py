@@ -87,8 +87,7 @@ OF_REFERENCE_PAIR = {"lr", "betas", "eps", "weight_decay"}
 
 
 def _is_reference_muon(step: str, group: Mapping[str, Option]) -> bool:
-    """Return whether the options are those of Muon's reference implementation, which programs
-    copy."""
+    """Return whether the options are those of Muon's reference implementation."""
     options = set(group) - OF_EVERY_GROUP
     if step == "SingleDeviceMuon.step":
         return options == OF_REFERENCE_MUON
@@ -104,7 +103,7 @@ def unhooked(step: Any) -> Any:
 def settings_of(
     optimizer: torch.optim.Optimizer, group: Mapping[str, Option], shape: tuple[int, ...]
 ) -> Settings:
-    """Return a parameter group's settings for a tensor, in the form of a memory's ``tune``."""
+    """Return a parameter group's settings for a tensor, as arguments of a memory's ``tune``."""
     refuse_options(type(optimizer).__name__, group)
     settings: Settings = {"rate": float(group["lr"])}
     if is_muon(group):

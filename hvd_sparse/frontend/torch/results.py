@@ -10,9 +10,9 @@ it. A result that is gone was applied if an optimizer that holds the parameter h
 meanwhile. If no optimizer ever finishes a step with the parameter, the result was applied if some
 parameter has changed. A result that is gone and was not applied was thrown away.
 
-Some programs, as PCGrad does, apply a combination of several results. The check ends at the first
-step that shows this: the optimizer applies other tensors than the results, or, after a result was
-thrown away, a gradient that is no multiple of the last result.
+Some programs, for example PCGrad, apply a combination of several results. The check ends at the
+first step that shows this: the optimizer applies other tensors than the results, or, after a result
+was thrown away, a gradient that is no multiple of the last result.
 
 With ``optimizer=`` the results are updates. For gradients that did not come through the compressor,
 the optimizer then computes the update itself. A warning is logged if the program clips or unscales
@@ -148,8 +148,7 @@ class Results:
             self._hooks.append(parameter.register_post_accumulate_grad_hook(renew))
 
     def settle(self, position: int) -> None:
-        """Take back a tensor's last step if its result was thrown away. Called before the tensor's
-        next step."""
+        """Before a tensor's next step, take its last step back if the result was thrown away."""
         if self._is_handed_over:
             self._left_at[position] = self._parameters[position]._version
         handed = self.waiting.get(position)
@@ -197,8 +196,7 @@ class Results:
         remove(self._hooks)
 
     def among(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the parameters whose gradient is a result, without a later gradient added to
-        it."""
+        """Return the parameters whose gradient is a result, with no later gradient added to it."""
         return [p for p in parameters if p.grad is not None and self._is_result_of(p)]
 
     def others_among(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
@@ -221,8 +219,6 @@ class Results:
         return self._is_result.get(self.position_of.get(id(parameter), -1), False)
 
     def tell_of_others(self, others: Sequence[torch.Tensor], name: str) -> None:
-        """Warn once that an optimizer updates dense gradients that did not come through the
-        compressor."""
         dense = [p for p in others if p.grad is not None and not p.grad.is_sparse]
         if not dense:
             return
@@ -238,8 +234,6 @@ class Results:
         )
 
     def tell_of_decay(self, group: Value) -> None:
-        """Warn once if parameters with weight decay were changed between the backward pass and the
-        step."""
         for parameter in group["params"] if group["weight_decay"] else ():
             position = self.position_of.get(id(parameter), -1)
             version = parameter._version

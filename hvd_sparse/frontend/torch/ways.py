@@ -1,7 +1,7 @@
 """Decides where each gradient is compressed: on the host, on its device, or staged.
 
 A gradient on an accelerator stays on its device if all parts and options support this. Then its
-residual and its result are there too, and only the selected entries are copied to the host. Parts
+residual and its result are there too, and only the selected entries leave the device. Parts
 declare why they need the host (``needs_host``); ``STAGES`` lists the options that need it.
 
 Otherwise the gradient is staged: it is copied to pinned memory of the host, and its result is
