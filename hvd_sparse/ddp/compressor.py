@@ -246,8 +246,8 @@ class DdpCompressor(ParameterCompressor):
         optimizer._patch_step_function()
 
     def _meet_optimizer(self, optimizer: Optimizer, *_: object) -> None:
-        """Warn of the optimizer's effect on accuracy, when an optimizer of the model first
-        steps."""
+        """Check the first optimizer that steps with a parameter of the model: if its momentum does
+        not fit the memory, warn or raise InvalidOption."""
         # The hook is not removed here, because torch is iterating over its hooks.
         if self._has_judged or self._follower is not None:
             return

@@ -184,7 +184,7 @@ class Answer:
 
     submissions : number of the rank's submissions
     behind : the names that the rank has submitted less often than the rank that asks
-    place : the lines that the rank's main thread executes
+    place : text about the lines that the rank's main thread is executing
     """
 
     rank: int
