@@ -153,8 +153,7 @@ class HorovodDeviceCollective(HorovodTorchCollective):
 
 
 def catch_up(device: torch.device) -> None:
-    """Let the current stream wait for Horovod's results, which is necessary with asynchronous
-    completion."""
+    """Let the current stream wait for Horovod's results, as asynchronous completion requires."""
     if os.environ.get("HOROVOD_ENABLE_ASYNC_COMPLETION", "0") not in ("", "0"):
         default = torch.get_device_module(device).default_stream(device)
         torch.accelerator.current_stream(device).wait_stream(default)

@@ -393,7 +393,7 @@ class Accumulation:
         ]
 
     def _note(self, position: int, gradients: Any) -> None:
-        """Called before a gradient is added to ``.grad``, or when a node gets no gradient."""
+        """Called by autograd before it adds to ``.grad``, even if there is no gradient to add."""
         gradient = self._parameters[position].grad
         if position in self._untouched:
             self._untouched.discard(position)

@@ -110,11 +110,8 @@ class AutoMethod(Builder[Value]):
 
 
 class SendNothing:
-    """Base class of the compressors that return each rank's own gradient, for timing only.
-
-    Horovod reduces one number for each tensor, because it must reduce something. No other
-    compressor of this package can be faster, because the others also select and send entries.
-    """
+    """Base class of the compressors that return each rank's own gradient, for timing only. They
+    reduce one number for each tensor, because Horovod must reduce something."""
 
     def __init__(self) -> None:
         logger.warning(
@@ -176,8 +173,6 @@ class LocalStepsBase:
 
 
 def refuse_unfrozen(what: str) -> None:
-    """Raise InvalidOption for a tensor that was frozen when LocalSteps was made, and is trained
-    now."""
     raise InvalidOption(
         f"{what} was frozen when LocalSteps was made, and is trained now: it has no anchor, and "
         "ranks would stay apart; make LocalSteps while it is unfrozen, and freeze it afterwards, "

@@ -93,8 +93,7 @@ class Compressor:
         self._trace_file: TraceFile | None = None
 
     def resolve(self) -> None:
-        """Find the tensors and create ``step``. Only frontends that do not do so in the constructor
-        override this method."""
+        """Find the tensors and create ``step``, if the constructor has not done so."""
 
     def _start(self, rank: int, process_rank: Callable[[], int]) -> None:
         """Start the watchdog, the trace and telemetry. ``rank`` is the rank in the process set,
@@ -146,7 +145,6 @@ class Compressor:
         return self._world or (self.collective.rank, self.collective.world_size)
 
     def _size_of_world(self) -> int:
-        """Return the number of ranks in the process set, even on a rank outside of it."""
         return self._world[1] if self._world else self.collective.world_size
 
     def _averaged(self, position: int) -> int:
@@ -377,7 +375,6 @@ class Compressor:
             self._record()
 
     def _forget_world(self) -> None:
-        """Drop the current step and its collectives, which can no longer end."""
         self.watchdog.ledger.restart()
         self._policy.forget_world(self)
 

@@ -57,11 +57,10 @@ class Naming:
     def meeting_place(self) -> str:
         """Return the name of a new handshake, which is the same on every rank.
 
-        The name has a number that counts the handshakes of the place. The compressor's name and
-        number cannot be used, because ranks may differ in them: the name depends on the model, in
-        which the handshake must find differences, and one rank may have made another compressor
-        that takes no step. A second handshake of a compressor means that an elastic restart has
-        made a new world, so the numbers start again.
+        The name has a number that counts the handshakes of the place. The compressor's own name or
+        number may differ between ranks: the name depends on the model, and one rank may have made a
+        compressor more. A second handshake of a compressor means that an elastic restart has made a
+        new world, so the numbers start again.
         """
         met = _MET.setdefault(self.place, [])
         if self._claim in met:

@@ -204,8 +204,6 @@ def _together(counts: Iterable[Mapping[str, int]], tickets: Iterable[TensorStep]
 
 
 def _received(ticket: TensorStep) -> int | None:
-    """Return the bytes of all ranks' frames of a tensor; None if entries arrived in another
-    form."""
     if ticket.position not in ticket.bucket.arrivals:
         return None
     parts = [part for _, part in ticket.bucket.arrivals[ticket.position].parts]

@@ -90,8 +90,7 @@ def table(
     left: Sequence[str] = (),
     title: str = "",
 ) -> str:
-    """Return a table as text. Columns are as wide as their widest cells, and aligned to the right,
-    except those whose headings are in ``left``."""
+    """Return a table as text. Columns are aligned to the right, or to the left if in ``left``."""
     widths = [max(map(len, cells)) for cells in zip(headings, *rows)]
     rule = ["-" * width for width in widths]
     lines = [title] if title else []

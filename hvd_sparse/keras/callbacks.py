@@ -1,5 +1,4 @@
-"""Callbacks for ``fit`` with Keras 3. Horovod's own callbacks use functions that only Keras 2
-has."""
+"""Callbacks for ``fit`` with Keras 3. Horovod's own callbacks use functions of Keras 2."""
 
 from __future__ import annotations
 

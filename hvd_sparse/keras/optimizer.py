@@ -156,8 +156,7 @@ class _Reducing(_Distributed):
 
 
 class _ReducingScaled(_Distributed):
-    """Mixin for a ``LossScaleOptimizer``, which averages gradients before it checks them for NaN
-    and Inf."""
+    """Mixin for a ``LossScaleOptimizer``: average gradients before the check for NaN and Inf."""
 
     def apply(self, grads: Sequence[Value], trainable_variables: Value = None) -> None:
         own: Optimizer = self

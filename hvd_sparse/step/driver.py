@@ -145,12 +145,9 @@ class Driver:
         *,
         is_dropped: bool = False,
     ) -> np.ndarray:
-        """Return the reduced gradient of a tensor, flat. On a sparse step, it is written to
-        ``ticket.out`` if the frontend has set this array. On any error, the step of all tensors is
-        rolled back before the error is raised.
-
-        ``is_dropped`` means that no rank uses the result. Then an empty array is returned, and the
-        tensor's next step rolls this one back."""
+        """Return the reduced gradient of a tensor, flat. On any error, the step of all tensors is
+        rolled back before the error is raised. ``is_dropped`` means that no rank uses the result:
+        an empty array is returned, and the tensor's next step rolls this one back."""
         if ticket.run.failure is not None:
             raise ticket.run.failure
         # The errors of unregistered gradients must reach the other ranks before this rank raises.
@@ -172,7 +169,6 @@ class Driver:
             raise
 
     def has_arrived(self) -> bool:
-        """Return whether the collectives of all running exchanges are done."""
         under_way = self._under_way.values()
         return all(each.pending.is_done() for each in under_way if each.pending is not None)
 
@@ -200,8 +196,8 @@ class Driver:
         self, run: StepRun, error: SparseError, carried: tuple[Ticket, np.ndarray] | None = None
     ) -> NoReturn:
         """Finish the step's exchanges, because the other ranks wait for them. Then roll the step
-        back, and raise ``error``, or the first error of the exchanges if they fail. ``carried`` is
-        a ticket with its reduced carrier, which is checked before the exchanges."""
+        back, and raise ``error``, or the error of the exchanges if they fail. ``carried`` is a
+        ticket with its reduced carrier, which is checked first."""
         try:
             if carried is not None:
                 self.step.report(*carried)
@@ -238,7 +234,6 @@ class Driver:
         self._under_way[bucket] = Conversation(generator, self.collective, name)
 
     def _drive(self, run: StepRun) -> None:
-        """Finish all exchanges of a step, then raise the first failure."""
         run.is_closed = True
         failure = self._finish(run)
         if isinstance(failure, PeerFailure):
@@ -278,7 +273,6 @@ class Driver:
         return failure
 
     def _advance(self, bucket: BucketRun) -> bool:
-        """Wait for one phase of a bucket's exchange; return whether it was the last phase."""
         conversation = self._under_way[bucket]
         try:
             conversation.step(self.step.configuration.timeout_s)

@@ -89,7 +89,6 @@ def _selector_of_all(
 
 
 def name_of(specs: Sequence[TensorSpec]) -> str:
-    """Return the name of a group of tensors; for a single tensor, its key."""
     if len(specs) == 1:
         return specs[0].key
     text = "\n".join(f"{spec.key} {spec.numel}" for spec in specs)

@@ -137,7 +137,7 @@ class Pipeline:
         self, state: TensorState, gradient: np.ndarray, world_size: int, *, dense: bool
     ) -> Outgoing:
         """Return the whole gradient, for exchanges that sum before they select. On a dense step,
-        add this rank's residual to its part of the gradient."""
+        this rank's residual is added to its part."""
         if not self.kernels.moments(gradient).is_finite:
             raise _not_finite(gradient, state.spec)
         # A copy, because the program may write to the gradient while Horovod sums.
@@ -192,9 +192,8 @@ class Pipeline:
         return accumulated
 
     def _may_hold(self, parts: StepParts) -> bool:
-        """Return whether extracted entries that are not selected may be added back to the vector
-        later, in one launch with the bucket's sums. This requires that no code reads the vector
-        before, and that a failed step discards the vector."""
+        """Return whether extracted but unselected entries may be added back later, in one launch
+        with the bucket's sums: no code reads the vector before, and a failed step discards it."""
         return (
             self.configuration.rollback
             and not self.observes
@@ -273,8 +272,7 @@ class Pipeline:
         self, state: TensorState, left: Selection | None, returned: Selection | None, memo: Memo
     ) -> None:
         """Update the memory after an exchange that settles later. ``left`` has the entries to
-        remove from the residual, with the values that the selector returned; ``returned`` has the
-        entries to add back."""
+        remove from the residual, ``returned`` those to add back."""
         if left is not None:
             parts = self.configuration.at_step(state.steps, state.spec, state.pace)
             changes_values = parts.selector.changes_values
@@ -405,9 +403,8 @@ def _squared(x: np.ndarray) -> float:
 
 
 def generator(seed: int, key: str, step: int, rank: int | None = None) -> np.random.Generator:
-    """Return a selector's random generator for one step of a tensor. Without a rank, it is the same
-    on all ranks. Step and rank set its counter, so its numbers do not depend on the order of
-    hooks."""
+    """Return a selector's random generator for a step of a tensor, without ``rank`` the same on all
+    ranks. Its numbers do not depend on the order of hooks."""
     digest = hashlib.sha256(f"{seed}|{key}".encode()).digest()
     # Philox counts draws in the two lowest words, so the numbers of two steps or ranks would
     # overlap only after 2**128 draws.

@@ -64,7 +64,7 @@ class Receiver:
                     self.pipeline.settle(state, arrival.left, arrival.returned, arrival.memo)
 
     def report(self, ticket: Ticket, reduced: np.ndarray) -> CarrierReport:
-        """Return the report that the sum of all ranks' carriers contains. Raises the errors of
+        """Return the content of the reduced carrier. Raises the errors of
         ``CarrierLayout.read``."""
         # Kept, because decompress needs it before the wait and again for the factor.
         if ticket.report is None:
@@ -78,11 +78,9 @@ class Receiver:
         return ticket.report
 
     def result(self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray) -> np.ndarray:
-        """Return the reduced gradient of a tensor, flat, of the accumulator's dtype.
-
-        reduced : Horovod's result for the array that ``compress`` returned
-        parameter : the tensor's value, flat, for memories that need it
-        """
+        """Return the reduced gradient of a tensor, flat. ``reduced`` is Horovod's result for the
+        array that ``compress`` returned; ``parameter`` is the tensor's value, flat, for memories
+        that need it."""
         report = ticket.report or self.report(ticket, reduced)
         self._check(ticket, report)
         # Other tickets have an error, which has just been raised.
@@ -173,11 +171,10 @@ class Receiver:
         return ticket.out
 
     def _sum_together(self, bucket: BucketRun, factor: float) -> dict[int, tuple[float, float]]:
-        """Write the sums of a bucket's tensors together, because one call is faster than one for
-        each tensor. Return the factor and the bound of each sum. The factor is that of the first
-        carrier; ``_sum`` repeats the sum of a tensor whose carrier has another one. ``_sum`` also
-        computes the sums that are left out here: those that may overflow, and those of tensors on
-        the host while they are traced."""
+        """Write the sums of a bucket's tensors in one call, with the factor of the first carrier.
+        Return the factor of each sum, and an upper bound of its magnitudes. ``_sum`` repeats sums
+        that need another factor, and computes those that are left out here: sums that may overflow,
+        and traced tensors on the host."""
         pipeline, places = self.pipeline, []
         sums: list[Sum] = []
         for position, ticket in bucket.sending.items():
@@ -198,9 +195,9 @@ class Receiver:
         }
 
     def _surplus(self, tickets: Iterable[TensorStep]) -> Surplus:
-        """Remove from the tickets the entries that were extracted but not selected, and return
-        them, to be added back. Those of failed steps are dropped, because a rollback discards their
-        vectors."""
+        """Return the entries that a pass took out of a vector although they were not selected, so
+        that they are added back, once. Those of failed steps are left out, because the vectors are
+        discarded."""
         found = []
         for ticket in tickets:
             sent = ticket.outgoing
@@ -214,9 +211,8 @@ class Receiver:
     def finish_dense(
         self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray
     ) -> np.ndarray:
-        """Return the gradient for the optimizer, of a tensor that Horovod reduced uncompressed. It
-        is checked for NaN and Inf here, because there is no carrier to report them. All ranks
-        decide alike, because they have the same result."""
+        """Return the optimizer's input for a tensor that Horovod reduced uncompressed. The result
+        is checked for NaN and Inf, because no carrier reports them; it is the same on all ranks."""
         is_number = is_finite(reduced)
         if is_number and not self.finishes:
             return reduced
@@ -327,8 +323,6 @@ def _write_sums(sums: Sequence[Sum], surplus: Surplus, kernels: Kernels) -> list
 
 
 def _write_rows(sums: Sequence[Sum], kernels: Kernels) -> list[float | None]:
-    """Write the sums that compiled code can write, on the host and from frames, with one call for
-    each dtype and codec. Return the bounds as ``_write_sums`` does."""
     bounds: list[float | None] = [None] * len(sums)
     engine = rows_of(kernels)
     if engine is None:
@@ -355,7 +349,6 @@ def _write_rows(sums: Sequence[Sum], kernels: Kernels) -> list[float | None]:
 
 
 def _check_range(spec: TensorSpec, parts: list[Selection], factor: float, kernels: Kernels) -> None:
-    """Raise NonFiniteGradient if the sum, or its product with the factor, is not finite."""
     out = aligned_empty(spec.numel, spec.accumulator)
     for each in (1.0, factor):
         with np.errstate(over="ignore", invalid="ignore"):

@@ -52,13 +52,10 @@ class Devices(Protocol):
 class BucketRun:
     """One bucket in one step. Tensors are given by their positions.
 
-    entered : tensors whose ``compress`` was called
-    sending : tensors that send a selection, without those that failed or run dense
+    entered, sending : tensors whose ``compress`` was called, and those that send a selection
     begun : tensors from which entries are selected only when the bucket is full
-    has_arrived : returns whether the copies from devices are complete; None without such copies
-    began_s : time when the exchange began, in s; 0 without a trace
-    summed : factor of each tensor's sum, and upper bound of its magnitudes; None until a result is
-        requested
+    has_arrived : returns whether all copies from devices are complete
+    summed : factor of each tensor's sum, and upper bound of its magnitudes
     """
 
     index: int
@@ -78,13 +75,10 @@ class BucketRun:
 class StepRun:
     """One step of all tensors. Tensors are given by their positions.
 
-    completed : tensors whose results were returned
     errors : errors of this rank about unregistered tensors
     received, is_raising : with TensorFlow, the numbers of the tickets whose exchanges are over, and
         whether a thread is about to raise the failure
-    is_closed : the next call of ``compress`` begins another step
-    is_driven : all exchanges are over
-    is_finite : False if a gradient or a sum had NaN or Inf
+    is_closed, is_driven : the next ``compress`` begins another step; all exchanges are over
     """
 
     buckets: dict[int, BucketRun] = field(default_factory=dict)
@@ -134,8 +128,7 @@ class TensorStep(Ticket):
     late : the gradient, multiplied by the loss scale, until ``fetch`` reads it
     gradient, accumulated : until the selection is made, the gradient without the loss scale, and
         the result of its pass, which may still be running on a device
-    aim, norm : if selection is over a group, the aim of the pass, and the L2 norm of the
-        accumulated vector (0 without telemetry)
+    aim, norm : if selection is over a group, the aim of the pass and the vector's L2 norm
     out : the flat array for the result, until the result is returned
     """
 
@@ -165,7 +158,6 @@ class TensorStep(Ticket):
         self.position, self.bucket, self.state, self.parts = position, bucket, state, parts
 
     def fetch(self) -> np.ndarray:
-        """Return the gradient without the loss scale; wait until it is copied from its device."""
         late = self.late
         if late is not None:
             gradient = late if isinstance(late, np.ndarray) else late.array()

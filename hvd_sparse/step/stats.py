@@ -85,7 +85,6 @@ class Stats:
             self.received_bytes += received
 
     def all_bytes(self) -> dict[str, int]:
-        """Return the bytes that this rank has "sent" and "received"."""
         with self._lock:
             # An allreduce receives as many bytes as it sends.
             sums = self.bytes["carrier"] + self.bytes["dense"]

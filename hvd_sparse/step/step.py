@@ -91,10 +91,9 @@ class Step(Receiver):
     # -- between steps: buckets, densities and nodes -----------------------------------------------
 
     def regroup(self, buckets: Sequence[tuple[int, ...]], *, is_over: bool = False) -> None:
-        """Use other buckets from the next step on. All ranks must set the same buckets. ``is_over``
-        states that no caller waits for results of the current step. Raises InvalidOption during a
-        step that is not over, and if selection is over groups that cannot be joined to one
-        vector."""
+        """Use other buckets from the next step on, the same on all ranks. Raises InvalidOption
+        during a step, unless ``is_over``: no caller waits for its results any more. Also raises it
+        if selection is over groups that cannot be joined to one vector."""
         self.transactions.close(is_over=is_over)
         self._set_buckets(buckets)
 
@@ -110,7 +109,6 @@ class Step(Receiver):
         self.bucket_of |= dict.fromkeys(members, index)
 
     def reconfigure(self, configuration: Configuration) -> None:
-        """Use a configuration with other densities from the next step on."""
         self.configuration = self.pipeline.configuration = configuration
         self.fixed_parts = configuration.fixed_parts
 
@@ -238,7 +236,6 @@ class Step(Receiver):
         return self.configuration.at_step(state.steps, state.spec, state.pace)
 
     def _prepare(self, position: int, state: TensorState, density: float | None) -> None:
-        """Set the attributes that a tensor's memory reads; ``density`` is 1 on a dense step."""
         memory = state.memory
         memory.step, memory.is_average = state.steps, self.reduction == "average"
         memory.density = density
@@ -317,9 +314,8 @@ class Step(Receiver):
     # -- a bucket is full -------------------------------------------------------------------------
 
     def begin_passes(self, bucket: BucketRun) -> None:
-        """Launch the passes of a bucket's tensors on devices, and begin to copy their results to
-        the host together. Errors are not raised here: if a pass was not launched, reading its
-        result raises."""
+        """Launch a bucket's passes on devices, and begin to copy their results to the host. Errors
+        are not raised here: if a pass was not launched, reading its result raises."""
         devices = self.transactions.devices
         if devices is None:
             return
@@ -418,7 +414,6 @@ class Step(Receiver):
             each()
 
     def _send_rows(self, bucket: BucketRun, begun: list[TensorStep], world_size: int) -> None:
-        """Make the frames of the tensors that one call of compiled code supports."""
         rows = OutgoingRows(self.pipeline, world_size)
         for ticket in begun:
             self._attempt(bucket, ticket, rows.add)

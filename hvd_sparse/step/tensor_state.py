@@ -55,8 +55,7 @@ class TensorState:
         self.departures: Departures | None = None
 
     def waited(self, indices: np.ndarray) -> int:
-        """Return the summed staleness of the entries sent in this step, in steps. The first call
-        begins to record when entries are sent."""
+        """Return the summed staleness, in steps, of the entries sent in this step."""
         departures = self.departures
         if departures is None:
             numel = self.part.stop - self.part.start
@@ -79,7 +78,6 @@ class TensorState:
         self._new = (None, self.memo, self.selected_in)
 
     def note_exchange(self, returned: Selection | None, memo: Memo) -> None:
-        """Record the results of the exchange; ``commit`` applies them."""
         self._returned, self._new_exchange_memo = returned, memo
 
     def restore(
@@ -134,8 +132,7 @@ class Departures:
         self._mean = 1.0
 
     def note(self, step: int, indices: np.ndarray) -> None:
-        """Record the entries sent at ``step``, which is later than all recorded steps. ``drop``
-        undoes this."""
+        """Record the entries sent at ``step``; later steps must follow in order."""
         places = self._places(indices)
         self._last = step, places, self._left_at[places]
         self._left_at[places] = step
@@ -148,9 +145,9 @@ class Departures:
             self._last = None
 
     def waited(self, indices: np.ndarray, step: int) -> int:
-        """Return the summed staleness of the entries sent at ``step``, in steps. If only a part of
-        the tensor is recorded, the mean staleness of the sent entries in this part stands for all
-        sent entries; if none is in this part, the mean of an earlier step does."""
+        """Return the summed staleness, in steps, of the entries sent at ``step``. If only a part of
+        the tensor is recorded, the mean of the sent entries in this part stands for all; if there
+        are none, the mean of an earlier step."""
         places = self._places(indices)
         if places.size:
             left_at = int(self._left_at[places].sum(dtype=np.int64))

@@ -65,9 +65,8 @@ class Transactions:
         return run, state
 
     def close(self, *, is_over: bool) -> None:
-        """Close the current step, so that the next tensor begins another. Raises InvalidOption if
-        some of its tensors are not completed, unless ``is_over``: no caller waits for results any
-        more."""
+        """Close the current step. Raises InvalidOption if some of its tensors are not completed,
+        unless ``is_over``: no caller waits for their results any more."""
         with self.lock:
             waiting = self._run.entered - self._run.completed
             if waiting and not (is_over or self._run.is_closed):
@@ -89,8 +88,7 @@ class Transactions:
             self._uncount(run)
 
     def leave_no_trace(self, run: StepRun) -> None:
-        """Mark a step that had NaN or Inf. Each of its tensors is rolled back when the tensor's
-        next step begins."""
+        """Mark a step that had NaN or Inf; its tensors are rolled back when they are settled."""
         with self.lock:
             if run.is_finite:
                 run.is_finite = False
@@ -98,9 +96,8 @@ class Transactions:
             self._uncount(run)
 
     def give_up(self, position: int) -> bool:
-        """Mark a tensor's last step, so that it is rolled back when the next step begins, and
-        subtract it from the counters. Return False if the tensor has no completed step that is not
-        settled yet."""
+        """Mark a tensor's last step to be rolled back when the tensor is settled, and subtract it
+        from the counters. Return False if the tensor has no completed, unsettled step."""
         with self.lock:
             run = self._staged_by.get(position)
             if run is None or position not in run.completed:
@@ -146,8 +143,7 @@ class Transactions:
         return spec.numel if part is None else part.stop - part.start
 
     def settle_all(self) -> dict[int, TensorState]:
-        """Close the current step, settle all tensors, and return the states of those that had a
-        step."""
+        """Close the step, settle all tensors, and return the states of those that had a step."""
         with self.lock:
             self._run.is_closed = True
             for position in list(self._staged_by):

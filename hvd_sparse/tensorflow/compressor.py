@@ -230,8 +230,7 @@ class TensorflowCompressor(Compressor):
         return self.step.specs[position], variable
 
     def _loss_scale(self) -> tf.Tensor:
-        """Return an operation that reads the step's loss scale from a Keras ``LossScaleOptimizer``
-        or from a callable."""
+        """Return an operation that reads the loss scale at every step."""
         scaler = self._scaler
         if scaler is None:
             return tf.constant(1.0, tf.float32)
@@ -245,7 +244,6 @@ class TensorflowCompressor(Compressor):
         return scale
 
     def _bucket_of(self, site: CallSite, dtype: tf.DType) -> GraphBucket:
-        """Return the bucket of the current group of Horovod, or a new bucket."""
         policy, (together, bucket) = self._policy, self._filling
         branches = policy.branches(self, site) if isinstance(policy, GraphFallback) else None
         if bucket is None or site.together is not together:
@@ -276,12 +274,10 @@ class TensorflowCompressor(Compressor):
             self._scaler, self._is_scaled = optimizer, True
 
     def _is_called(self) -> bool:
-        """Return whether Horovod will run the compressor's operations. It traces them in any
-        case."""
+        """Return whether Horovod will run the operations that it traces."""
         return self.process_set.included() and (self.process_set.size() > 1 or is_elastic())  # type: ignore[no-any-return]
 
     def _look_at(self, caller: Optimizer) -> None:
-        """Check the Keras optimizer that calls the compressor. It is None if a tape calls."""
         if caller is None or not self._is_called():
             return
         if self._follower is not None:

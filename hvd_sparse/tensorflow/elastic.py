@@ -47,8 +47,7 @@ class WithCompressor:
             raise HorovodInternalError(error) from error
 
     def check_host_updates(self) -> None:
-        """Require a synchronization even if workers only left, because residuals must be
-        redistributed."""
+        """Require a synchronization even if workers only left, to redistribute residuals."""
         try:
             super().check_host_updates()  # type: ignore[misc]
         except HostsUpdatedInterrupt as interrupt:

@@ -72,8 +72,7 @@ class Showing:
 
 
 class ApplyingOfKeras3(Showing):
-    """Mixin for Keras 3. The optimizer subtracts the learning rate times the compressor's
-    result."""
+    """Mixin for Keras 3; ``update_step`` applies the compressor's result."""
 
     def update_step(self, gradient: Value, variable: Value, learning_rate: Value) -> None:
         self.hvd_sparse_follower.check(gradient, variable)
@@ -154,8 +153,7 @@ class Follower:
     def bind(
         self, step: Step, index: VariableIndex, paths: Sequence[str], averaged: Callable[[int], int]
     ) -> None:
-        """Set the step whose memories need the settings. ``averaged`` is
-        ``Compressor._averaged``."""
+        """Set the step whose memories need the settings."""
         self._step, self._index, self._paths, self._averaged = step, index, paths, averaged
         self._to_look = set(range(len(index.variables)))
         step.settings_of = self._settings_of
@@ -227,7 +225,6 @@ class Follower:
         return rate(counter) if is_schedule else rate
 
     def _constants(self) -> dict[str, float]:
-        """Return the hyper-parameters that are Python numbers, not variables."""
         held = {field: getattr(self._optimizer, name) for field, name in self._names.items()}
         return {key: float(value) for key, value in held.items() if isinstance(value, (int, float))}
 
@@ -314,8 +311,7 @@ class Follower:
         self._filled_at.clear()
 
     def show(self, optimizer: Optimizer) -> None:
-        """Copy this rank's moments into the optimizer's variables, unless a graph is being
-        traced."""
+        """Copy this rank's moments into the optimizer's variables; not while a graph is traced."""
         if self._step is None or not tf.executing_eagerly():
             return
         with self._lock:

@@ -63,8 +63,7 @@ class Branches:
         return [wire, tf.constant(-1, tf.int64), *(tf.zeros([0], dtype) for dtype in moved)]
 
     def dense(self, flat: tf.Tensor, reduced: tf.Tensor) -> tf.Tensor:
-        """Return the result of a dense branch. ``reduced`` is Horovod's result for the array of
-        ``aside``."""
+        """Return the result of a dense branch; ``reduced`` is the reduced array of ``aside``."""
 
         def half() -> tf.Tensor:
             site, array = self.site, tf.cast(flat, tf.float16)
@@ -75,8 +74,7 @@ class Branches:
         return tf.cond(self.is_half, half, lambda: reduced)
 
     def timed(self, result: tf.Tensor) -> tf.Tensor:
-        """Return the result of a branch after its arrival was measured. The measurement delays all
-        branches alike."""
+        """Return a branch's result after measuring its arrival, which delays all branches alike."""
 
         def noted() -> tf.Tensor:
             end = call_numpy(self.note_end, [result[:1]], tf.int32, name="hvd_sparse_end")
@@ -107,8 +105,7 @@ class GraphBucket:
     def send(
         self, spec: TensorSpec, flat: tf.Tensor, token: tf.Tensor, scale: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Add a tensor. Return the array that Horovod reduces for the tensor, and the tensor's
-        number."""
+        """Add a tensor; return the array that Horovod reduces for it, and the tensor's number."""
         self._join(spec)
         function: Callable[..., Value] = self._owner.functions.send
         moved = self._moved(0)
@@ -273,8 +270,7 @@ class GraphFallback(Fallback):
         return way
 
     def _are_paid(self, owner: GraphOwner, positions: Sequence[int]) -> bool:
-        """Return whether every rank has sent the residuals of these tensors completely.
-        Collective."""
+        """Return whether every rank has sent the whole residuals of these tensors. Collective."""
         owing = [position for position in positions if position in self.owed]
         mine = all(map(self.is_paid, owing))
         are_paid = bool(self.agree(owner, np.array([float(mine)])).all())

@@ -176,8 +176,7 @@ class GraphFunctions:
         return sent if is_joined else sent + self.seal(number)
 
     def seal(self, *numbers: int) -> tuple[np.ndarray, np.ndarray]:
-        """Begin the exchange of these tensors. Return its first array and splits, as ``advance``
-        does."""
+        """Begin the exchange of these tensors; return its first array and splits."""
         all_numbers = tuple(map(int, numbers))
         tickets = list(map(self._tickets.__getitem__, all_numbers))
         bucket, spans = joined(tickets), self._step.spans

@@ -55,16 +55,14 @@ def is_optimizer_of_keras_3(optimizer: Optimizer) -> bool:
 
 
 def inner_of(optimizer: Optimizer) -> Optimizer:
-    """Return the optimizer inside of a Keras 3 ``LossScaleOptimizer``; return any other
-    unchanged."""
+    """Return the optimizer inside of a Keras 3 ``LossScaleOptimizer``, or ``optimizer`` itself."""
     if not is_optimizer_of_keras_3(optimizer):
         return optimizer
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
 def updates_of(*names: str) -> list[Value]:
-    """Return the update methods of the optimizers with these names, in all loaded versions of
-    Keras."""
+    """Return the update methods of these optimizers in all loaded versions of Keras."""
     loaded = [tf.keras.optimizers, getattr(sys.modules.get("keras"), "optimizers", None)]
     updates = [
         getattr(getattr(optimizers, name, None), "update_step", None)

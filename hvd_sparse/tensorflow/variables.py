@@ -55,8 +55,7 @@ def _is_of_keras(thing: Value) -> bool:
 
 
 class VariableSource:
-    """The variables of a model, of a list or of a callable. A model may be built after this
-    object."""
+    """The variables of a list, of a callable, or of a model, which may be built later."""
 
     def __init__(self, params: Params) -> None:
         refuse_graphs()
@@ -77,8 +76,7 @@ class VariableSource:
         self._prefix = f"{params.name}/" if is_named else ""
 
     def variables(self) -> list[tf.Variable]:
-        """Return the ``tf.Variable`` objects, without frozen ones of integer dtypes, for example
-        counters."""
+        """Return the ``tf.Variable`` objects, without frozen integers, for example counters."""
         refuse_tensorflow_1()
         given = list(self._ask())
         variables = values_of(given)
@@ -146,8 +144,7 @@ def refuse_graphs() -> None:
 
 
 def refuse_tensorflow_1() -> None:
-    """Raise UnsupportedInput in a graph of TensorFlow 1, because its variables have no value until
-    a session runs."""
+    """Raise UnsupportedInput in a graph of TensorFlow 1, whose variables have no values yet."""
     with tf.init_scope():  # leaves only the graphs of traced functions
         if not tf.executing_eagerly():
             raise UnsupportedInput(f"this is a graph of TensorFlow 1. {GRAPHS_OF_1}")
@@ -272,7 +269,6 @@ class VariableIndex:
         return None if handle is None else self._by_handle.get(id(handle))
 
     def tokens(self) -> dict[bytes, int]:
-        """Return the position of each variable, by its `runtime_token`."""
         with tf.init_scope():
             return {bytes(runtime_token(v).numpy()): i for i, v in enumerate(self.variables)}
 

@@ -183,7 +183,6 @@ class TorchCompressor(ParameterCompressor):
     def _pass_on(
         self, gradient: torch.Tensor, position: int, way: str
     ) -> tuple[torch.Tensor, DenseTicket]:
-        """Return the tensor for Horovod to reduce if the policy chooses "dense" or "fp16"."""
         is_wide = gradient.dtype in (torch.float32, torch.float64)
         wire = self._as_horovod_wants(gradient.half() if way == FP16 and is_wide else gradient)
         self.step.stats.count_bytes("dense", wire.nbytes)
@@ -335,9 +334,8 @@ class TorchCompressor(ParameterCompressor):
         self.has_begun = True
 
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:
-        """Compute an optimizer's updates from now on; the optimizer applies them. The optimizer
-        stays unchanged where Horovod calls no compressor: in a world of one rank and on ranks
-        outside of the process set."""
+        """Compute an optimizer's updates from now on; the optimizer applies them. With one rank, or
+        outside of the process set, Horovod calls no compressor, and the optimizer is unchanged."""
         if not self.process_set.included() or (self.process_set.size() == 1 and not is_elastic()):
             bound = self.configuration.clip_grad_norm
             if bound is not None:
@@ -350,7 +348,6 @@ class TorchCompressor(ParameterCompressor):
             hold_back(cls, self._clip_behind)
 
     def _clip_behind(self, caller: Optimizer, gradients: list[torch.Tensor]) -> None:
-        """Apply ``clip_grad_norm`` to all gradients of a step, before Horovod receives any."""
         self._greet()
         self._scale.forget()
         self._clip(gradients, is_sum=caller.op == hvd.Sum)

@@ -114,14 +114,12 @@ class Ledger:
             self._begun_before = self.begun
 
     def begin_wait(self) -> None:
-        """Record that a wait of this package begins, which raises an error at its own time
-        limit."""
+        """Record that a wait of this package begins, which has its own time limit."""
         with self._lock:
             self._waits += 1
 
     def end_wait(self, name: str | None = None) -> None:
-        """Record that a wait has ended. If ``name`` is given, the result of this tensor has
-        arrived."""
+        """Record that a wait has ended, and if ``name`` is given, that its result has arrived."""
         with self._lock:
             self._waits -= 1
             if name is not None:
@@ -228,7 +226,6 @@ class Port:
 
 
 def addresses() -> tuple[str, ...]:
-    """Return this machine's IPv4 addresses."""
     try:
         import psutil  # type: ignore[import-untyped] # Horovod depends on it
     except ImportError:

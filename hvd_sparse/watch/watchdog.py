@@ -301,7 +301,6 @@ def place_of(lines: Sequence[Line]) -> str:
 
 
 def is_in_join(lines: Sequence[Line]) -> bool:
-    """Return whether a stack has a call of ``hvd.join()``."""
     folders = tuple(
         f"{each}{os.sep}" for each in getattr(sys.modules.get("horovod"), "__path__", ())
     )

@@ -307,7 +307,6 @@ class Follower:
         return {**settings, "parameter": value()} if settings.get("weight_decay") else settings
 
     def rate_of(self, parameter: torch.Tensor) -> tuple[float, int]:
-        """Return a parameter's learning rate and the number of its group."""
         index = self._group_of(parameter)
         if index is None:
             return 0.0, 0

@@ -47,7 +47,6 @@ def check_device(name: str, tensor: torch.Tensor) -> None:
 
 
 def spec_of(name: str, parameter: torch.Tensor) -> TensorSpec:
-    """Return the properties of a parameter that must be equal on all ranks."""
     spec = TensorSpec(name, tuple(parameter.shape), dtype_of(parameter))
     check_device(name, parameter)
     return spec
@@ -95,8 +94,7 @@ def unflatten(flat: np.ndarray, gradient: torch.Tensor) -> torch.Tensor:
 
 
 def write_back(flat: np.ndarray, gradient: torch.Tensor) -> bool:
-    """Write the result to the own memory of a gradient on a device, to save an allocation. Return
-    False if dtype or layout differ."""
+    """Write the result to a device gradient's own memory; return False if it does not fit."""
     kind = torch.float64 if flat.dtype == np.float64 else torch.float32
     if not is_on_device(gradient) or gradient.dtype != kind or not gradient.is_contiguous():
         return False
@@ -120,7 +118,6 @@ def vector_of(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray:
 
 
 def late_gradient(gradient: torch.Tensor, spec: TensorSpec) -> Late:
-    """Begin to copy a gradient from its device to the host, as a flat vector."""
     return Copy(_wide(gradient, spec))
 
 

@@ -89,7 +89,6 @@ class ParameterCompressor(Compressor):
             say_ways(self.name, sum(self._stays), self._staged_because.values())
 
     def _value_of(self, position: int) -> np.ndarray:
-        """Return a parameter's value, flat, for memories whose ``finish`` needs the value."""
         spec, parameter = self.step.specs[position], self._parameters[position]
         return vector_of(parameter, spec) if self._stays[position] else flatten(parameter, spec)
 
@@ -224,5 +223,4 @@ class StepScale:
         return self._scale
 
     def forget(self) -> None:
-        """Forget the scale, because it may change between steps."""
         self._scale = None

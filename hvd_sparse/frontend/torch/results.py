@@ -57,8 +57,7 @@ this. Rounding to half precision leaves the cosine above it."""
 
 
 def weakly(method: Callable[..., None], *first: object) -> Callable[..., None]:
-    """Return a hook that calls a bound method with ``first`` and the hook's arguments. The hook
-    does not keep the method's object alive, and does nothing after the object's end."""
+    """Return a hook that calls a bound method, without keeping the method's object alive."""
     owner, function = weakref.ref(method.__self__), method.__func__  # type: ignore[attr-defined]
 
     def call(*arguments: Any) -> None:
@@ -137,8 +136,7 @@ class Results:
 
     def hand_over(self, way: str = "", clipping_remedy: str = "") -> None:
         """Expect that only the optimizer given as ``optimizer=`` applies results. The arguments are
-        texts for errors and warnings: how to make gradients come through the compressor, and what
-        to do instead of clipping results."""
+        remedies, for gradients that do not come through the compressor and for clipped results."""
         self._is_handed_over, self.way, self._clipping_remedy = True, way, clipping_remedy
         by_size = sorted(self._trained, key=lambda each: each[1].numel())
         self._smallest = iter([position for position, _ in by_size])
@@ -318,7 +316,6 @@ class Results:
             self._is_result[position] = False
 
     def _look(self, position: int, *_: object) -> None:
-        """Check whether a result is gone, before autograd adds the next gradient to it."""
         handed = self.waiting.get(position)
         if handed is not None and not handed.is_gone:
             handed.is_gone = self._has_gone(position, handed)

@@ -84,8 +84,7 @@ def ways_of(
 
 
 def staying(kind: str) -> list[str]:
-    """Return the ids of the parts of a kind with which gradients stay on their device, if the parts
-    have default options."""
+    """Return the ids of the parts of a kind that, by default, let gradients stay on a device."""
     ids = []
     for id in PARTS[kind]:
         declared = PARTS[kind].get(id).needs_host
@@ -97,12 +96,10 @@ def staying(kind: str) -> list[str]:
 
 
 def in_words() -> str:
-    """Return a text that lists the parts with which gradients stay on their device."""
     return "; ".join(f"{kind} {', '.join(staying(kind))}" for kind in KINDS)
 
 
 def say_ways(name: str, stay: int, reasons: Iterable[str]) -> None:
-    """Log how many gradients stay on their device, and why the others are staged."""
     told = "; ".join(f"{count} as {why}" for why, count in Counter(reasons).items())
     logger.info(
         "%s: %d gradients stay on their device%s",
