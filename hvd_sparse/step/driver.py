@@ -26,7 +26,7 @@ from hvd_sparse.wire.padding import Padding
 Result = TypeVar("Result")
 
 NOTHING = np.empty(0, np.float32)
-"""The argument ``parameter`` if the memory does not need the tensor's value."""
+"""Passed as ``parameter`` if the memory does not need the tensor's value."""
 
 
 class Conversation(Generic[Result]):

@@ -37,8 +37,8 @@ from hvd_sparse.tracing import Spans
 from hvd_sparse.types import Memo, Selection, TensorSpec
 
 GROUP_SHARE = 8
-"""For a group's selection, a pass may extract one of this many entries of a tensor, or as many as
-for the tensor's own selection, whichever is more."""
+"""For a group's selection, a pass may extract one in this many entries of a tensor, even if the
+tensor's own aim has a smaller capacity."""
 
 
 class Pipeline:
@@ -193,7 +193,8 @@ class Pipeline:
 
     def _may_hold(self, parts: StepParts) -> bool:
         """Return whether extracted but unselected entries may be added back later, in one launch
-        with the bucket's sums: no code reads the vector before, and a failed step discards it."""
+        with the bucket's sums. This requires that no code reads the vector before, and that a
+        failed step discards it."""
         return (
             self.configuration.rollback
             and not self.observes
@@ -304,8 +305,8 @@ def _find(
     selector: Selector, aim: Aim | None, accumulated: Accumulated, context: Context, *, holds: bool
 ) -> Found:
     """Select from the entries that the pass extracted if they suffice, otherwise from the whole
-    vector. Extracted entries that are not selected are added back to the vector, unless the caller
-    ``holds`` them back to do this later."""
+    vector. Extracted entries that are not selected are added back to the vector; if ``holds``, the
+    caller does this later."""
     vector, taking, kernels = accumulated.vector, accumulated.taking, context.kernels
     if aim is None or taking is None:
         return selector.find(vector, context)
@@ -403,8 +404,8 @@ def _squared(x: np.ndarray) -> float:
 
 
 def generator(seed: int, key: str, step: int, rank: int | None = None) -> np.random.Generator:
-    """Return a selector's random generator for a step of a tensor, without ``rank`` the same on all
-    ranks. Its numbers do not depend on the order of hooks."""
+    """Return a selector's random generator for one step of a tensor. If ``rank`` is None, it is the
+    same on all ranks. Its numbers do not depend on the order of hooks."""
     digest = hashlib.sha256(f"{seed}|{key}".encode()).digest()
     # Philox counts draws in the two lowest words, so the numbers of two steps or ranks would
     # overlap only after 2**128 draws.

@@ -78,7 +78,8 @@ class StepRun:
     errors : errors of this rank about unregistered tensors
     received, is_raising : with TensorFlow, the numbers of the tickets whose exchanges are over, and
         whether a thread is about to raise the failure
-    is_closed, is_driven : the next ``compress`` begins another step; all exchanges are over
+    is_closed : the next call of ``compress`` begins another step
+    is_driven : all exchanges are over
     """
 
     buckets: dict[int, BucketRun] = field(default_factory=dict)

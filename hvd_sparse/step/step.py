@@ -91,9 +91,9 @@ class Step(Receiver):
     # -- between steps: buckets, densities and nodes -----------------------------------------------
 
     def regroup(self, buckets: Sequence[tuple[int, ...]], *, is_over: bool = False) -> None:
-        """Use other buckets from the next step on, the same on all ranks. Raises InvalidOption
-        during a step, unless ``is_over``: no caller waits for its results any more. Also raises it
-        if selection is over groups that cannot be joined to one vector."""
+        """Use other buckets from the next step on, the same on all ranks. ``is_over`` states that
+        no caller waits for results of the current step. Raises InvalidOption during a step that is
+        not over, and if selection is over groups that cannot be joined to one vector."""
         self.transactions.close(is_over=is_over)
         self._set_buckets(buckets)
 
@@ -103,7 +103,7 @@ class Step(Receiver):
         self.bucket_of = {position: i for i, members in enumerate(buckets) for position in members}
 
     def put_bucket(self, index: int, members: tuple[int, ...]) -> None:
-        """Replace or append one bucket before its members enter the step, alike on all ranks."""
+        """Replace or append one bucket before its members enter the step, on all ranks."""
         check_merged(self.specs, [members], self.configuration)
         self.buckets[index : index + 1] = [members]
         self.bucket_of |= dict.fromkeys(members, index)

@@ -66,7 +66,7 @@ class Transactions:
 
     def close(self, *, is_over: bool) -> None:
         """Close the current step. Raises InvalidOption if some of its tensors are not completed,
-        unless ``is_over``: no caller waits for their results any more."""
+        unless ``is_over`` states that no caller waits for their results any more."""
         with self.lock:
             waiting = self._run.entered - self._run.completed
             if waiting and not (is_over or self._run.is_closed):
@@ -88,7 +88,8 @@ class Transactions:
             self._uncount(run)
 
     def leave_no_trace(self, run: StepRun) -> None:
-        """Mark a step that had NaN or Inf; its tensors are rolled back when they are settled."""
+        """Mark a step that had NaN or Inf, so that its tensors are rolled back when they are
+        settled."""
         with self.lock:
             if run.is_finite:
                 run.is_finite = False
@@ -96,8 +97,9 @@ class Transactions:
             self._uncount(run)
 
     def give_up(self, position: int) -> bool:
-        """Mark a tensor's last step to be rolled back when the tensor is settled, and subtract it
-        from the counters. Return False if the tensor has no completed, unsettled step."""
+        """Mark a tensor's last step to be rolled back when the tensor's next step begins, and
+        subtract it from the counters. Return False if the tensor has not completed the step, or is
+        already settled."""
         with self.lock:
             run = self._staged_by.get(position)
             if run is None or position not in run.completed:
@@ -171,9 +173,9 @@ class Transactions:
             return found
 
     def peek(self, position: int, *, is_open: bool) -> TensorState | None:
-        """Return a tensor's state after its last finished step; None before its first step. With
-        ``is_open``, a step is not finished when all its tensors are completed, because it may still
-        be taken back."""
+        """Return a tensor's state after its last finished step; None before its first step. A step
+        is finished when all its tensors are completed. If ``is_open``, the last step does not count
+        as finished, because it may still be taken back."""
         with self.lock:
             run = self._staged_by.get(position)
             if not is_open and (run is None or run.entered <= run.completed):

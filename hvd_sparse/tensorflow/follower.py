@@ -161,8 +161,8 @@ class Follower:
             step.pace_of = lambda at: rates.pace(self.rate, 0, step.transactions.staged(at).steps)
 
     def meet(self, caller: Optimizer) -> None:
-        """Read settings from the optimizer that calls the compressor from now on. Under Keras 2
-        this is a copy that Horovod has made. Raises InvalidOption for another optimizer."""
+        """From now on, read settings from the optimizer that calls the compressor. With Keras 2, it
+        is a copy that Horovod has made. Raises InvalidOption for any other optimizer."""
         caller = inner_of(caller)
         if getattr(caller, "hvd_sparse_follower", None) is not self:
             raise InvalidOption(

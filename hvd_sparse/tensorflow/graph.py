@@ -55,8 +55,8 @@ class Branches:
     note_end: Callable[[np.ndarray], np.int32]
 
     def aside(self, flat: tf.Tensor, moved: Sequence[tf.DType]) -> list[tf.Tensor]:
-        """Return the outputs of a dense branch in the place of those of ``GraphFunctions.send``:
-        the array for Horovod to reduce, and placeholders for the tensor's number and message."""
+        """Return, for a dense branch, counterparts of the outputs of ``GraphFunctions.send``: the
+        array for Horovod to reduce, and placeholders for the tensor's number and message."""
         # Horovod's operation has a single dtype, so a float16 gradient has an allreduce of its own,
         # and one entry stands for the gradient here.
         wire = tf.cond(self.is_half, lambda: tf.ones([1], flat.dtype), lambda: flat)

@@ -77,8 +77,8 @@ clock = RunningClock()
 
 
 class Ledger:
-    """How often each tensor was submitted, which ranks compare, and since when each pending tensor
-    waits for its result. Thread-safe."""
+    """Counts how often each tensor was submitted, and records since when each pending tensor waits
+    for its result. Ranks compare the counts. Thread-safe."""
 
     def __init__(self) -> None:
         clock.start()

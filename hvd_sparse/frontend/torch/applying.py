@@ -266,7 +266,7 @@ class Follower:
         self._counted: set[int] = set()
 
     def meet(self, caller: Optimizer) -> None:
-        """Read settings from Horovod's optimizer from now on. Raises InvalidOption if it was not
+        """From now on, read settings from Horovod's optimizer. Raises InvalidOption if it was not
         made from the optimizer given as ``optimizer=``."""
         if getattr(caller, "hvd_sparse_compressor", None) is not self._compressor:
             raise InvalidOption(
