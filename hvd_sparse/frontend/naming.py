@@ -57,10 +57,10 @@ class Naming:
     def meeting_place(self) -> str:
         """Return the name of a new handshake, which is the same on every rank.
 
-        The name has a number that counts the handshakes of the place. The compressor's own name or
-        number may differ between ranks: the name depends on the model, and one rank may have made a
-        compressor more. A second handshake of a compressor means that an elastic restart has made a
-        new world, so the numbers start again.
+        It contains the number of the handshake at this place. The compressor's own name and number
+        cannot be used, because ranks may differ in them: the name depends on the model, and one
+        rank may have made an additional compressor. A second handshake of a compressor means that
+        an elastic restart has made a new world, so the numbers start again.
         """
         met = _MET.setdefault(self.place, [])
         if self._claim in met:

@@ -112,7 +112,7 @@ class Recorder:
         with self._step.transactions.lock:
             self._step.transactions.on_begin = None
             run = self._run
-            # Uncompressed tensors are not marked as completed, so only tensors in buckets are
+            # Uncompressed tensors may not be marked as completed, so only tensors in buckets are
             # checked.
             if run is not None and all(
                 run.completed >= bucket.entered for bucket in run.buckets.values()

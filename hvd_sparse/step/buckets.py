@@ -94,7 +94,7 @@ def _equal(
 def check_merged(
     specs: Sequence[TensorSpec], buckets: Sequence[tuple[int, ...]], configuration: Configuration
 ) -> None:
-    """Raise InvalidOption if selection is over groups, and a bucket's vectors cannot be joined."""
+    """Raise InvalidOption if selection is over groups, but a group's vectors cannot be joined."""
     for members in buckets:
         reason = why_not_merged([specs[position] for position in members], configuration)
         if reason is not None:

@@ -192,9 +192,9 @@ class Pipeline:
         return accumulated
 
     def _may_hold(self, parts: StepParts) -> bool:
-        """Return whether extracted but unselected entries may be added back later, in one launch
-        with the bucket's sums. This requires that no code reads the vector before, and that a
-        failed step discards it."""
+        """A pass on a device may extract more entries than are selected. Return whether the others
+        may be added back to the vector later, in one launch with the bucket's sums. This requires
+        that no code reads the vector before, and that a failed step discards it."""
         return (
             self.configuration.rollback
             and not self.observes

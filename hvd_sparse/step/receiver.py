@@ -195,9 +195,9 @@ class Receiver:
         }
 
     def _surplus(self, tickets: Iterable[TensorStep]) -> Surplus:
-        """Return the entries that a pass took out of a vector although they were not selected, so
-        that they are added back, once. Those of failed steps are left out, because the vectors are
-        discarded."""
+        """Return entries that must be added back to their vectors, because a pass extracted them
+        and they were not selected. Each is returned once. Entries of failed steps are left out,
+        because their vectors are discarded."""
         found = []
         for ticket in tickets:
             sent = ticket.outgoing

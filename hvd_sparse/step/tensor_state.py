@@ -132,7 +132,7 @@ class Departures:
         self._mean = 1.0
 
     def note(self, step: int, indices: np.ndarray) -> None:
-        """Record the entries sent at ``step``; later steps must follow in order."""
+        """Record the entries sent at ``step``. Calls must be in the order of steps."""
         places = self._places(indices)
         self._last = step, places, self._left_at[places]
         self._left_at[places] = step

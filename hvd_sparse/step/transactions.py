@@ -1,7 +1,7 @@
 """Transactions: the current step of every tensor, and whether the states that it writes are kept.
 
-To settle a tensor is to commit its last step or to roll it back. A tensor is settled when its next
-step begins; until then, ``fail`` can roll back all tensors of the step together.
+A tensor is settled, which means that its last step is committed or rolled back, when its next step
+begins. Until then, ``fail`` can roll back all tensors of the step together.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Transactions:
             return run
 
     def enter(self, position: int) -> tuple[StepRun, TensorState]:
-        """Begin a tensor's step. Return the step, and the tensor's state after settling. The caller
-        holds the lock."""
+        """Begin a tensor's step, after its last step is committed or rolled back. Return the step
+        and the tensor's state. The caller holds the lock."""
         # Inlined ``open_run`` and ``_settle``, because every tensor calls this in every step.
         run = self._run
         if run.is_closed or position in run.entered:
@@ -88,8 +88,7 @@ class Transactions:
             self._uncount(run)
 
     def leave_no_trace(self, run: StepRun) -> None:
-        """Mark a step that had NaN or Inf, so that its tensors are rolled back when they are
-        settled."""
+        """Mark a step that had NaN or Inf, so that it is rolled back when the next step begins."""
         with self.lock:
             if run.is_finite:
                 run.is_finite = False
@@ -98,8 +97,8 @@ class Transactions:
 
     def give_up(self, position: int) -> bool:
         """Mark a tensor's last step to be rolled back when the tensor's next step begins, and
-        subtract it from the counters. Return False if the tensor has not completed the step, or is
-        already settled."""
+        subtract it from the counters. Return False if the tensor has not completed the step, or
+        if the step is already committed or rolled back."""
         with self.lock:
             run = self._staged_by.get(position)
             if run is None or position not in run.completed:
@@ -124,7 +123,7 @@ class Transactions:
             self._states[position].roll_back()
 
     def state_of(self, position: int) -> TensorState:
-        """Settle a tensor, and return its state, which is created if necessary."""
+        """Commit or roll back a tensor's last step, and return its state, which may be new."""
         with self.lock:
             self._settle(position)
             state = self._states.get(position)
@@ -145,7 +144,8 @@ class Transactions:
         return spec.numel if part is None else part.stop - part.start
 
     def settle_all(self) -> dict[int, TensorState]:
-        """Close the step, settle all tensors, and return the states of those that had a step."""
+        """Close the step, commit or roll back the last step of every tensor, and return the states
+        of all tensors that had a step."""
         with self.lock:
             self._run.is_closed = True
             for position in list(self._staged_by):

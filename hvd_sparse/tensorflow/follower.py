@@ -72,7 +72,7 @@ class Showing:
 
 
 class ApplyingOfKeras3(Showing):
-    """Mixin for Keras 3; ``update_step`` applies the compressor's result."""
+    """Mixin for optimizers of Keras 3; ``update_step`` applies the compressor's result."""
 
     def update_step(self, gradient: Value, variable: Value, learning_rate: Value) -> None:
         self.hvd_sparse_follower.check(gradient, variable)
@@ -81,7 +81,7 @@ class ApplyingOfKeras3(Showing):
 
 
 class Applying(Showing):
-    """Mixin for Keras 2, from whose class Horovod derives its optimizer."""
+    """Mixin for optimizers of Keras 2; ``update_step`` applies the compressor's result."""
 
     def apply_gradients(self, grads_and_vars: Value, *args: Value, **options: Value) -> Value:
         pairs = list(grads_and_vars)
@@ -94,7 +94,7 @@ class Applying(Showing):
 
 
 class ApplyingLegacy(Applying):
-    """Mixin for the legacy optimizers of Keras 2."""
+    """Mixin for the legacy optimizers of Keras 2, whose methods have other names."""
 
     @property
     def weights(self) -> Value:
@@ -161,8 +161,9 @@ class Follower:
             step.pace_of = lambda at: rates.pace(self.rate, 0, step.transactions.staged(at).steps)
 
     def meet(self, caller: Optimizer) -> None:
-        """From now on, read settings from the optimizer that calls the compressor. With Keras 2, it
-        is a copy that Horovod has made. Raises InvalidOption for any other optimizer."""
+        """From now on, read settings from the optimizer that calls the compressor. With Keras 2,
+        this optimizer is a copy that Horovod has made. Raises InvalidOption for any other
+        optimizer."""
         caller = inner_of(caller)
         if getattr(caller, "hvd_sparse_follower", None) is not self:
             raise InvalidOption(
@@ -307,7 +308,7 @@ class Follower:
         return Moments(arrays, told, self._averaged(position))
 
     def forget(self) -> None:
-        """Copy all moments again at the next read, because the memories' states were replaced."""
+        """Let the next ``show`` copy all moments, because the memories' states were replaced."""
         self._filled_at.clear()
 
     def show(self, optimizer: Optimizer) -> None:

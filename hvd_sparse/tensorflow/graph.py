@@ -34,7 +34,7 @@ DENSE_STEP = "the gradients of a step, which Horovod averages"
 
 
 class GraphOwner(Owner, Protocol):
-    """The attributes of a TensorFlow compressor that are used here."""
+    """The attributes of a TensorFlow compressor that this module uses."""
 
     process_set: ProcessSet
     functions: GraphFunctions

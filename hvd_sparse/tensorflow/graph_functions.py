@@ -266,7 +266,7 @@ class GraphFunctions:
     def finish_dense(
         self, token: Value, scale: Value, reduced: np.ndarray, parameter: np.ndarray
     ) -> np.ndarray:
-        """Return the gradient for the optimizer, of a tensor that Horovod reduced uncompressed."""
+        """Return the optimizer's input for a tensor that Horovod reduced uncompressed."""
         position = self.position(token)
         assert position is not None  # tracing raises an error for unknown variables
         loss_scale = float(scale) if self.follower is None else self.follower.note(scale)

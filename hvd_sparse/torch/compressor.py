@@ -64,8 +64,8 @@ from hvd_sparse.wire.padding import Padding
 class TorchCompressor(ParameterCompressor):
     """A compressor for ``hvd.DistributedOptimizer(compression=...)``, with Horovod's methods
     ``compress`` and ``decompress``. The methods of ``Compression`` create it from the named
-    parameters that are also given to Horovod's optimizer. It keeps a residual for each
-    parameter."""
+    parameters that are also given to Horovod's optimizer. The
+    compressor keeps a residual for each parameter that it compresses."""
 
     has_device_wire = True
     clips_all_gradients = True
@@ -291,7 +291,7 @@ class TorchCompressor(ParameterCompressor):
 
     def _poison(self, error: SparseError, gradient: torch.Tensor) -> tuple[torch.Tensor, Context]:
         """Return the tensor that the other ranks expect, with this rank's failure in its carrier.
-        Without it the other ranks would wait."""
+        Without this tensor, the other ranks would wait forever."""
         key = f"of shape {list(gradient.shape)}"
         wire, ticket = self._driver.poison(error, key, np.float64)
         ticket.extra = gradient, None

@@ -97,8 +97,8 @@ class LastGradientWait:
             Variable._execution_engine.queue_callback(partial(self.take, is_done, began_s))
 
     def take(self, is_done: Callable[[], bool], began_s: float) -> None:
-        """Sleep until ``is_done`` or until the time limit. ``began_s`` is the ``time.monotonic`` of
-        the step's first gradient."""
+        """Sleep until ``is_done()`` is true, or until the time limit. ``began_s`` is the
+        ``time.monotonic`` of the step's first gradient."""
         if self._to_skip:
             self._to_skip -= 1
         elif sleep_until(is_done, min(LONGEST_S, PATIENCE * (time.monotonic() - began_s))):
