@@ -86,8 +86,7 @@ Request = Union[AllGather, AllReduce, AllToAll]
 
 
 def is_elastic() -> bool:
-    """Return whether this is an elastic run, in which Horovod may add, remove and renumber
-    ranks."""
+    """Return whether Horovod may add, remove and renumber ranks (an elastic run)."""
     return os.environ.get("HOROVOD_ELASTIC") == "1"
 
 
@@ -119,8 +118,7 @@ class Placement:
 
 
 def in_nodes_of(ranks_per_node: int, rank: int, world_size: int) -> Placement:
-    """Return a placement with ``ranks_per_node`` consecutive ranks on each node; the last node may
-    have fewer."""
+    """Return a placement of consecutive ranks on nodes; the last node may have fewer ranks."""
     return Placement(rank, tuple(other // ranks_per_node for other in range(world_size)))
 
 

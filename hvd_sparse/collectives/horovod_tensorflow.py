@@ -54,8 +54,7 @@ class _ThreadPending:
 
 
 NAME = re.compile(r"[A-Za-z0-9_./-]*")
-"""Pattern of names: the characters that TensorFlow accepts in an operation's name after the
-first."""
+"""Pattern of names, with the characters that TensorFlow accepts in operations' names."""
 
 
 def check_name(name: str | None) -> None:

@@ -58,8 +58,7 @@ class _HorovodPending:
 
 
 class HorovodTorchCollective(ProcessSetRanks):
-    """Collectives over a process set. ``wait`` does not catch HorovodInternalError, because elastic
-    runs handle it."""
+    """Collectives over a process set. ``wait`` leaves HorovodInternalError to elastic runs."""
 
     horovod = mpi_ops
 

@@ -64,8 +64,7 @@ class LocalWorld:
     def run_all(
         self, function: Callable[..., Result], *arguments: object
     ) -> list[Result | BaseException]:
-        """Call a function as ``run`` does, but return the exception of a failed rank as its
-        result."""
+        """Call a function as ``run`` does, but return a failed rank's exception as its result."""
         results: list[Result | BaseException] = [
             ExchangeTimeout(f"no result after {self.timeout_s} s")
         ] * self.world_size

@@ -22,11 +22,9 @@ from hvd_sparse.kernels.torch.vector import fetch, upload
 from hvd_sparse.wire.frame import crc32
 
 HEADER_BYTES = 16
-"""Number of bytes before a message: its length and the checksum of the collective's name, as
-int64."""
+"""Number of bytes before a message: its length and a checksum of the name, as int64."""
 REMEMBERED = 8
-"""Number of past allgathers of a name from whose lengths the next room is computed (see
-``_Gathering``)."""
+"""Number of past allgathers of a name from which the room is computed (see ``_Gathering``)."""
 SPARE = 16
 """The room is the length of the longest of these past messages, plus 1 / SPARE of this length."""
 STEADY = 2
@@ -117,8 +115,7 @@ class _Gathering:
         return self._result
 
     def _read(self, timeout_s: float | None) -> tuple[np.ndarray, np.ndarray]:
-        """Return the result of the first collective, with a row for each rank, and the lengths of
-        the messages."""
+        """Return the first collective's result, a row for each rank, and the messages' lengths."""
         rows = self._first.wait(timeout_s)
         told = np.ascontiguousarray(rows[:, :HEADER_BYTES]).view(np.int64)
         if (told[:, 1] != told[0, 1]).any():
@@ -131,8 +128,8 @@ class _Gathering:
 
 @dataclass(eq=False)
 class _Alltoall:
-    """An alltoall. A first collective exchanges the lengths of the parts; ``wait`` starts a second
-    one, which exchanges the parts."""
+    """An alltoall. A first collective exchanges the parts' lengths; ``wait`` exchanges the
+    parts."""
 
     _array: np.ndarray
     _leaving: list[int]

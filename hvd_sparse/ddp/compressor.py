@@ -3,8 +3,7 @@
 During the backward pass, DDP calls the hook for one bucket after the other, in the same order on
 all ranks. Each call selects entries and starts the bucket's collectives, which run while the
 backward pass continues. The last call of a pass waits for all collectives and writes the results.
-All collectives are submitted in the thread of the backward pass, because torch.distributed matches
-collectives by their order.
+One thread submits all collectives, because torch.distributed matches them by their order.
 """
 
 from __future__ import annotations
@@ -230,8 +229,7 @@ class DdpCompressor(ParameterCompressor):
     # -- the optimizer ----------------------------------------------------------------------------
 
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:
-        """Compute an optimizer's updates from now on. Raises InvalidOption if the optimizer lacks a
-        parameter of the model."""
+        """Compute an optimizer's updates from now on; the optimizer must have all parameters."""
         held = {parameter for group in optimizer.param_groups for parameter in group["params"]}
         for spec, parameter in zip(self.step.specs, self._parameters):
             if parameter not in held:
@@ -302,8 +300,8 @@ def let_threads_finish() -> None:
     """Sleep for ``PAUSE_S`` when the program ends, so that Gloo's threads can take the
     interpreter's lock before. If one of them asks for the lock later, the process aborts with
     "terminate called without an active exception" (pytorch/pytorch#179291). This can happen in any
-    DDP program: the model keeps its process group, so ``destroy_process_group`` does not end the
-    threads (torch 2.13)."""
+    DDP program: the model keeps its process group, so ``destroy_process_group`` does not end them
+    (torch 2.13)."""
     atexit.register(time.sleep, PAUSE_S)
 
 
@@ -340,8 +338,7 @@ class SentBucket:
         return [ticket.key for ticket, share in zip(self.tickets, held.tolist()) if share]
 
     def results(self) -> Iterator[tuple[Ticket, torch.Tensor, np.ndarray, bool]]:
-        """Yield for each tensor its ticket, its gradient, its part of the average, and whether no
-        rank used the tensor."""
+        """Yield for each tensor: ticket, gradient, part of the average, whether no rank used it."""
         used = self.reduced[sum(self.lengths) :] if self.uses else np.ones(len(self.tickets))
         place = 0
         for ticket, gradient, length, uses in zip(
@@ -377,8 +374,7 @@ class Accumulation:
 
     The backward passes of a step are those inside ``no_sync()`` and the first after them. Autograd
     calls the hooks here before DDP's, so the records of a bucket are complete when DDP calls its
-    communication hook. Without ``asks_for_results``, gradients are not read, because reading costs
-    time.
+    communication hook. Gradients are only read with ``asks_for_results``, because this costs time.
     """
 
     def __init__(self, parameters: Sequence[torch.Tensor], *, asks_for_results: bool) -> None:

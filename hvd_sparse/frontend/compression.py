@@ -41,8 +41,7 @@ class AutoMethod(Builder[Value]):
     @classmethod
     def nothing(cls, params: Params = None) -> Value:
         """Return a compressor that sends no gradients, to measure the upper bound of any speed-up.
-        Use it for timing only, because every rank trains with its own gradients. ``params`` is
-        ignored."""
+        Use it for timing only: ranks train with their own gradients. ``params`` is ignored."""
         return cls._nothing()
 
     @classmethod
@@ -63,8 +62,7 @@ class AutoMethod(Builder[Value]):
     ) -> Value:
         """The fastest of LDTE-BS, dense float32 and dense float16, as measured in the first steps.
 
-        Rank 0 logs the choice with its reason; ``compressor.verdict`` returns the choice on every
-        rank.
+        Rank 0 logs the choice with its reason; every rank has it as ``compressor.verdict``.
 
         density : fraction of the entries to send; by default 0.001, or derived from ``steps``
         ways : the candidates, of "sparse" (LDTE-BS), "dense" and "fp16" (dense float16, as

@@ -43,8 +43,7 @@ PATIENCE_IN_SAVE = 1.25
 class Compressor:
     """Base class of all frontends' compressors, with reports, checkpoints and elastic restarts.
 
-    The methods of ``Compression`` create compressors. A compressor compares and hashes by identity,
-    and cannot be pickled or copied.
+    The methods of ``Compression`` create compressors. A compressor cannot be pickled or copied.
     """
 
     # A frontend sets ``name``, ``step`` and ``collective``, then calls ``_start``. ``place`` names
@@ -262,8 +261,7 @@ class Compressor:
             self._recorder.log(step, metrics)
 
     def summary(self, *, all_ranks: bool = False) -> str:
-        """Return the counters of all steps so far as a plain-text table with a row for each tensor.
-        Rank 0 also prints it.
+        """Return the counters of all steps so far as a text table, which rank 0 also prints.
 
         Contraction and staleness are over the steps that telemetry measured. ``all_ranks`` adds a
         table with a row for each rank; the call is then collective, so every rank must make it.
@@ -298,13 +296,11 @@ class Compressor:
         """Load this rank's ``state_dict()``. Return the names of tensors that only the compressor
         or only the state has.
 
-        If parameters were added or removed, pass ``strict=False`` on all ranks. Then the tensors
-        that both have are loaded.
+        If parameters were added or removed, ``strict=False`` on all ranks loads all others.
 
         Raises
         ------
-        RankMismatch : the state is of another rank, model or configuration; the message lists all
-            differences
+        RankMismatch : rank, model or configuration differ; the message lists all differences
         """
         self.resolve()
         state = named_as(state, self.step.specs)
@@ -319,8 +315,7 @@ class Compressor:
 
         Raises
         ------
-        PeerFailure : rank 0 cannot write the file; all ranks raise the error, and the previous file
-            stays
+        PeerFailure : rank 0 cannot write the file; raised on all ranks, and the previous file stays
         ExchangeTimeout : another rank does not call ``save``; the message names the rank
         InvalidOption : the exchange is "hierarchical", whose states cannot be in one file
         """
@@ -353,8 +348,7 @@ class Compressor:
         self._commits.commit(self.state_dict())
 
     def go_back(self) -> None:
-        """Return to the state of the last ``commit``, after an error of Horovod that has ended all
-        collectives."""
+        """Return to the last ``commit``, after an error of Horovod that ended all collectives."""
         reached = self.state_dict()
         self._forget_world()
         state = self._commits.go_back(reached)

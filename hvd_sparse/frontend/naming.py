@@ -33,8 +33,7 @@ class Naming:
 
     def take(self, specs: Sequence[TensorSpec]) -> str:
         """Determine and return the name. Raises InvalidOption if another live compressor has it.
-        Only ``release`` frees a compressor's number, because ranks do not collect garbage at the
-        same time."""
+        Only ``release`` frees a number, because ranks collect garbage at different times."""
         if not self._given:
             # Compressors of equal models differ in the number or in the process set.
             process_set = self.place.partition(".")[2]

@@ -38,8 +38,7 @@ Span = tuple[str, str, float, float]
 
 class Recorder:
     """Makes the records of one compressor on one rank, for the first step and for every step whose
-    number is a multiple of ``every``. ``find_lagging`` returns the ranks that are behind this one;
-    a separate thread calls it."""
+    number is a multiple of ``every``. ``find_lagging`` returns the ranks that are behind."""
 
     def __init__(
         self,

@@ -95,8 +95,7 @@ def saved_state(step: Step, rank: int, world_size: int) -> Report:
 
 
 def load_state(step: Step, place: tuple[int, int], state: State, *, strict: bool) -> None:
-    """Load a ``saved_state``. Raises RankMismatch, which lists all differences, if the state does
-    not fit the compressor."""
+    """Load a ``saved_state``. Raises RankMismatch, which lists all differences."""
     kept = {spec.key: step.transactions.kept_of(spec) for spec in step.specs}
     differences = differences_of(state, step.configuration, step.specs, place, kept, strict=strict)
     if differences:

@@ -29,8 +29,7 @@ RANK_COLUMNS: Columns = {
     "non-finite": ("nonfinite_steps", "d"),
 }
 MOST_ROWS = 40
-"""Largest number of tensors with a row each; the tensors that send the fewest bytes share one more
-row."""
+"""Largest number of tensors with a row each; those that send the fewest bytes share one row."""
 UNKNOWN = "-"
 
 

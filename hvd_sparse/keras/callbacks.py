@@ -58,8 +58,7 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):  # type: ignore[misc
 
     Parameters
     ----------
-    initial_lr : learning rate after the warm-up, already multiplied by ``size``, the number of
-        ranks
+    initial_lr : learning rate after the warm-up, already multiplied by the number of ranks
     warmup_epochs : duration of the warm-up in epochs, above 0; it need not be whole
     steps_per_epoch : number of batches in an epoch; by default the number that ``fit`` knows
 

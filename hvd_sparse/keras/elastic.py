@@ -34,8 +34,7 @@ class KerasState(WithCompressor, elastic.TensorFlowKerasState):  # type: ignore[
     ----------
     model : a built model
     optimizer : the optimizer; None stands for the one with which the model is compiled
-    compressor : the compressor of this rank; if the number of workers changes, residuals are
-        redistributed
+    compressor : this rank's compressor; residuals are redistributed if workers join or leave
     options : further attributes of the state, which rank 0 broadcasts
 
     Raises

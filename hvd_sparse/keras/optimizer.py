@@ -63,8 +63,7 @@ def DistributedOptimizer(
     ----------
     optimizer : an optimizer of Keras 3. To scale the loss, pass the ``LossScaleOptimizer``, not the
         optimizer inside of it
-    backward_passes_per_step : must be 1; use the optimizer's ``gradient_accumulation_steps``
-        instead
+    backward_passes_per_step : 1; use the optimizer's ``gradient_accumulation_steps`` instead
     options : options of ``horovod.tensorflow.DistributedGradientTape``: ``compression``, ``op``,
         ``gradient_predivide_factor``, ``groups`` (a number, or lists of variables; omit it if the
         compression plans groups), ``process_set``, ``sparse_as_dense``
@@ -121,7 +120,7 @@ class _Distributed:
 
 
 class _Reducing(_Distributed):
-    """Mixin for an optimizer, which averages gradients before it clips and applies them. Keras
+    """Mixin with which an optimizer averages gradients before it clips and applies them. Keras
     calls ``_clip_gradients`` with all gradients of an update, unscaled and accumulated."""
 
     def apply(self, grads: Sequence[Value], trainable_variables: Value = None) -> None:
@@ -156,7 +155,7 @@ class _Reducing(_Distributed):
 
 
 class _ReducingScaled(_Distributed):
-    """Mixin for a ``LossScaleOptimizer``: average gradients before the check for NaN and Inf."""
+    """Mixin with which a ``LossScaleOptimizer`` averages gradients before its check for NaN."""
 
     def apply(self, grads: Sequence[Value], trainable_variables: Value = None) -> None:
         own: Optimizer = self

@@ -16,8 +16,7 @@ BUCKET_BYTES = 64 * 1024
 cost of larger messages is negligible."""
 
 MOST_GROUPS = 2**53
-"""Largest number of groups. ``_equal`` computes group numbers in float64, which has all integers up
-to this one."""
+"""Largest number of groups, because ``_equal`` computes in float64, which is exact up to it."""
 
 
 def one_per_tensor(
@@ -47,9 +46,8 @@ def merge_small(
 
 
 def grouped(specs: Sequence[TensorSpec], configuration: Configuration) -> list[tuple[int, ...]]:
-    """Return the buckets for the option ``groups``, each as the positions of its tensors. A
-    compressed tensor that no group names has a bucket of its own. Raises InvalidOption if a group
-    names an unknown tensor."""
+    """Return the buckets for the option ``groups``, as positions of tensors. A compressed tensor
+    that no group names has its own bucket. Raises InvalidOption for unknown names."""
     groups = configuration.groups
     if groups is None and configuration.hides:
         return one_per_tensor(specs, configuration)  # each layer has its own density

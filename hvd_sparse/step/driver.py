@@ -3,8 +3,7 @@
 ``compress`` starts a bucket's exchange as soon as the gradients of all tensors of the bucket are
 there. The first ``decompress`` of a step finishes all exchanges of the step, in the order of the
 buckets' numbers, which is the same on all ranks. Horovod calls ``decompress`` in the order of its
-hooks, which differs between ranks. If the exchanges followed that order, two ranks could wait for
-each other forever.
+hooks, which differs between ranks. In that order, two ranks could wait for each other forever.
 """
 
 from __future__ import annotations
@@ -180,9 +179,9 @@ class Driver:
         self._rank = self._world_size = -1
 
     def refuse(self, ticket: Ticket) -> NoReturn:
-        """Raise this rank's error about a gradient of an unregistered tensor. First start the
-        exchanges of all buckets, so that their messages report the error to the other ranks, which
-        may wait for any of them."""
+        """Raise this rank's error about a gradient of an unregistered tensor, after starting the
+        exchanges of all buckets. Their messages report the error, and other ranks may wait for any
+        of them."""
         run = ticket.run
         for index, members in enumerate(self.step.buckets):
             bucket = run.open(index, members)

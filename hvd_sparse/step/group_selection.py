@@ -2,8 +2,8 @@
 
 Each tensor keeps its own residual, its own frame in the message, and its own number of steps.
 Usually the vectors need not be joined. The kernel that adds a tensor's gradient to its residual
-also extracts the entries that reach the group's last threshold, and the selection is made from the
-extracted entries of all tensors.
+also extracts the entries that reach the group's last threshold, and the selection is made from
+these entries.
 """
 
 from __future__ import annotations

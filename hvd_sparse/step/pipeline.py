@@ -305,8 +305,7 @@ def _find(
     selector: Selector, aim: Aim | None, accumulated: Accumulated, context: Context, *, holds: bool
 ) -> Found:
     """Select from the entries that the pass extracted if they suffice, otherwise from the whole
-    vector. Extracted entries that are not selected are added back to the vector; if ``holds``, the
-    caller does this later."""
+    vector. Unselected entries are added back, unless ``holds``: then the caller adds them later."""
     vector, taking, kernels = accumulated.vector, accumulated.taking, context.kernels
     if aim is None or taking is None:
         return selector.find(vector, context)
@@ -361,7 +360,6 @@ def cut_down(
 
 
 def _bounded(found: Found, most: int | None, vector: np.ndarray, kernels: Kernels) -> Found:
-    """Limit a selection to its ``most`` largest entries; the others stay in the vector."""
     chosen = found.selection
     if most is None or chosen.count <= most:
         return found

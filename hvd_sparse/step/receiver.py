@@ -79,8 +79,8 @@ class Receiver:
 
     def result(self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray) -> np.ndarray:
         """Return the reduced gradient of a tensor, flat. ``reduced`` is Horovod's result for the
-        array that ``compress`` returned; ``parameter`` is the tensor's value, flat, for memories
-        that need it."""
+        array that ``compress`` returned; ``parameter`` is the tensor's value, flat, if the memory
+        needs it."""
         report = ticket.report or self.report(ticket, reduced)
         self._check(ticket, report)
         # Other tickets have an error, which has just been raised.

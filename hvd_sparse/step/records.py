@@ -24,8 +24,8 @@ Answer = Union[Taking, Moments]
 """The result of a pass on a device. Reading an attribute waits for the device."""
 Counted = tuple[str, Union[Outgoing, None], int, int]
 """A tensor's completed step, for the counters: the tensor's name, this rank's contribution (None on
-a dense step), the number of entries whose residual this rank keeps, and the bytes that a dense step
-gave to Horovod."""
+a dense step), the number of entries whose residual this rank keeps, and the bytes of a dense
+step."""
 
 
 class Late(Protocol):
@@ -36,8 +36,7 @@ class Late(Protocol):
 
 class Devices(Protocol):
     def zeros_of(self, position: int) -> Zeros | None:
-        """Return the function that allocates zeros on a tensor's device; None for a tensor on the
-        host."""
+        """Return the function that allocates zeros on a tensor's device; None on the host."""
 
     def send(self, answers: Sequence[Answer], late: Sequence[Late]) -> Callable[[], bool]:
         """Launch a bucket's passes, and begin to copy their results to the host. Return at once,
@@ -99,7 +98,6 @@ class StepRun:
         return self.buckets.setdefault(index, BucketRun(index, members))
 
     def keeps(self, position: int) -> bool:
-        """Return whether a tensor's step is to be kept, as far as is known."""
         return position in self.completed and self.failure is None and self.is_finite
 
 

@@ -75,8 +75,7 @@ class OutgoingRows:
         self._nbytes, self._codec, self._dtype = 0, cast(Codec, None), np.dtype(np.float32)
 
     def add(self, ticket: TensorStep) -> None:
-        """Add a row for a tensor if the call supports its parts. Otherwise the pipeline processes
-        the tensor."""
+        """Add a row for a tensor if the call supports its parts; otherwise leave the tensor out."""
         state, parts = ticket.state, ticket.parts
         spec, selector, codec = state.spec, parts.selector, parts.codec
         if (

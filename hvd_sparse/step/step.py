@@ -342,7 +342,6 @@ class Step(Receiver):
             self._select_merged(bucket, run, rank, world_size)
 
         def select(position: int, gradient: np.ndarray) -> np.ndarray:
-            """Select entries of a gradient that the exchange has summed, and return their frame."""
             # After a rollback, the state belongs to the next step.
             if run.failure is not None:
                 raise run.failure

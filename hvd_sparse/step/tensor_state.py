@@ -14,8 +14,7 @@ from hvd_sparse.types import Memo, Pace, Selection, Settings, TensorSpec
 MANY = 512
 """If a step sends at least this many entries, staleness is estimated from a part of the tensor."""
 BLOCK, EVERY = 64, 8
-"""The part is the first of every ``EVERY`` blocks of ``BLOCK`` entries. Both must be powers of
-two."""
+"""The part is the first of every ``EVERY`` blocks of ``BLOCK`` entries. Both are powers of two."""
 
 
 class TensorState:
@@ -66,8 +65,7 @@ class TensorState:
 
     @property
     def start(self) -> tuple[float | None, Memo]:
-        """The threshold and memo from which the selector starts; both None if the tensor was last
-        selected in a group."""
+        """The threshold and memo from which the selector starts; None after a group selection."""
         return (self.threshold, self.memo) if self.selected_in == self.spec.key else (None, None)
 
     def note(self, threshold: float | None, memo: Memo, selected_in: str) -> None:

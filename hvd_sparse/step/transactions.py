@@ -35,8 +35,7 @@ class Transactions:
         self.on_begin: Callable[[StepRun], None] | None = None
 
     def open_run(self, position: int | None) -> StepRun:
-        """Return the step that a tensor is about to enter: a new step if the last is closed or
-        already contains the tensor."""
+        """Return the current step, or a new one if it is closed or already has the tensor."""
         with self.lock:
             run = self._run
             if run.is_closed or position in run.entered:

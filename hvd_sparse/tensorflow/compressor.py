@@ -103,8 +103,7 @@ class TensorflowCompressor(Compressor):
         return object.__hash__(self)
 
     def resolve(self) -> None:
-        """Find the variables and determine the name, unless this has been done. The first
-        ``compress`` calls this method."""
+        """Find the variables and determine the name; the first ``compress`` calls this method."""
         if hasattr(self, "functions"):
             return
         variables = self._source.variables()

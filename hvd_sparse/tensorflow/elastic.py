@@ -22,8 +22,7 @@ from hvd_sparse.types import Optimizer, Value
 
 
 class WithCompressor:
-    """Mixin for an elastic state, which commits, restores and synchronizes a compressor together
-    with the variables."""
+    """Mixin with which an elastic state commits, restores and synchronizes a compressor."""
 
     def __init__(self, *arguments: Any, compressor: TensorflowCompressor, **options: Any) -> None:
         self.compressor = compressor

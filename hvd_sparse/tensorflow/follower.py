@@ -1,5 +1,4 @@
-"""Keras optimizers given as ``optimizer=``: the compressor's memory computes their updates, and
-they apply them.
+"""Keras optimizers given as ``optimizer=`` apply updates that the compressor's memory computes.
 
 When a program reads the optimizer's variables, for example to save them, the memory's moments are
 copied into them first. If a program writes moments into the variables, for example to load them,
@@ -46,17 +45,15 @@ LISTS = {
     "square": "_velocities",
     "largest": "_velocity_hats",
 }
-"""Names of arrays in a memory, and of the attributes of Keras's optimizers with the same
-moments."""
+"""Names of a memory's arrays, and Keras's attributes with the same moments."""
 OVERWRITTEN = 1e-30
 """Momentum that is used in place of 0 with Keras 2, where a step without momentum replaces the
-velocity by the gradient. In memories, torch and Keras 3, such a step leaves the velocity as it
-is."""
+velocity by the gradient. Memories, torch and Keras 3 leave the velocity unchanged."""
 
 
 class Showing:
-    """Mixin for an optimizer given as ``optimizer=``. It copies the memory's moments into the
-    variables when these are read."""
+    """Mixin for an optimizer given as ``optimizer=``. It fills the variables with the memory's
+    moments when they are read."""
 
     hvd_sparse_follower: Follower
 
@@ -162,8 +159,7 @@ class Follower:
 
     def meet(self, caller: Optimizer) -> None:
         """From now on, read settings from the optimizer that calls the compressor. With Keras 2,
-        this optimizer is a copy that Horovod has made. Raises InvalidOption for any other
-        optimizer."""
+        this optimizer is a copy that Horovod has made. Any other raises InvalidOption."""
         caller = inner_of(caller)
         if getattr(caller, "hvd_sparse_follower", None) is not self:
             raise InvalidOption(
@@ -182,8 +178,7 @@ class Follower:
         self._optimizer = caller
 
     def check(self, gradient: Value, variable: Value) -> None:
-        """Raise InvalidOption if a gradient to apply did not come through the compressor, because
-        it then lacks the momentum."""
+        """Raise InvalidOption for a gradient that lacks the compressor's momentum."""
         self._is_eager, self._traced = tf.executing_eagerly(), self._constants()
         if gradient is None:
             return
@@ -272,8 +267,7 @@ class Follower:
         return {**told, "weight_decay": self._memory.weight_decay}
 
     def _given(self, step: Step, position: int) -> Moments | None:
-        """Return the moments that a program has written into the optimizer's variables; None if it
-        has not written any."""
+        """Return moments that a program has written into the optimizer's variables, or None."""
         state, told, rate = step.transactions.staged(position), self._steps or 0, self.rate
         if position not in self._to_look:
             if self._stride != 1:

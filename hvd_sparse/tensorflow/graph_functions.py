@@ -37,16 +37,13 @@ may not be in the step, and because waiting threads may be all threads that Tens
 NO_SPLITS = np.empty(0, np.int32)
 """Splits of a request that is not an alltoall."""
 WATCHED_STEPS = 100
-"""Number of steps in which a variable is watched. It is limited because each of these steps copies
-the variable."""
+"""Number of steps in which a variable is watched, because each of them copies the variable."""
 ENOUGH = 3
 """Number of suspicious steps of one kind before a warning."""
 TOLERANCE = 0.02
-"""Relative change of an update that is tolerated, because rounding and the division by a loss scale
-cause such changes."""
+"""Relative change of an update that rounding and the division by a loss scale may cause."""
 VISIBLE = 1e-4
-"""Smallest update, relative to the variable's value, that can be measured in float32 within the
-tolerance."""
+"""Smallest update, relative to the value, that float32 shows within the tolerance."""
 UNCHANGED = (
     "%d gradients of %r were reduced, and the variable did not change before the next: if they "
     "were thrown away, the residual keeps what was not sent of them, and it moves the weights "
@@ -201,8 +198,7 @@ class GraphFunctions:
     def receive(
         self, number: np.int64, reduced: np.ndarray, received: np.ndarray, parameter: np.ndarray
     ) -> np.ndarray:
-        """Return the reduced gradient of a tensor, flat. On an error, the step of all tensors is
-        taken back first."""
+        """Return the reduced gradient, flat. On an error, the step is first taken back."""
         ticket = self._tickets.pop(int(number))
         run, sealed = ticket.run, cast(SealedBucket, ticket.extra)
         run.received.update(sealed.numbers)  # the exchange is over

@@ -113,8 +113,7 @@ class VariableSource:
             raise InvalidOption(f"{NONE_YET}. {error}") from error
 
     def specs(self, variables: Sequence[tf.Variable]) -> list[TensorSpec]:
-        """Return the specs of variables, which must be equal on all ranks. If variables have the
-        same name, a number is added."""
+        """Return the specs of variables; a number is added to names that are not unique."""
         seen: Counter[str] = Counter()
         specs = []
         for variable in variables:
@@ -284,8 +283,7 @@ class VariableIndex:
 
 
 def _eager_handle(variable: object) -> object | None:
-    """Return the handle of a variable outside of graphs, which is the same object for all objects
-    that wrap the variable."""
+    """Return a variable's handle outside of graphs, which all objects that wrap it share."""
     handle: object | None = getattr(variable, "handle", None)
     while handle is not None and not hasattr(handle, "numpy"):
         graph = getattr(handle, "graph", None)
@@ -317,7 +315,6 @@ def spec_of_unknown(
 
 
 def callers() -> Iterator[Value]:
-    """Yield the frames of all callers, the innermost first."""
     frame: Value = sys._getframe(1)
     while frame is not None:
         yield frame
@@ -325,8 +322,7 @@ def callers() -> Iterator[Value]:
 
 
 def refuse_xla() -> None:
-    """Raise UnsupportedInput in a graph that XLA will compile, because XLA's own error would not
-    name the cause."""
+    """Raise UnsupportedInput if XLA compiles the graph; XLA's own error would not say why."""
     for frame in callers():
         if frame.f_globals.get("__name__") == FUNCTIONS and getattr(
             frame.f_locals.get("self"), "_jit_compile", None

@@ -64,8 +64,8 @@ from hvd_sparse.wire.padding import Padding
 class TorchCompressor(ParameterCompressor):
     """A compressor for ``hvd.DistributedOptimizer(compression=...)``, with Horovod's methods
     ``compress`` and ``decompress``. The methods of ``Compression`` create it from the named
-    parameters that are also given to Horovod's optimizer. The
-    compressor keeps a residual for each parameter that it compresses."""
+    parameters that are also given to Horovod's optimizer. The compressor keeps a residual for each
+    parameter that it compresses."""
 
     has_device_wire = True
     clips_all_gradients = True
@@ -115,8 +115,7 @@ class TorchCompressor(ParameterCompressor):
         self._is_scaled = grad_scaler is not None
 
     def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Context]:
-        """Return the tensor that Horovod allreduces in place of the gradient, and the context for
-        ``decompress``."""
+        """Return the tensor for Horovod to allreduce, and the context for ``decompress``."""
         if type(tensor) is not torch.Tensor:
             refuse_parameter(tensor)
         if self._is_closed or self._is_elastic or not self.has_begun:
@@ -277,7 +276,6 @@ class TorchCompressor(ParameterCompressor):
         return reduced if is_same else like(reduced, gradient)
 
     def _refuse_changes(self, tensor: torch.Tensor, ctx: Context) -> None:
-        """Raise ChangedGradient if the program has changed a gradient since ``compress``."""
         keys, run = self._changes.take()
         if not keys:
             return
@@ -353,8 +351,7 @@ class TorchCompressor(ParameterCompressor):
         self._clip(gradients, is_sum=caller.op == hvd.Sum)
 
     def _look_at(self, caller: Optimizer) -> None:
-        """Check Horovod's optimizer at the first ``compress``. ``caller`` is None if no optimizer
-        is calling."""
+        """Check the calling optimizer (None if there is none) at the first ``compress``."""
         # With Horovod's groups, carriers and dense gradients share a call, so they must be on one
         # device.
         if caller is None or getattr(caller, "_groups", None) is not None:

@@ -69,8 +69,7 @@ class ParameterIndex:
         self._position_at[pointer] = position
 
     def find(self, gradient: torch.Tensor) -> int:
-        """Return the position of a gradient's parameter. Raises UnknownGradient if no parameter or
-        several could have it."""
+        """Return the position of a gradient's parameter, or raise UnknownGradient."""
         hint = self._position_at.get(gradient.data_ptr())
         if hint is not None and self._named[hint][1].grad is gradient:
             return hint
@@ -118,9 +117,8 @@ def _frames() -> Iterator[FrameType]:
 
 
 def find_optimizer(process_set: ProcessSet) -> Optimizer:
-    """Return the Horovod optimizer that is calling the compressor, or None if none is. Raises
-    RankMismatch if it has another process set than the compressor, because some ranks would wait
-    forever."""
+    """Return the Horovod optimizer that is calling the compressor, or None. Raises RankMismatch if
+    it has another process set, because some ranks would wait forever."""
     callers = (frame.f_locals.get("self") for frame in _frames())
     fits = (c for c in callers if hasattr(c, REDUCING) and hasattr(c, "process_set"))
     optimizer = next(fits, None)
@@ -142,8 +140,7 @@ def find_optimizer(process_set: ProcessSet) -> Optimizer:
 
 
 def refuse_parameter(tensor: torch.Tensor) -> None:
-    """Raise UnsupportedReduction if Horovod passes a parameter in place of its gradient, as only
-    Adasum does."""
+    """Raise UnsupportedReduction for a parameter, which Horovod only passes with Adasum."""
     if isinstance(tensor, torch.nn.Parameter):
         raise UnsupportedReduction(
             "Horovod hands over a parameter, not its gradient: that is op=hvd.Adasum, which has no "

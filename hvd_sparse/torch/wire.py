@@ -77,8 +77,7 @@ def fetch_carrier(reduced: torch.Tensor) -> np.ndarray:
 
 class LastGradientWait:
     """Sleeps after a step's last gradient until the results of the exchanges have arrived.
-    Horovod's own wait polls instead, which takes time from other processes on the core, for example
-    data loaders.
+    Horovod's own wait polls, which takes time from other processes, for example data loaders.
 
     The results may never arrive during the sleep, because other ranks may be waiting for this rank
     in another collective. Therefore the sleep lasts at most ``PATIENCE`` times as long as the
@@ -89,8 +88,7 @@ class LastGradientWait:
         self._skipped = self._to_skip = 0
 
     def begin(self, is_done: Callable[[], bool], began_s: float) -> None:
-        """Call ``take`` when the backward pass ends, because only then has Horovod received the
-        last carrier."""
+        """Call ``take`` when the backward pass ends, after Horovod has the last carrier."""
         if torch._C._current_graph_task_id() < 0:
             self.take(is_done, began_s)
         else:

@@ -2,8 +2,8 @@
 waiting rank asks the other ranks about their submissions.
 
 The ledger's clock counts only the seconds in which this process ran. It leaves out times in which
-the process was suspended or a thread did not release Python's lock, because the other ranks do not
-cause such waits.
+the process was suspended or a thread did not release Python's lock, because no other rank causes
+these.
 
 On every rank, a thread answers questions at a UDP port. If a rank does not answer, it has ended, is
 paused, or does not release Python's lock. A question and its answer are one datagram each. A
@@ -155,8 +155,7 @@ class Ledger:
             return name, self._counts[name], clock.now_s - self._since[name]
 
     def behind(self, counts: Mapping[str, int]) -> list[str]:
-        """Return the names that this rank has submitted less often than a rank with these
-        ``counts``."""
+        """Return the names that this rank has submitted less often than ``counts`` says."""
         with self._lock:
             return [name for name, count in counts.items() if self._counts[name] < count]
 
@@ -238,8 +237,7 @@ def addresses() -> tuple[str, ...]:
 
 
 def introduce(endpoint: Endpoint) -> Generator[AllGather, np.ndarray, list[Endpoint]]:
-    """Exchange the endpoints of all ranks. The generator yields the request for an allgather, and
-    returns the endpoints."""
+    """A generator that yields the request for an allgather, and returns all ranks' endpoints."""
     line = json.dumps(astuple(endpoint)).encode() + b"\n"
     gathered = yield AllGather(np.frombuffer(line, np.uint8))
     told = [json.loads(line) for line in gathered.tobytes().splitlines()]

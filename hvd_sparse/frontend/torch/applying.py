@@ -1,5 +1,4 @@
-"""Optimizers given as ``optimizer=``: the compressor's memory computes their updates, and they
-apply them."""
+"""Optimizers given as ``optimizer=``: they apply updates that the compressor's memory computes."""
 
 from __future__ import annotations
 
@@ -42,8 +41,7 @@ PRODUCT = "mu_product"
 
 class Applying:
     """Mixin for an optimizer that was given as ``optimizer=``. Its ``step`` subtracts the learning
-    rate times the compressor's result from each parameter. Parameter groups, hooks and schedulers
-    work as before."""
+    rate times the compressor's result from each parameter. Hooks and schedulers work as before."""
 
     hvd_sparse_base: type[torch.optim.Optimizer]
     hvd_sparse_compressor: Any
@@ -174,8 +172,7 @@ class Applying:
     def load_state_dict(self, state_dict: Settings) -> None:
         """Load a state that this class or the plain optimizer has saved. The compressor continues
         from the moments of the state. If the state counts as many steps as the compressor has
-        taken, the compressor keeps its own moments instead, because those of the state are rank
-        0's."""
+        taken, the compressor keeps its own moments, because the state has those of rank 0."""
         for group in state_dict["param_groups"]:
             refuse_options(type(self).__name__, group)
         super().load_state_dict(state_dict)  # type: ignore[misc]
@@ -321,8 +318,7 @@ class Follower:
     def moments_of(self, parameter: torch.Tensor, steps: int) -> tuple[Settings, int] | None:
         """Return moments from which the memory is to continue, and their number of steps. Return
         None if no state was loaded, so that the memory keeps its own moments after ``steps`` steps.
-        After the program has cleared the state, return no moments and 0, so that the memory starts
-        again."""
+        If the program has cleared the state, return no moments and 0, to start again."""
         state = self._optimizer.state.get(parameter)
         if not state:
             if id(parameter) not in self._counted:

@@ -85,7 +85,6 @@ def _wide(gradient: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
 
 
 def unflatten(flat: np.ndarray, gradient: torch.Tensor) -> torch.Tensor:
-    """Return a flat array as a tensor of the gradient's shape, dtype, memory layout and device."""
     if isinstance(flat, DeviceVector):
         return like(flat.tensor.view(gradient.shape), gradient)
     if write_back(flat, gradient):
@@ -128,8 +127,7 @@ def lies_in(vector: object, gradient: torch.Tensor) -> bool:
 
 
 class TorchDevices:
-    """Implements ``step.records.Devices``. ``devices`` has the device of each tensor by position;
-    None is the host."""
+    """Implements ``step.records.Devices``; in ``devices``, None stands for the host."""
 
     def __init__(self, devices: Sequence[torch.device | None]) -> None:
         self._devices = devices

@@ -145,8 +145,7 @@ def is_muon(group: Mapping[str, Option]) -> bool:
 
 
 def is_decoupled(optimizer: torch.optim.Optimizer, group: Mapping[str, Option]) -> bool:
-    """Return whether weight decay shrinks the parameter directly, as in AdamW and Muon, instead of
-    being added to the gradient."""
+    """Return whether weight decay shrinks the parameter directly, as in AdamW and Muon."""
     if "use_muon" in group or is_muon(group):
         return True
     return bool(group.get("decoupled_weight_decay", isinstance(optimizer, torch.optim.AdamW)))

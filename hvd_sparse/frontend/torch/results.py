@@ -44,13 +44,11 @@ logger = logging.getLogger("hvd_sparse")
 SPARSE_REMEDY = "give Horovod's optimizer sparse_as_dense=True"
 INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 STEPS = 100
-"""Number of first steps in which results are compared with the applied gradients. Clipping is most
-frequent in the first steps."""
+"""Number of first steps in which results are compared; most clipping occurs in the first steps."""
 SAMPLE = 4096
 """Largest number of entries of a tensor that are compared."""
 TOLERANCE = 0.02
-"""Relative change of a result that is tolerated, because 16-bit rounding and a scaler's division
-cause such changes."""
+"""Relative change of a result that 16-bit rounding and the division by a scaler may cause."""
 ALIKE = 0.999
 """A gradient counts as a multiple of a result if the squared cosine of their angle is at least
 this. Rounding to half precision leaves the cosine above it."""
