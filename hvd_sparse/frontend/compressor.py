@@ -296,7 +296,7 @@ class Compressor:
         """Load this rank's ``state_dict()``. Return the names of tensors that only the compressor
         or only the state has.
 
-        If parameters were added or removed, ``strict=False`` on all ranks loads all others.
+        If parameters were added or removed, ``strict=False`` on all ranks loads the other tensors.
 
         Raises
         ------

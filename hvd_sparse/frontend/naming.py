@@ -56,10 +56,10 @@ class Naming:
     def meeting_place(self) -> str:
         """Return the name of a new handshake, which is the same on every rank.
 
-        It contains the number of the handshake at this place. The compressor's own name and number
-        cannot be used, because ranks may differ in them: the name depends on the model, and one
-        rank may have made an additional compressor. A second handshake of a compressor means that
-        an elastic restart has made a new world, so the numbers start again.
+        The name contains the number of the handshake at this place. The compressor's own name and
+        number cannot be used, because ranks may differ in them: the name depends on the model, and
+        one rank may have made an additional compressor. A second handshake of a compressor means
+        that an elastic restart has made a new world, so the numbers start again.
         """
         met = _MET.setdefault(self.place, [])
         if self._claim in met:
