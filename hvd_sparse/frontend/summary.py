@@ -1,4 +1,4 @@
-"""The summary of a run: a plain-text table of everything sent."""
+"""The summary of a run: plain-text tables of the counters by tensor and by rank."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hvd_sparse.types import Report
 
 Columns = dict[str, tuple[str, str]]
-"""The counter of each heading, and the format of the counter."""
+"""For each heading, the counter below it, and the counter's format."""
 COLUMNS: Columns = {
     "entries": ("entries", ","),
     "density": ("density_achieved", ".3g"),
@@ -29,7 +29,7 @@ RANK_COLUMNS: Columns = {
     "non-finite": ("nonfinite_steps", "d"),
 }
 MOST_ROWS = 40
-"""Rows of single tensors; the tensors that send least share one further row."""
+"""Largest number of tensors with a row each; those that send the fewest bytes share one row."""
 UNKNOWN = "-"
 
 
@@ -89,7 +89,7 @@ def table(
     left: Sequence[str] = (),
     title: str = "",
 ) -> str:
-    """Return lines of columns as wide as their widest cells, flush right except for ``left``."""
+    """Return a table as text. Columns are aligned to the right, or to the left if in ``left``."""
     widths = [max(map(len, cells)) for cells in zip(headings, *rows)]
     rule = ["-" * width for width in widths]
     lines = [title] if title else []
