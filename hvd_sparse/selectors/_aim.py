@@ -73,9 +73,11 @@ class Miss:
         return self.aim.threshold * (1.05 if self.count is None else 0.95)
 
     @property
-    def known(self) -> tuple[float, int]:
-        """The aim's threshold and the number of entries that reach it; if this number is unknown,
-        one more than the capacity stands for it. A search uses both as its first count."""
+    def known(self) -> tuple[float, int] | None:
+        """The aim's threshold and the number of entries that reach it, as a search's first count.
+        One more than the capacity stands for a number above it; None if the number is unknown."""
+        if not self.is_sure:
+            return None
         return self.aim.threshold, self.aim.capacity + 1 if self.count is None else self.count
 
 

@@ -90,7 +90,7 @@ class GraphFunctions:
     ``variables.runtime_token``."""
 
     def __init__(self, owner: Owner, tokens: Mapping[bytes, int], policy: Policy) -> None:
-        self._step, self._collective = owner.step, owner.collective
+        self._name, self._step, self._collective = owner.name, owner.step, owner.collective
         self._ledger = owner.watchdog.ledger
         self._padding = Padding(owner.step.stats.count_padding)
         self._tokens, self._policy = tokens, policy
@@ -239,7 +239,7 @@ class GraphFunctions:
             arrivals = stop.value
             if bucket.began_s:
                 keys = ", ".join(self._step.specs[position].key for position in bucket.members)
-                name = f"hvd_sparse.{bucket.index}: {keys}"
+                name = f"hvd_sparse.{self._name}.{bucket.index}: {keys}"
                 self._step.spans.tell("exchange", name, bucket.began_s)
         self._step.receive(bucket, arrivals)
 
