@@ -14,7 +14,7 @@ PAIRS = 64
 SMALL: Shape = (64, 64)
 """Of a compressed tensor whose entries cost next to nothing, so that all else can be measured."""
 BIAS: Shape = (256,)
-MADE: dict[str, list[Shape]] = {"large": [(4096, 2048)], "ddp": [(512, 512)] * 25}
+MADE: dict[str, list[Shape]] = {"large": [(4096, 2048), BIAS], "ddp": [(512, 512)] * 25}
 TITLES = {
     OVERHEAD: f"{PAIRS} compressed tensors of {math.prod(SMALL):,} entries and {PAIRS} dense ones "
     f"of {BIAS[0]}",
@@ -26,9 +26,10 @@ TITLES = {
     "ddp": "a bucket of 25 MB in DistributedDataParallel",
     "tensorflow": "ResNet-50 in TensorFlow",
 }
-VECTORS = {"dense": 2, "fp16": 3, "dgc": 6}
-"""As large as all gradients, that a rank holds: gradients, the floor's residual, the states."""
-USUAL_VECTORS = 4
+VECTORS = {"dense": 3, "fp16": 4, "dgc": 7}
+"""As large as all gradients, that a rank holds: parameters, gradients, the floor's residual, the
+states."""
+USUAL_VECTORS = 5
 BASE_BYTES = 600 << 20
 """Of a rank besides, with Horovod's buffers."""
 
