@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -17,11 +18,23 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks._ranks import RESULTS, report
 from benchmarks.step.goals import BESIDE, DENSITY, OURS
-from benchmarks.step.meter import Watch
 from benchmarks.step.models import tensors_of
 from benchmarks.step.replay import Replay
 from benchmarks.step.worker import WARM, Rank, Turn, rounds
 from hvd_sparse.ddp import register
+
+
+class Watch(list[float]):
+    """The processor time of calls, in the threads that made them."""
+
+    def watching(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*arguments: Any) -> Any:
+            began = time.thread_time()
+            result = function(*arguments)
+            self.append(time.thread_time() - began)
+            return result
+
+        return watched
 
 
 def large() -> list[Turn]:
@@ -65,11 +78,8 @@ def tensorflow() -> list[Turn]:
     watch, replay = Watch(), _replay("resnet50")
     variables = [tf.Variable(tf.zeros(parameter.shape)) for parameter in replay.parameters]
     compression = getattr(Compression, OURS)(lambda: variables, density=DENSITY)
-    reduce = tf.function(
-        lambda gradients: hvd_tf.DistributedGradientTape(Given(), compression=compression).gradient(
-            gradients, variables
-        )
-    )
+    tape = hvd_tf.DistributedGradientTape(Given(), compression=compression)
+    reduce = tf.function(lambda gradients: tape.gradient(gradients, variables))
     call = tf.numpy_function
 
     def numpy_function(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:

@@ -35,22 +35,6 @@ def clock_cost() -> float:
     return sorted(second - first for first, second in pairs)[1000]
 
 
-class Watch(list[float]):
-    """Seconds that threads have worked in the calls of functions, without asking the clock."""
-
-    def __init__(self) -> None:
-        self._clock_s = clock_cost()
-
-    def watching(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def watched(*arguments: Any) -> Any:
-            began = time.thread_time()
-            result = function(*arguments)
-            self.append(time.thread_time() - began - self._clock_s)
-            return result
-
-        return watched
-
-
 class Meter:
     """A compression that measures the one that it wraps, without what asking the clock takes."""
 
