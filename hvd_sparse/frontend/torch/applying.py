@@ -201,7 +201,7 @@ class Applying:
             is_sgd = "dampening" in group
             if not is_sgd and any(p.grad.is_sparse for p in group["params"]):
                 raise InvalidOption(
-                    f"a parameter has a sparse gradient, which {name} does not know: "
+                    f"a parameter has a sparse gradient, which {name} does not support: "
                     f"{SPARSE_REMEDY}"
                 )
             for parameter in group["params"]:
@@ -220,8 +220,8 @@ class Applying:
             dense = [p for p in group["params"] if not p.grad.is_sparse]
             if any(bool(p.grad.any()) for p in dense):
                 raise InvalidOption(
-                    f"the {type(self).__name__} was handed to a compressor that its gradients do "
-                    f"not come through: {self.hvd_sparse_compressor.results.way}, or "
+                    f"gradients of the {type(self).__name__} do not come through the compressor "
+                    f"that got it as optimizer=: {self.hvd_sparse_compressor.results.way}, or "
                     "leave out optimizer="
                 )
             group["params"] = [p for p in group["params"] if p.grad.is_sparse]
@@ -262,14 +262,14 @@ class Follower:
         """Follow Horovod's optimizer; InvalidOption if it was not made from the handed-over one."""
         if getattr(caller, "hvd_sparse_compressor", None) is not self._compressor:
             raise InvalidOption(
-                f"the {type(caller).__name__} that calls the compressor is not the optimizer that "
-                "was handed over: give both the same, first to Compression.<method>(..., "
-                "optimizer=optimizer), then to hvd.DistributedOptimizer"
+                f"the {type(caller).__name__} that calls the compressor is not the one that the "
+                "compressor got as optimizer=: give the same optimizer to both, first to "
+                "Compression.<method>(..., optimizer=optimizer), then to hvd.DistributedOptimizer"
             )
         if self._optimizer is not caller and self._optimizer.state and not caller.state:
             logger.warning(
-                "the %s had a state when it was given to hvd.DistributedOptimizer, which begins "
-                "without one: load the state into Horovod's optimizer",
+                "the %s had a state when it was given to hvd.DistributedOptimizer, which starts "
+                "without this state: load the state into Horovod's optimizer",
                 type(caller).__name__,
             )
         # Loading a state gives Horovod's optimizer new groups, so positions are looked up again.
