@@ -30,7 +30,7 @@ def describe_rank(
     return {
         "nodes": None if placement is None else list(placement.nodes),
         "version": __version__,
-        "subnormal numbers": "treated as zero" if keeps_subnormals() else "taken for zero",
+        "subnormal numbers": "kept" if keeps_subnormals() else "treated as zero",
         "name": name,
         "configuration": {
             option: v for option, v in configuration.describe().items() if option not in LOCAL
