@@ -149,6 +149,6 @@ def check_groups(groups: object) -> Groups:
         if all(isinstance(name, str) for name in flat) and len(set(flat)) == len(flat):
             return made
     raise InvalidOption(
-        f"groups is {groups!r}: give a number of messages, lists of tensor names (each name once), "
-        "or 'planned'; None merges small neighbours"
+        f"groups is {groups!r}: give a number of messages, lists of tensor names (each name "
+        "once), or 'planned'; None merges small neighbouring tensors"
     )
