@@ -144,9 +144,10 @@ def read_hiding(text: str, where: str = "density") -> float:
         c_max = math.nan
     if name != HIDING or not (math.isfinite(c_max) and c_max >= 1.0):
         raise InvalidOption(
-            f"{where} is {text!r}: give the fraction of entries to send, a number in (0, 1]; or "
-            'densities by tensor name, a function, or "hiding", optionally with the largest '
-            'compression ratio, as in "hiding:300"'
+            f"{where} is {text!r}: give the fraction of entries to send, a number in (0, 1]; for "
+            "example, 0.001 sends one entry in a thousand. Other forms are densities by tensor "
+            'name, a function, and "hiding", optionally with the largest compression ratio, as '
+            'in "hiding:300"'
         )
     return c_max
 
