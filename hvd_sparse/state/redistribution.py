@@ -96,8 +96,8 @@ def _check_one_world(states: Sequence[State]) -> None:
         steps = {int(state["tensors"][key]["steps"]) for state in states if key in state["tensors"]}
         if len(steps) > 1:
             raise RankMismatch(
-                f"tensor {key!r} has made different numbers of steps on the ranks, "
-                f"{sorted(steps)}: give states saved at the same step"
+                f"tensor {key!r} has made {sorted(steps)} steps on different ranks: give states "
+                "saved at the same step"
             )
         arrays = {_lengths(state["tensors"][key]) for state in states if key in state["tensors"]}
         if len(arrays) > 1:
