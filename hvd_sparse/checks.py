@@ -15,8 +15,8 @@ def check_density(density: float, where: str = "density") -> float:
     message calls the option ``where``."""
     if not is_number(density) or not 0.0 < float(density) <= 1.0:
         raise InvalidOption(
-            f"{where} is {density!r}: it is the fraction of entries to send, a number in (0, 1]; "
-            "0.001 sends one entry in a thousand"
+            f"{where} is {density!r}: give the fraction of entries to send, a number in (0, 1]; "
+            "for example, 0.001 sends one entry in a thousand"
         )
     return float(density)
 

@@ -32,8 +32,9 @@ def check_composition(
         )
     if selector.needs_gradient and not (memory.adds_gradient or memory.finishes):
         raise InvalidOption(
-            f"selector {selector.id} compares the gradient with the residual to which it is added, "
-            f"and memory {memory.id} adds something else: use memory='error_feedback'"
+            f"selector {selector.id} compares the gradient with the residual to which it is "
+            f"added, but memory {memory.id} does not add the gradient itself: use "
+            "memory='error_feedback'"
         )
     if schedule is not None and not hasattr(selector, "density"):
         raise InvalidOption(
@@ -52,7 +53,7 @@ def check_exchange(
 ) -> None:
     if exchange.needs_count and schedule is None:
         raise InvalidOption(
-            f"exchange {exchange.id} cuts to the k entries of a density, and "
+            f"exchange {exchange.id} needs a density to limit the number of entries, but selector "
             f"{selector.id} has none: use exchange='allgather'"
         )
     if exchange.shares_indices and selector.changes_values:
@@ -148,6 +149,6 @@ def check_groups(groups: object) -> Groups:
         if all(isinstance(name, str) for name in flat) and len(set(flat)) == len(flat):
             return made
     raise InvalidOption(
-        f"groups is {groups!r}: give a number of messages, lists of tensor names (each name once), "
-        "or 'planned'; None merges small neighbours"
+        f"groups is {groups!r}: give a number of messages, lists of tensor names (each name "
+        "once), or 'planned'; None merges small neighbouring tensors"
     )

@@ -126,7 +126,7 @@ class Configuration(Parts):
         check_whole(self.min_numel, "min_numel", 0)
         if self.timeout_s is not None and not (is_number(self.timeout_s) and self.timeout_s > 0):
             raise InvalidOption(
-                f"timeout_s is {self.timeout_s!r}: seconds above 0, or None to wait forever"
+                f"timeout_s is {self.timeout_s!r}: give seconds above 0, or None to wait forever"
             )
         if self.name is not None and (not isinstance(self.name, str) or not self.name):
             raise InvalidOption(f"name is {self.name!r}: give a string of at least one letter")
@@ -149,8 +149,9 @@ class Configuration(Parts):
             check_hiding(self.exchange, self.groups, self.select_over)
             if self.clip_grad_norm is not None:
                 raise InvalidOption(
-                    f"clip_grad_norm is {self.clip_grad_norm}, which waits for all gradients, so a "
-                    "density that hides has no backward pass left to hide behind: leave one out"
+                    f"clip_grad_norm is {self.clip_grad_norm}, which waits for all gradients, so "
+                    "no message can hide behind the backward pass, as density 'hiding' asks: "
+                    "leave one of the two out"
                 )
         object.__setattr__(self, "telemetry", resolve_writers(self.telemetry))
         check_whole(self.telemetry_every, "telemetry_every", 1)

@@ -110,8 +110,8 @@ class DensityRule:
         rivals = [p for plain, p, d in fitting if plain == most[0] and d != most[2]]
         if rivals:
             raise InvalidOption(
-                f"density is given for {most[1]!r} and for {rivals[0]!r}, which both fit tensor "
-                f"{spec.key!r} as closely: add the tensor's name itself"
+                f"density is given for {most[1]!r} and for {rivals[0]!r}, which both match tensor "
+                f"{spec.key!r} equally well: add the tensor's own name"
             )
         return most[2]
 
@@ -144,9 +144,10 @@ def read_hiding(text: str, where: str = "density") -> float:
         c_max = math.nan
     if name != HIDING or not (math.isfinite(c_max) and c_max >= 1.0):
         raise InvalidOption(
-            f"{where} is {text!r}: it is the fraction of entries to send, a number in (0, 1]; "
-            "0.001 sends one entry in a thousand; or a mapping of names, a function, or "
-            '"hiding", optionally with the largest compression ratio, as in "hiding:300"'
+            f"{where} is {text!r}: give the fraction of entries to send, a number in (0, 1]; for "
+            "example, 0.001 sends one entry in a thousand. Other forms are densities by tensor "
+            'name, a function, and "hiding", optionally with the largest compression ratio, as '
+            'in "hiding:300"'
         )
     return c_max
 
@@ -176,7 +177,7 @@ def number_of(density: Density, owner: str) -> float:
     ``at_density`` was not called; the message names the part's class, ``owner``."""
     if isinstance(density, DensityRule):
         raise InvalidOption(
-            f"density of {owner} is a rule by tensor: at_density(...) with one tensor's density "
-            "must be called first, as compressors do"
+            f"density of {owner} is a rule for several tensors: call at_density(...) with one "
+            "tensor's density first, as compressors do"
         )
     return cast(float, density)

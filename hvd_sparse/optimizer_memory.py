@@ -92,7 +92,7 @@ def judge(
                 "optimizer=, or use SGD without momentum"
             )
         if habit is None and not ADAPTIVE.isdisjoint(each):
-            habit = "steps that it adapts to the gradients"
+            habit = "adaptive steps"
         if habit is not None and not is_forewarned:
             return warn_of_rare_entries(configuration, habit)
 
@@ -189,7 +189,7 @@ def foreseen(path: Callable[[int], Iterable[Sequence[float]]], steps: int) -> Ra
         rates = list(path(steps))
     except Exception as error:
         raise InvalidOption(
-            f"steps is {steps}, and a copy of the scheduler could not be stepped so often "
+            f"steps is {steps}, but a copy of the scheduler could not be stepped so often "
             f"({type(error).__name__}: {error}): give the number of steps it was created for"
         ) from error
     return Rates(rates, is_foreseen=True)

@@ -192,7 +192,7 @@ def _open(path: Path) -> int:
         why = getattr(error, "strerror", None) or str(error)
         raise _refusal(path, "it is a symbolic link" if path.is_symlink() else why) from None
     try:
-        why = None if stat.S_ISREG(os.fstat(file).st_mode) else "it is no regular file"
+        why = None if stat.S_ISREG(os.fstat(file).st_mode) else "it is not a regular file"
         if why is None:
             os.ftruncate(file, 0)
     except OSError as error:
@@ -206,8 +206,8 @@ def _open(path: Path) -> int:
 def _refusal(path: Path, why: str | None) -> InvalidOption:
     return InvalidOption(
         f"{SETTING} is {os.environ.get(SETTING)!r}, and {str(path)!r} cannot be written: {why}; "
-        "give the path of a file in a "
-        "folder that is there on every host, with room on its disk"
+        "give the path of a file in a folder that exists on every host, with free space on its "
+        "disk"
     )
 
 

@@ -66,7 +66,9 @@ def _keys_of(name: str) -> list[str]:
     keys += [part.paper for part in parts if getattr(part, "paper", None)]
     if not keys:
         known = sorted({*METHODS, *papers(), *(id for registry in ALL for id in registry)})
-        raise UnknownName(f"nothing called {name!r} has a paper; names: {', '.join(known)}")
+        raise UnknownName(
+            f"no paper is known for {name!r}; the known names are: {', '.join(known)}"
+        )
     return keys
 
 
@@ -84,14 +86,21 @@ def add_commands(parser: argparse.ArgumentParser) -> argparse._SubParsersAction[
 
     add("list", list_parts, "list every method and part with its options and paper")
     names = add("cite", cite, "print the BibTeX of methods, parts or citation keys")
-    names.add_argument("names", nargs="+", metavar="NAME", help="for instance ldte_bs")
-    words = "print versions, what is used, what is missing and what does not fit together"
+    names.add_argument(
+        "names",
+        nargs="+",
+        metavar="NAME",
+        help="a method, a part or a citation key, for example ldte_bs",
+    )
+    words = (
+        "print installed versions, the engine, missing packages, and which frontends can be used"
+    )
     add("doctor", doctor.run, words)
     words = "say whether compression will help, and at which density"
     advise.set_up(add("advise", advise.run, words))
-    words = "show runs beside each other: one HTML file, from the lines of telemetry="
+    words = "compare runs: write one HTML page from the files of telemetry='jsonl'"
     report.set_up(add("report", report.run, words))
-    words = "put HVD_SPARSE_TIMELINE and HOROVOD_TIMELINE files on one clock"
+    words = "merge files of HVD_SPARSE_TIMELINE and HOROVOD_TIMELINE into one timeline"
     timeline.set_up(add("timeline", timeline.run, words))
     return commands
 

@@ -77,15 +77,20 @@ COUNTS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}
 
 
 def bandwidth(text: str) -> float:
-    return _measure(text, BITS, "is no bandwidth: write 100Mbit or 1Gbit, in bits")
+    return _measure(
+        text, BITS, "is no bandwidth: give bits per second, for example 100Mbit or 1Gbit"
+    )
 
 
 def duration(text: str) -> float:
-    return _measure(text, SECONDS, "is no time: write 50us or 80ms")
+    return _measure(text, SECONDS, "is no time: give, for example, 50us or 80ms")
 
 
 def count(text: str) -> int:
-    return max(1, round(_measure(text, COUNTS, "is no number of parameters: write 25M or 1.3B")))
+    return max(
+        1,
+        round(_measure(text, COUNTS, "is no number of parameters: give, for example, 25M or 1.3B")),
+    )
 
 
 def _measure(text: str, units: Mapping[str, float], remedy: str) -> float:
@@ -194,22 +199,32 @@ def choose(steps: Sequence[Step]) -> Step:
 
 
 def set_up(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Arithmetic on what it is told: nothing is measured and nothing sent."
+    parser.description = (
+        "Predict the time of a step from the given numbers; nothing is measured or sent."
+    )
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--model", choices=MODELS, help="one whose sizes are known")
-    which.add_argument("--parameters", type=count, metavar="N", help="of yours: 25M, 1.3B")
-    parser.add_argument("--world-size", type=int, required=True, metavar="N", help="ranks")
-    parser.add_argument("--bandwidth", type=bandwidth, help="of a rank's link (1Gbit)")
-    parser.add_argument("--latency", type=duration, help="between ranks (50us)")
-    parser.add_argument("--backward", type=duration, help="of the whole backward pass, as 80ms")
-    parser.add_argument("--forward", type=duration, help="of the rest of a step (half as long)")
-    stands = "that training stands (0.001 0.01, or what --steps asks for)"
+    which.add_argument("--model", choices=MODELS, help="a model whose tensor sizes are known")
+    which.add_argument(
+        "--parameters", type=count, metavar="N", help="size of your model, as 25M or 1.3B"
+    )
+    parser.add_argument(
+        "--world-size", type=int, required=True, metavar="N", help="number of ranks"
+    )
+    parser.add_argument(
+        "--bandwidth", type=bandwidth, help="bandwidth of a rank's link (default: 1Gbit)"
+    )
+    parser.add_argument("--latency", type=duration, help="latency between ranks (default: 50us)")
+    parser.add_argument("--backward", type=duration, help="time of the backward pass, as 80ms")
+    parser.add_argument(
+        "--forward", type=duration, help="time of the rest of a step (default: half)"
+    )
+    stands = "densities to compare (default: 0.001 0.01, or the density that --steps needs)"
     parser.add_argument("--density", type=float, nargs="+", help=stands)
-    wants = "of the training: says which density it wants"
+    wants = "number of training steps, from which the needed density is computed"
     parser.add_argument("--steps", type=count, metavar="N", help=wants)
-    sums = "the library with which Horovod sums (gloo)"
+    sums = "the library with which Horovod sums (default: gloo)"
     parser.add_argument("--operations", choices=HALF_SUM_S, help=sums)
-    parser.add_argument("--json", action="store_true", help="everything, as JSON")
+    parser.add_argument("--json", action="store_true", help="print all numbers as JSON")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -250,13 +265,16 @@ def run(options: argparse.Namespace) -> int:
     headings = ("", "way", "density", "ms a step", "ms waiting", "MB received")
     print(table(headings, rows, ("", "way")))
     print(sentence)
-    print("\n".join(["assumed, as no option says otherwise:", *(f"  {each}" for each in assumed)]))
+    print("\n".join(["assumed, because no option sets it:", *(f"  {each}" for each in assumed)]))
     return 0
 
 
 def _described(options: argparse.Namespace) -> tuple[Setting, list[str]]:
     if options.world_size < 2:
-        raise InvalidOption(f"world_size is {options.world_size}: one rank alone sends nothing")
+        raise InvalidOption(
+            f"--world-size is {options.world_size}: give 2 or more ranks, because one rank sends "
+            "nothing"
+        )
     for density in options.density or ():
         check_density(density, "--density")
     if options.model is None and options.backward is None:
@@ -270,7 +288,7 @@ def _described(options: argparse.Namespace) -> tuple[Setting, list[str]]:
     speed = options.bandwidth or BANDWIDTH_BIT_S
     latency_s = options.latency or LATENCY_S
     assumed = {
-        "backward": f"the backward pass takes {1e3 * backward_s:.1f} ms, as 32 samples do at 10 "
+        "backward": f"the backward pass takes {1e3 * backward_s:.1f} ms, as for 32 samples at 10 "
         "Tflop/s (--backward)",
         "forward": f"the rest of a step takes {1e3 * forward_s:.1f} ms, half of the backward pass "
         "(--forward)",
@@ -279,8 +297,8 @@ def _described(options: argparse.Namespace) -> tuple[Setting, list[str]]:
         "latency": f"a message between ranks takes {1e6 * latency_s:g} us (--latency)",
     }
     told = [words for name, words in assumed.items() if getattr(options, name) is None]
-    told.append("one core of a server's processor computes the gradients and selects from them")
-    told.append(f"a collective starts after {1e3 * CALL_S:g} ms")
+    told.append("one core of a server's processor computes the gradients and selects the entries")
+    told.append(f"a collective needs {1e3 * CALL_S:g} ms to start")
     signs, ranks = options.steps is not None, options.world_size
     payload = "signs and their mean magnitude (steps=)" if signs else "indices and float32 values"
     told.append(f"sparse steps send {payload}")
@@ -290,8 +308,8 @@ def _described(options: argparse.Namespace) -> tuple[Setting, list[str]]:
 
 def _accuracy(steps: int, wanted: float, densities: Sequence[float]) -> str:
     text = (
-        f"A training of {steps:,} steps wants density {wanted:.2g}, which a compressor takes that "
-        "is told its steps (steps=)."
+        f"A training of {steps:,} steps needs density {wanted:.2g}, which a compressor uses if it "
+        f"gets steps={steps}."
     )
     low = [words for words in (too_few(each, steps) for each in densities) if words]
     return " ".join([text, *(f"{words[0].upper()}{words[1:]}." for words in low)])
@@ -303,8 +321,8 @@ def _sentence(chosen: Step, told: Step, steps: Sequence[Step], crossover: float)
     if chosen is told:
         times = min(dense.step_s, fp16.step_s) / told.step_s
         text = (
-            f"Compress: density {told.density:g} takes {1e3 * told.step_s:,.1f} ms a step, {both}: "
-            f"{times:.1f} times as quick as the better of the two."
+            f"Compress: density {told.density:g} takes {1e3 * told.step_s:,.1f} ms a step, "
+            f"{both}: {times:.1f} times as fast as the better of the two."
         )
     else:
         text = (
@@ -316,4 +334,4 @@ def _sentence(chosen: Step, told: Step, steps: Sequence[Step], crossover: float)
         return f"{text} No bandwidth of 1 Mbit/s or more changes that."
     if math.isinf(crossover):
         return f"{text} That holds for any bandwidth up to 1 Tbit/s."
-    return f"{text} It pays below about {crossover / 1e9:.2g} Gbit/s."
+    return f"{text} Compression pays below about {crossover / 1e9:.2g} Gbit/s."

@@ -31,7 +31,7 @@ Curve = tuple[list[float], list[float]]
 """Steps (or seconds), and the values at these points."""
 PARTS = ("select", "encode", "exchange", "decode", "rest")
 MOST_LAYERS = 40
-UNKNOWN = "no exchange here knows it"
+UNKNOWN = "no run recorded this value"
 FIELDS = (("density", "density_achieved"), ("residual norm", "residual_norm"))
 
 STYLE = """
@@ -48,11 +48,19 @@ figure svg { display: block; width: 100%; height: auto; }
 
 
 def set_up(parser: argparse.ArgumentParser) -> None:
-    files = "a file of JSON lines, NAME=FILE, or a folder of such files"
+    files = "a file of telemetry='jsonl', NAME=FILE, or a folder with such files"
     parser.add_argument("runs", nargs="+", metavar="RUN", help=files)
     output = Path("report.html")
-    parser.add_argument("-o", "--output", type=Path, default=output, help="(%(default)s)")
-    parser.add_argument("--title", default="hvd_sparse report", help="(%(default)s)")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        default=output,
+        help="HTML file to write (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--title", default="hvd_sparse report", help="title of the page (default: %(default)s)"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -144,12 +152,15 @@ def read_runs(given: Sequence[str]) -> list[Run]:
         name, _, path = each.rpartition("=") if not Path(each).exists() else ("", "", each)
         files = sorted(Path(path).glob("*.jsonl")) if Path(path).is_dir() else [Path(path)]
         if not files:
-            raise InvalidOption(f"run {each!r} is a folder without .jsonl files: name another")
+            raise InvalidOption(
+                f"run {each!r} is a folder without .jsonl files: give another folder or a file"
+            )
         for file in files:
             label = name or file.stem
             if label in found:
                 raise InvalidOption(
-                    f"two runs are called {label!r}: name one of them, as in other={file}"
+                    f"two runs are called {label!r}: give one of them another name, for example "
+                    f"other={file}"
                 )
             found[label] = file
     return [read_run(name, path) for name, path in found.items()]
@@ -161,7 +172,7 @@ def read_run(name: str, path: Path) -> Run:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is no text"
+        why = getattr(error, "strerror", None) or "it is not a text file"
         raise InvalidOption(
             f"run {str(path)!r} cannot be read: {why}; give files that telemetry='jsonl' wrote"
         ) from None
@@ -173,8 +184,8 @@ def read_run(name: str, path: Path) -> Run:
             if number == len(lines) > 1:  # a killed process left an incomplete last line
                 break
             raise InvalidOption(
-                f"line {number} of run {str(path)!r} is no record ({type(error).__name__}: "
-                f"{error}): give files as telemetry='jsonl' wrote them"
+                f"line {number} of run {str(path)!r} is not a record ({type(error).__name__}: "
+                f"{error}): give files that telemetry='jsonl' wrote"
             ) from None
         # A "run" record is the first of the file, or of a restart, whose "seconds" begin at 0.
         if record["event"] == "run":
@@ -188,7 +199,7 @@ def read_run(name: str, path: Path) -> Run:
     run.records = list({each["step"]: each for each in run.records}.values())
     if not run.all:
         raise InvalidOption(
-            f"run {str(path)!r} holds no records: train with telemetry='jsonl', for a step at least"
+            f"run {str(path)!r} has no records: train at least one step with telemetry='jsonl'"
         )
     return run
 
@@ -206,10 +217,10 @@ def _record_of(line: str) -> Report:
         for fields in (record["total"], *record["tensors"].values()):
             measured |= {name: value for name, value in fields.items() if value is not None}
     else:
-        raise ValueError(f"its event is {record['event']!r}")
+        raise ValueError(f"the event {record['event']!r} is unknown")
     for name, value in measured.items():
         if not isinstance(value, (int, float)) and (value is not None or name in NEEDED):
-            raise ValueError(f"{name!r} is {value!r}, and no number")
+            raise ValueError(f"{name!r} is {value!r}, not a number")
     return record
 
 
@@ -244,7 +255,7 @@ def _charts_of(runs: Sequence[Run]) -> Iterator[tuple[str, int, Callable[[Axes],
         total = partial(Run.total, name=name)
         yield f"{title} over step", 0, partial(_lines, runs, title, total, "step")
         yield f"{title} by layer", len(layers), partial(_dots, runs, layers, name)
-    yield "seconds of a step", len(recorded), partial(_bars, recorded)
+    yield "seconds per step", len(recorded), partial(_bars, recorded)
 
 
 def _picture(number: int, title: str, rows: int, draw: Callable[[Axes], None]) -> str:
@@ -345,7 +356,7 @@ def page_of(title: str, runs: Sequence[Run], pictures: Sequence[str]) -> str:
 def table_of(runs: Sequence[Run]) -> list[list[str]]:
     names = _metrics_of(runs)
     rows = [["run", "method", "ranks", "steps", *(name.replace("_", " ") for name in names)]]
-    rows[0] += ["density", "bytes a step", "times smaller", "a step"]
+    rows[0] += ["density", "bytes per step", "times smaller", "time per step"]
     totals = [run.bytes_sent("step") for run in runs]
     sent = [values[-1] / steps[-1] if steps and steps[-1] else 0.0 for steps, values in totals]
     for run, nbytes in zip(runs, sent):

@@ -24,7 +24,7 @@ def encode_bits(is_set: np.ndarray) -> np.ndarray:
 
 
 def decode_bits(packed: np.ndarray, count: int) -> np.ndarray:
-    need(packed.size == -(-count // 8), f"{count} bits cannot fill {packed.size} bytes")
+    need(packed.size == -(-count // 8), f"{packed.size} bytes cannot hold exactly {count} bits")
     return unpack(packed, 1, count).view(np.bool_)
 
 
@@ -77,6 +77,6 @@ def decode_gaps(
     indices = kernels.unpack_gaps(body, count, numel) if count <= 8 * body.size else None
     if indices is None:
         raise CorruptPayload(
-            f"{body.size} bytes are no code of {count} ascending indices below {numel}"
+            f"{body.size} bytes do not encode {count} ascending indices below {numel}"
         )
     return indices

@@ -59,7 +59,7 @@ class SignCodec(Codec):
         # Compare as an integer, because float comparisons may flush subnormal numbers to 0.
         bits = int.from_bytes(frame.body[:width].tobytes(), "little")
         is_ours = 0 < bits < INFINITY[width] if frame.count else bits == 0
-        need(is_ours, f"a payload of {frame.count} signs has the magnitude {scale}")
+        need(is_ours, f"no encoder writes the magnitude {scale} for {frame.count} signs")
         frame.body = frame.body[width:]
         indices, is_negative = self.decode_signs(frame, kernels)
         return selection_from(frame, indices, _signed(is_negative, scale))

@@ -233,8 +233,8 @@ def from_levels(
         is_ours = is_ours and int(levels[1:].view("<u4")[0]) == 0
     need(
         is_ours,
-        f"levels {low} and {high}, with {upper} of {codes.size} values at the higher one, are none "
-        "that an encoder writes",
+        f"no encoder writes levels {low} and {high} with {upper} of {codes.size} values at the "
+        "higher one",
     )
     return kernels.level_values(codes, low, high, dtype)
 

@@ -82,7 +82,7 @@ def _split(body: np.ndarray, count: int, numel: int) -> tuple[np.ndarray, np.nda
     width = 4 if blocks and counts_bytes == 4 * blocks else 2
     need(
         counts_bytes == width * blocks,
-        f"{count} indices below {numel} cannot fill {body.size} bytes",
+        f"{body.size} bytes cannot hold exactly {count} indices below {numel}",
     )
     counts = body[:counts_bytes].view(f"<u{width}")
     need(

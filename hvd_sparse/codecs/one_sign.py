@@ -31,7 +31,7 @@ class OneSign(SignCodec):
     paper = "sattler2019sbc"
     number = 14
     has_fixed_size = False
-    needs_host = "is for selectors that work on the vector as an array of the host"
+    needs_host = "works only with selectors that read the vector as an array on the host"
 
     def encode_signs(self, kept: Selection, kernels: Packers) -> list[np.ndarray]:
         is_negative = np.signbit(kept.values)

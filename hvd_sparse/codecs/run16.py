@@ -64,7 +64,7 @@ class Run16(Codec):
         words = frame.body.size // (2 + width)
         need(
             words * (2 + width) == frame.body.size,
-            f"a body of {frame.body.size} bytes is no whole number of words of {2 + width} bytes",
+            f"a body of {frame.body.size} bytes cannot be divided into words of {2 + width} bytes",
         )
         runs = frame.body[: 2 * words].view("<u2")
         codes = frame.body[2 * words :].view(f"<u{width}")

@@ -32,7 +32,7 @@ class Ternary(SignCodec):
 
     paper = "chen2018adacomp"
     number = 9
-    needs_host = "is for selectors that work on the vector as an array of the host"
+    needs_host = "works only with selectors that read the vector as an array on the host"
 
     def encode_signs(self, kept: Selection, kernels: Packers) -> list[np.ndarray]:
         indices = kept.indices

@@ -17,8 +17,9 @@ from hvd_sparse.types import GradScaler, Option, Params, ProcessSet
 __all__ = ["DdpCompressor", "register"]
 
 REMEDY = (
-    "leave it out, or wrap the bare model anew, DistributedDataParallel(model.module), and "
-    "register that; for values in 16 bits take codec={'id': 'block16', 'values': 'float16'}"
+    "leave that hook out, or wrap the bare model again, DistributedDataParallel(model.module), "
+    "and register that; to send values in 16 bits, give "
+    "codec={'id': 'block16', 'values': 'float16'}"
 )
 
 REFUSED = {
@@ -108,21 +109,21 @@ def register(model: Params, method: str = "ldte_bs", **options: Option) -> DdpCo
         model.register_comm_hook(compressor, sparse_hook)
     except RuntimeError as error:  # a built-in hook of torch, which ``_comm_hooks`` does not list
         compressor.close()
-        raise InvalidOption(f"DDP takes no further hook: {error}; {REMEDY}") from error
+        raise InvalidOption(f"DDP accepts no further hook: {error}; {REMEDY}") from error
     return compressor
 
 
 def _check_model(model: Params) -> None:
     if not isinstance(model, DistributedDataParallel):
         raise InvalidOption(
-            f"the model is {type(model).__name__}: wrap it before, as in "
-            "model = torch.nn.parallel.DistributedDataParallel(model), and register that"
+            f"the model is {type(model).__name__}: first wrap it, as in model = "
+            "torch.nn.parallel.DistributedDataParallel(model), and register the result"
         )
     if model._comm_hooks:
         hook = model._comm_hooks[0][0]
         raise InvalidOption(
-            f"the model has the communication hook {hook.__name__!r}, and DDP takes one, for good: "
-            f"{REMEDY}"
+            f"the model has the communication hook {hook.__name__!r}, and DDP accepts only one "
+            f"hook: {REMEDY}"
         )
     for option, why in REFUSED.items():
         if getattr(model, option, None):

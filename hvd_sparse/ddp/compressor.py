@@ -49,7 +49,7 @@ class DdpCompressor(ParameterCompressor):
         "run the backward pass through the DDP model that was registered, not through its .module, "
         "and the last one before a step outside of no_sync()"
     )
-    clipping_remedy = "leave that out and give register() the bound, as clip_grad_norm=1.0"
+    clipping_remedy = "leave that out and give clip_grad_norm=1.0 to register()"
 
     def __init__(
         self,
@@ -194,9 +194,9 @@ class DdpCompressor(ParameterCompressor):
             others = f" (and {len(spoiled) - 1} others)" if len(spoiled) > 1 else ""
             error = InvalidOption(
                 f"tensor {spoiled[0]!r}{others}: its .grad was not empty when the backward pass "
-                "began, but held what an earlier pass has brought, which memory "
-                f"{self.configuration.memory.id!r} would take for a gradient: run all passes of a "
-                "step but the last inside model.no_sync(), their forward passes too, and call "
+                "began. It held the result of an earlier pass, which memory "
+                f"{self.configuration.memory.id!r} would treat as a gradient: run all passes of a "
+                "step but the last inside model.no_sync(), with their forward passes, and call "
                 "optimizer.zero_grad() before the next step"
             )
             self._driver.abandon(sent[0].tickets[0].run, error)
@@ -289,8 +289,8 @@ def parameters_of(model: DistributedDataParallel) -> list[tuple[str, torch.Tenso
         if dtype_of(parameter) not in FLOATS:
             raise UnsupportedInput(
                 f"tensor {name!r} has dtype {dtype_of(parameter)}: only "
-                f"{', '.join(sorted(FLOATS))} can be compressed; keep it as parameters of these "
-                "dtypes, or let DDP ignore it"
+                f"{', '.join(sorted(FLOATS))} can be compressed; use one of these dtypes, or let "
+                "DDP ignore the parameter"
             )
     return named
 

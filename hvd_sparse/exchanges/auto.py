@@ -44,7 +44,7 @@ class Auto(Exchange):
     ranks_per_node: int | None = None
 
     needs_nodes: ClassVar[bool] = True
-    needs_host: ClassVar[str] = "may choose one that looks at the vector again"
+    needs_host: ClassVar[str] = "may choose an exchange that reads the vector on the host"
 
     def __post_init__(self) -> None:
         check_number(self.latency_ms, "latency_ms of Auto", 0)

@@ -70,7 +70,7 @@ class OkTopK(Exchange):
     settles_later: ClassVar[bool] = True
     sums_again: ClassVar[bool] = True
     needs_count: ClassVar[bool] = True
-    needs_host: ClassVar[str] = "looks at the vector again between its phases"
+    needs_host: ClassVar[str] = "reads the vector on the host between its phases"
 
     def __post_init__(self) -> None:
         check_whole(self.period, "period of OkTopK", 1)

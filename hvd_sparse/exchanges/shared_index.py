@@ -54,7 +54,7 @@ class SharedIndex(Exchange):
     settles_later: ClassVar[bool] = True
     shares_indices: ClassVar[bool] = True
     selects_everywhere: ClassVar[bool] = False
-    needs_host: ClassVar[str] = "looks at the vector again between its phases"
+    needs_host: ClassVar[str] = "reads the vector on the host between its phases"
 
     def phases(self, selector: Selector, world_size: int) -> tuple[str, ...]:
         sums = 2 if selector.sums_statistics else 1
@@ -133,8 +133,8 @@ def _check_step(context: ExchangeContext, summed: np.ndarray) -> None:
         raise RankMismatch(
             f"bucket {context.bucket}: the allreduce of step {context.step} over "
             f"{context.world_size} ranks has parts of another step or of a failed rank: look for "
-            "the first error of the other ranks; without one, the collective has delivered data of "
-            "another step"
+            "the first error on the other ranks; if there is none, the collective has delivered "
+            "data of another step"
         )
 
 

@@ -83,8 +83,8 @@ class AutoMethod(Builder[Value]):
             does_work = configuration.memory.finishes
             if does_work and optimizer is None:
                 raise InvalidOption(
-                    f"auto cannot step aside for memory {configuration.memory!r}, which is the "
-                    "optimizer's momentum: give the optimizer, by optimizer="
+                    f"auto cannot send dense gradients with memory {configuration.memory!r}, "
+                    "which computes the optimizer's momentum: give the optimizer, by optimizer="
                 )
             if configuration.groups == PLANNED:
                 raise InvalidOption(
@@ -97,8 +97,8 @@ class AutoMethod(Builder[Value]):
                 tried = [way for way in WAYS if way != FP16 or not does_work]
             if does_work and FP16 in tried:
                 raise InvalidOption(
-                    "ways has 'fp16', whose rounding would be lost, as optimizer= has a memory "
-                    "that sends all that it has on dense steps: leave 'fp16' or optimizer= out"
+                    "ways has 'fp16', but with optimizer= the memory keeps nothing after a dense "
+                    "step, so the rounding of fp16 would be lost: leave 'fp16' or optimizer= out"
                 )
             trial = Trial(tried, trial_steps, review_every)
             policy = cls._fallback(trial, sends_all=does_work)
@@ -140,7 +140,13 @@ class LocalStepsBase:
         check_number(outer_lr, "outer_lr of LocalSteps", 0)
         check_truth(nesterov, "nesterov of LocalSteps")
         if outer_momentum != 0:
-            check_number(outer_momentum, "outer_momentum of LocalSteps", 0, 1, "0, or below 1")
+            check_number(
+                outer_momentum,
+                "outer_momentum of LocalSteps",
+                0,
+                1,
+                "0, or a number between 0 and 1",
+            )
         elif nesterov:
             raise InvalidOption(
                 "nesterov of LocalSteps is True without outer_momentum: give one, for example "
@@ -172,7 +178,7 @@ class LocalStepsBase:
 
 def refuse_unfrozen(what: str) -> None:
     raise InvalidOption(
-        f"{what} was frozen when LocalSteps was made, and is trained now: it has no anchor, and "
-        "ranks would stay apart; make LocalSteps while it is unfrozen, and freeze it afterwards, "
-        "or make another LocalSteps now"
+        f"{what} was frozen when LocalSteps was made, and is trained now: it has no anchor, so "
+        "its values would differ between ranks; make LocalSteps while it is unfrozen and freeze "
+        "it afterwards, or make another LocalSteps now"
     )

@@ -79,8 +79,8 @@ def check_keys(names: Sequence[str]) -> None:
     for position, name in enumerate(names):
         if not isinstance(name, str) or not name:
             raise InvalidOption(
-                f"tensor number {position} has the name {name!r}: give every tensor a name, a text "
-                "of its own"
+                f"tensor number {position} has the name {name!r}: give every tensor a non-empty "
+                "string as its name"
             )
         if name in seen:
             raise InvalidOption(

@@ -327,7 +327,7 @@ class Outlet:
 def _opened(writer: Writer | Function, number: int, place: Place) -> Target:
     if not isinstance(writer, Writer):
         name = f"{getattr(writer, '__qualname__', type(writer).__name__)} ({number})"
-        return Target(name, writer, lambda: None, "let it return, and catch what it raises")
+        return Target(name, writer, lambda: None, "make the function return, and catch its errors")
     try:
         sink = writer.open(place)
     except SparseError:

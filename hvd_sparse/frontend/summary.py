@@ -59,21 +59,21 @@ def _title(stats: Report) -> str:
     steps = max(1, stats["steps"])
     title = (
         f"hvd_sparse {stats['name']}: {stats['steps']} steps, {stats['bytes_sent'] / steps:,.0f} "
-        f"bytes sent and {stats['bytes_received'] / steps:,.0f} received a step"
+        f"bytes sent and {stats['bytes_received'] / steps:,.0f} received per step"
     )
     if (hiding := stats.get("hiding")) is not None:
         least = f"{1 / hiding['c_max']:.3g}"
         found = [each["density_asked"] for each in stats["tensors"].values()]
         asked = [density for density in found if density]
-        span = f"from {min(asked):.3g} to {max(asked):.3g}" if asked else "of no tensor"
+        span = f"from {min(asked):.3g} to {max(asked):.3g}" if asked else "for no tensor"
         if hiding["is_measured"]:
-            title += f"; densities that hide, as measured: {span}, of at least {least}"
+            title += f"; measured densities that hide: {span}, at least {least}"
         else:
-            title += f"; densities that hide are not measured yet, and {least} until then"
+            title += f"; densities that hide are not measured yet, and {least} is used until then"
     if (along := stats.get("along_rate")) is not None:
         title += (
-            f"; density along the learning rate, {along['density']:.3g} on average over the run, "
-            f"as {along['codec']}"
+            f"; density along the learning rate: {along['density']:.3g} on average over the run, "
+            f"with codec {along['codec']}"
         )
     return title
 

@@ -17,10 +17,10 @@ from hvd_sparse.types import Optimizer, Option, ProcessSet, Value
 
 Reduce = Callable[[list[Value], list[Value]], list[Value]]
 AROUND = (
-    "it applies its optimizer where this rank's gradients are finite, which ranks need not agree "
-    "on, and those that are not there would be waited for: put DistributedOptimizer around "
-    "keras.optimizers.LossScaleOptimizer(optimizer) (which model.compile() makes by itself for "
-    "mixed_float16 where it is given none)"
+    "a LossScaleOptimizer skips a step only on ranks whose gradients are not finite, and the "
+    "other ranks would wait for these: put DistributedOptimizer around "
+    "keras.optimizers.LossScaleOptimizer(optimizer) (model.compile() makes one for mixed_float16 "
+    "if it is given none)"
 )
 
 
@@ -87,8 +87,8 @@ def DistributedOptimizer(
         if compression.configuration.groups == PLANNED:
             if options.get("groups") is not None:
                 raise InvalidOption(
-                    "groups is given to DistributedOptimizer, and the compression plans groups: "
-                    "leave one of the two out"
+                    "groups is given to DistributedOptimizer, but the compression plans the "
+                    "groups: leave one of the two out"
                 )
 
             def reduce(gradients: list[Value], values: list[Value]) -> list[Value]:
@@ -197,7 +197,8 @@ def _check(optimizer: Optimizer, backward_passes_per_step: int) -> None:
         )
     if isinstance(optimizer, _Distributed) or type(optimizer).__module__ == "horovod._keras":
         raise InvalidOption(
-            f"the {name} is distributed already: make another, and give it to this alone"
+            f"the {name} is distributed already: make a new optimizer, and give it to "
+            "DistributedOptimizer once"
         )
     if isinstance(inner_of(optimizer), _Distributed):
         raise InvalidOption(f"the optimizer inside the LossScaleOptimizer is distributed: {AROUND}")
@@ -205,7 +206,7 @@ def _check(optimizer: Optimizer, backward_passes_per_step: int) -> None:
         raise InvalidOption(
             f"backward_passes_per_step is {backward_passes_per_step}: make the optimizer with "
             f"gradient_accumulation_steps={backward_passes_per_step} instead, which averages the "
-            "batches where Horovod's adds them up"
+            "batches (Horovod's option sums them)"
         )
 
 

@@ -132,7 +132,7 @@ def _of_triton() -> Kernels:
 
     if not has_gpu():
         raise InvalidOption(
-            "engine 'triton' needs a GPU, and torch finds none here: leave engine out, or say "
+            "engine 'triton' needs a GPU, but torch finds none here: leave engine out, or give "
             "engine='torch'"
         )
     return cast(Kernels, TritonKernels(_of_host()))
@@ -185,8 +185,8 @@ def resolve_engine(engine: object) -> Kernels:
     chosen = ENGINES.resolve(FAST if engine is None else engine)
     if isinstance(chosen, TritonEngine):
         raise InvalidOption(
-            "engine 'triton' works on vectors that lie on a GPU, and no gradient of this "
-            "compressor stays there: leave engine out, or put the model on the GPU"
+            "engine 'triton' works on vectors on a GPU, but no gradient of this compressor stays "
+            "there: leave engine out, or put the model on the GPU"
         )
     return cast(Kernels, chosen.kernels)
 

@@ -35,7 +35,7 @@ class DirectionMemory(Memory):
     @property
     def needs_host(self) -> str:
         limit = self.clip_norm
-        return "" if limit is None else f"with clip_norm {limit!r} takes norms on the host"
+        return "" if limit is None else f"with clip_norm {limit!r} computes norms on the host"
 
     def _check(self, *fractions: str) -> None:
         """Check the options that all subclasses have, and those named ``fractions``, which must be
@@ -44,9 +44,9 @@ class DirectionMemory(Memory):
         for name in fractions:
             value = getattr(self, name)
             if not is_number(value) or not 0 <= value < 1:
-                raise InvalidOption(f"{name} of {owner} is {value!r}: a number in [0, 1)")
+                raise InvalidOption(f"{name} of {owner} is {value!r}: give a number in [0, 1)")
         if not is_number(decay) or decay < 0:
-            raise InvalidOption(f"weight_decay of {owner} is {decay!r}: a number, 0 or more")
+            raise InvalidOption(f"weight_decay of {owner} is {decay!r}: give a number, 0 or more")
         if self.clip_norm is not None:
             check_number(self.clip_norm, f"clip_norm of {owner}", 0)
 

@@ -222,10 +222,9 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         largest = kernels.moments(gradient).abs_max
         if largest * largest > float(np.finfo(gradient.dtype).max):
             raise NonFiniteGradient(
-                f"its gradient has an entry of magnitude {largest:g}, whose square leaves the "
-                f"range of {gradient.dtype}: look "
-                "for the step's loss, lower the learning rate, or clip gradients before they are "
-                "compressed"
+                f"its gradient has an entry of magnitude {largest:g}, whose square exceeds the "
+                f"range of {gradient.dtype}: check the step's loss, lower the learning rate, or "
+                "clip gradients before they are compressed"
             )
 
     def _finished(self, reduced: np.ndarray, parameter: np.ndarray, kernels: Kernels) -> np.ndarray:

@@ -82,8 +82,9 @@ class Residual16State(MemoryState):
     def __init__(self, spec: TensorSpec, kind: str, rollback: bool) -> None:
         if spec.accumulator != np.float32:
             raise InvalidOption(
-                f"tensor {spec.key!r} has {spec.dtype} gradients, and residual={kind!r} would keep "
-                "a quarter of them: use residual='float32', which keeps float64 for those"
+                f"tensor {spec.key!r} has {spec.dtype} gradients, and residual={kind!r} would "
+                "keep only 16 of their 64 bits: use residual='float32', which keeps float64 "
+                "residuals for float64 gradients"
             )
         self._spec, self._kind = spec, kind
         self._kept: np.ndarray = np.zeros(spec.numel, STORED[kind])

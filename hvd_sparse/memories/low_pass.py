@@ -47,7 +47,7 @@ class LowPass(Memory):
 
     def __post_init__(self) -> None:
         if not is_number(self.beta) or not 0 < self.beta <= 1:
-            raise InvalidOption(f"beta of LowPass is {self.beta!r}: a number in (0, 1]")
+            raise InvalidOption(f"beta of LowPass is {self.beta!r}: give a number in (0, 1]")
 
     @property
     def conserves(self) -> bool:

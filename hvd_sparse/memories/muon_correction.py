@@ -86,8 +86,8 @@ class MuonCorrection(AdamCorrection):
         is_list = isinstance(given, (list, tuple))
         if not is_list or len(given) != 3 or not all(map(is_number, given)):
             raise InvalidOption(
-                f"ns_coefficients of MuonCorrection is {given!r}: the three numbers of x, x**3 "
-                "and x**5"
+                f"ns_coefficients of MuonCorrection is {given!r}: give three numbers, the "
+                "coefficients of x, x**3 and x**5"
             )
         object.__setattr__(self, "ns_coefficients", tuple(map(float, given)))
         check_number(self.ns_epsilon, "ns_epsilon of MuonCorrection", 0)
@@ -95,8 +95,9 @@ class MuonCorrection(AdamCorrection):
             check_number(self.scale, "scale of MuonCorrection", 0)
         if self.weight_decay:
             raise InvalidOption(
-                f"weight_decay of MuonCorrection is {self.weight_decay!r}: Muon shrinks the "
-                "parameter, which is the optimizer's to do; leave it out here"
+                f"weight_decay of MuonCorrection is {self.weight_decay!r}: Muon applies weight "
+                "decay to the parameter, so give weight_decay to the optimizer, and leave it out "
+                "here"
             )
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> MuonCorrectionState:

@@ -90,8 +90,8 @@ def too_few(density: float, steps: int) -> str:
         return ""
     times = wanted * steps
     return (
-        f"density {density:g} sends an entry about {density * steps:.2g} times in a run of {steps} "
-        f"steps, and about {times:.2g} times are wanted: {wanted:.2g} would do "
+        f"density {density:g} sends each entry about {density * steps:.2g} times in a run of "
+        f"{steps} steps, but about {times:.2g} times are needed: use density {wanted:.2g} or more "
         "(docs/guide/accuracy.md)"
     )
 
@@ -329,9 +329,9 @@ class Builder(Generic[Compressor]):
         if isinstance(schedule, LearningRate):
             if handover is None or not handover.memories:
                 raise InvalidOption(
-                    "schedule is 'learning_rate', and no optimizer is handed over whose rate it "
-                    "could follow: give optimizer=, of SGD, Adam, AdamW, NAdam or Muon, or another "
-                    "schedule"
+                    "schedule is 'learning_rate', but there is no optimizer= with a learning "
+                    "rate to follow: give optimizer= (SGD, Adam, AdamW, NAdam or Muon), or "
+                    "another schedule"
                 )
             rates = cls._foresee(optimizer, scheduler, schedule.steps)
             # Predicted rates can only be checked if the scheduler is stepped once per step.
@@ -381,8 +381,8 @@ def _take_steps(
     check_whole(steps, "steps", 1)
     if optimizer is None:
         raise InvalidOption(
-            f"steps is {steps} but optimizer is missing, and the density follows its learning "
-            "rate: give optimizer=, or density= and no steps"
+            f"steps is {steps}, so the density follows the optimizer's learning rate, but "
+            "optimizer is missing: give optimizer=, or density= and no steps"
         )
     if not hasattr(SELECTORS.resolve(selector), "density"):
         raise InvalidOption(

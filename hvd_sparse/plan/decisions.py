@@ -99,11 +99,11 @@ class GroupPlan:
         told = ", ".join(f"{way} {1e3 * each_s:.1f} ms" for way, each_s in self.predicted_s.items())
         most, start_s = max(map(len, self.groups), default=0), self.wire.start_s + self.late.start_s
         return (
-            f"tensors are sent in {len(self.groups)} messages, of at most {most} tensors "
-            f"(predicted time of a step's exchange: {told}; a message takes {1e3 * start_s:.2f} ms "
-            f"and {1e9 * self.wire.byte_s:.2f} ns a byte received, selecting and encoding "
-            f"{1e6 * self.work.start_s:.0f} us a selection and {1e9 * self.work.byte_s:.2f} ns an "
-            "entry)"
+            f"tensors are sent in {len(self.groups)} messages of at most {most} tensors "
+            f"(predicted time of a step's exchange: {told}; a message takes {1e3 * start_s:.2f} "
+            f"ms plus {1e9 * self.wire.byte_s:.2f} ns per received byte, selection and encoding "
+            f"take {1e6 * self.work.start_s:.0f} us per selection plus "
+            f"{1e9 * self.work.byte_s:.2f} ns per entry)"
         )
 
 
@@ -158,7 +158,7 @@ def _layers_of(
     unknown = sorted(wanted - {spec.key for spec in specs})
     if unknown:
         raise InvalidOption(
-            f"gradients of {', '.join(unknown)} were timed, and these tensors are not registered: "
+            f"gradients of {', '.join(unknown)} were timed, but these tensors are not registered: "
             "register all tensors before the first step"
         )
     # Tensors with equal times are sorted by descending position, because a backward pass runs in
@@ -395,9 +395,9 @@ class HiddenDensities:
         return (
             f"densities from {min(found, default=1.0):.3g} to {max(found, default=1.0):.3g}, at "
             f"which {self.hidden} of {self.messages} messages hide behind a backward pass of "
-            f"{1e3 * self.backward_s:.1f} ms, and the exchange ends "
-            f"{1e3 * self.exposed_s:.1f} ms after it (a message takes "
-            f"{1e3 * self.wire.start_s:.2f} ms and {1e9 * self.wire.byte_s:.2f} ns a byte received)"
+            f"{1e3 * self.backward_s:.1f} ms, and the exchange ends {1e3 * self.exposed_s:.1f} ms "
+            f"after it (a message takes {1e3 * self.wire.start_s:.2f} ms plus "
+            f"{1e9 * self.wire.byte_s:.2f} ns per received byte)"
         )
 
 

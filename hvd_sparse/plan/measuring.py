@@ -172,7 +172,7 @@ class MeasuringPolicy(Policy):
         slowest_s = max(tell_all(owner, self._timing, name, departure.median_s))
         if departure.judge(slowest_s):
             if owner.collective.rank == 0:
-                text = "compressor %s: steps take %.1f ms, and %.1f ms when %s"
+                text = "compressor %s: steps take %.1f ms now, and took %.1f ms when %s"
                 first_ms = 1e3 * (departure.first_s or 0.0)
                 logger.warning(text, owner.name, 1e3 * slowest_s, first_ms, self.departed)
             self._measure_anew()
@@ -224,7 +224,7 @@ class PlannedGroups(MeasuringPolicy):
     with the shortest predicted step."""
 
     kind = GroupPlan
-    departed = "their groups were planned: the groups are planned anew"
+    departed = "their groups were planned, so the groups are planned again"
 
     def __init__(self, step: Step, name: str) -> None:
         self._default = list(step.buckets)
@@ -287,7 +287,7 @@ class HidingPolicy(MeasuringPolicy):
     densities at which messages hide behind the backward pass."""
 
     kind = HiddenDensities
-    departed = "their densities were measured: they are measured anew"
+    departed = "their densities were measured, so they are measured again"
     _loaded: dict[str, float] | None = None
 
     def _adopt(self, owner: Owner, decision: HiddenDensities) -> None:
@@ -311,7 +311,7 @@ class HidingPolicy(MeasuringPolicy):
         told = tell_all(owner, self._timing, f"{self._name}.loaded", mine)
         if any(theirs != mine for theirs in told):
             raise RankMismatch(
-                "the states that ranks have loaded hold other densities: load the same checkpoint "
+                "the ranks have loaded states with different densities: load the same checkpoint "
                 "on all ranks"
             )
         self._measure_anew()

@@ -180,7 +180,7 @@ def _parse(content: np.ndarray, name: str) -> list[Report]:
         digest.update(content[start:end].tobytes())
     if digest.digest() != content[-DIGEST_BYTES:].tobytes():
         raise CorruptCheckpoint(
-            f"{name!r} is truncated or was altered: its digest does not match; use an older one"
+            f"{name!r} is truncated or was altered: its digest does not match; use an older file"
         )
     end = content.size - DIGEST_BYTES - LENGTH_BYTES
     length = int.from_bytes(content[end : end + LENGTH_BYTES].tobytes(), "little")
@@ -192,7 +192,9 @@ def _parse(content: np.ndarray, name: str) -> list[Report]:
             for state in json.loads(text)["states"]
         ]
     except MALFORMED as error:
-        raise CorruptCheckpoint(f"{name!r} holds no states of hvd_sparse: {error}") from error
+        raise CorruptCheckpoint(
+            f"{name!r} has no valid states of hvd_sparse ({error}): use an older file"
+        ) from error
 
 
 def _take(content: np.ndarray, told: State) -> np.ndarray:
@@ -202,7 +204,7 @@ def _take(content: np.ndarray, told: State) -> np.ndarray:
         or length < 0
         or not 0 <= place <= place + length * np.dtype(dtype).itemsize <= content.size
     ):
-        raise ValueError(f"an array of {length} {dtype} at {place}")
+        raise ValueError(f"it lists an array of {length} {dtype} values at byte {place}")
     return np.frombuffer(content.data, dtype, length, place) if length else np.empty(0, dtype)
 
 
@@ -287,8 +289,8 @@ def gather_into_file(
     failures = [words for words in gatherer.tell_all(failure) if words]
     if failures:
         raise PeerFailure(
-            f"rank 0 could not write the checkpoint: {failures[0]}; free the disk, or give a path "
-            "that rank 0 can write"
+            f"rank 0 could not write the checkpoint: {failures[0]}; free space on the disk, or "
+            "give a path that rank 0 can write"
         )
 
 

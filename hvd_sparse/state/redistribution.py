@@ -89,21 +89,21 @@ def _check_one_world(states: Sequence[State]) -> None:
     ranks = sorted(int(state["rank"]) for state in states)
     if ranks != list(range(int(first["world_size"]))):
         raise RankMismatch(
-            f"the states are those of the ranks {ranks}, of a world of {first['world_size']}: give "
-            "the state of each rank once"
+            f"the states are of ranks {ranks} of a run with {first['world_size']} ranks: give "
+            "each rank's state once"
         )
     for key in first["model"]:
         steps = {int(state["tensors"][key]["steps"]) for state in states if key in state["tensors"]}
         if len(steps) > 1:
             raise RankMismatch(
-                f"tensor {key!r} has made {sorted(steps)} steps on the ranks: give states saved at "
-                "the same step"
+                f"tensor {key!r} has made {sorted(steps)} steps on different ranks: give states "
+                "saved at the same step"
             )
         arrays = {_lengths(state["tensors"][key]) for state in states if key in state["tensors"]}
         if len(arrays) > 1:
             raise RankMismatch(
-                f"tensor {key!r} has other arrays on some ranks: give the states of all ranks of "
-                "one run"
+                f"tensor {key!r} has different arrays on different ranks: give the states of all "
+                "ranks of one run"
             )
 
 
@@ -287,9 +287,9 @@ def _agree(told: Sequence[State]) -> tuple[int, list[int]]:
     ]
     if lacking:
         raise RankMismatch(
-            f"the ranks {lacking} hold no state of the step that rank {leader} resumes from: "
+            f"ranks {lacking} have no state of the step from which rank {leader} resumes: "
             f"{_difference(told, leader, lacking)}; give the compressor to the elastic state, so "
-            "that all ranks resume from one commit; if it is there, a worker died in the last "
+            "that all ranks resume from one commit; if you did, a worker died in the last "
             "exchange of a step that only some ranks committed: start all ranks anew from a "
             "checkpoint"
         )
@@ -312,4 +312,4 @@ def _difference(told: Sequence[State], leader: int, lacking: list[int]) -> str:
         made = sorted({each.get(key, 0) for each in steps.values()})
         if len(made) > 1:
             return f"tensor {key!r} has made {made} steps on the remaining workers"
-    return "theirs are of another rejoining"
+    return "their states are from another elastic restart"

@@ -90,7 +90,7 @@ def differences_of(
     """
     if not isinstance(state, Mapping) or state.get("version") != STATE_VERSION:
         version = state.get("version") if isinstance(state, Mapping) else None
-        return [f"it has version {version!r}, this build reads {STATE_VERSION}"]
+        return [f"its version is {version!r}, but this version of hvd_sparse reads {STATE_VERSION}"]
     check_form(state)
     found = _of_options(state["config"], configuration) + _of_model(state["model"], specs, strict)
     unknown = [key for key in state["tensors"] if key not in kept and strict]
@@ -130,13 +130,14 @@ def _of_place(state: State, place: tuple[int, int]) -> list[str]:
     rank, world_size = place
     if state["world_size"] != world_size:
         return [
-            f"it is of a world of {state['world_size']} ranks, this one has {world_size}: "
+            f"it was saved with {state['world_size']} ranks, and this run has {world_size}: "
             "save(path) and load(path) redistribute the states of all ranks, as "
             "state.redistribution.redistribute does"
         ]
     if state["rank"] != rank:
         return [
-            f"it is rank {state['rank']}'s, this is rank {rank}: residuals belong to their rank"
+            f"it was saved on rank {state['rank']}, and this is rank {rank}: load each rank's own "
+            "state, because residuals differ between ranks"
         ]
     return []
 
@@ -160,7 +161,7 @@ def _of_lengths(
             elif name not in arrays:
                 found += [f"{its} is missing"] * (name != ADDED)
             elif length not in known[name]:
-                found.append(f"{its} has {length} entries, the tensor {known[name][0]}")
+                found.append(f"{its} has {length} entries, but the tensor has {known[name][0]}")
     return found
 
 
@@ -207,7 +208,7 @@ def check_form(state: State) -> None:
     wrong += [words for key, tensor in tensors.items() for words in _wrong_with(key, tensor)]
     if wrong:
         raise CorruptCheckpoint(
-            f"this is not a valid state of a compressor: {'; '.join(wrong)}; use an older one"
+            f"this is not a valid state of a compressor: {'; '.join(wrong)}; use an older state"
         )
 
 

@@ -60,8 +60,8 @@ def grouped(specs: Sequence[TensorSpec], configuration: Configuration) -> list[t
     unknown = [name for names in groups for name in names if name not in positions]
     if unknown:
         raise InvalidOption(
-            f"groups names {', '.join(map(repr, unknown))}, which no tensor is called; there are: "
-            f"{', '.join(positions)}"
+            f"groups names {', '.join(map(repr, unknown))}, but no tensor has this name; there "
+            f"are: {', '.join(positions)}"
         )
     compressed = {position for (position,) in each}
     named = [
@@ -97,8 +97,8 @@ def check_merged(
         reason = why_not_merged([specs[position] for position in members], configuration)
         if reason is not None:
             raise InvalidOption(
-                f"select_over is 'group', and {reason}: name groups without these together, or use "
-                "select_over='tensor'"
+                f"select_over is 'group', but {reason}: give groups that separate these tensors, "
+                "or use select_over='tensor'"
             )
 
 
@@ -114,8 +114,9 @@ def why_not_merged(members: Sequence[TensorSpec], configuration: Configuration) 
             )
     if numel >= INDEX_LIMIT:
         return (
-            f"the {len(members)} tensors of a group from {first.key!r} to {members[-1].key!r} have "
-            f"{numel} entries together, where indices of 32 bits number at most {INDEX_LIMIT - 1}"
+            f"the {len(members)} tensors of a group from {first.key!r} to {members[-1].key!r} "
+            f"have {numel} entries together, more than the {INDEX_LIMIT - 1} that indices of 32 "
+            "bits allow"
         )
     return None
 

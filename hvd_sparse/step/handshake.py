@@ -30,7 +30,7 @@ def describe_rank(
     return {
         "nodes": None if placement is None else list(placement.nodes),
         "version": __version__,
-        "subnormal numbers": "kept" if keeps_subnormals() else "taken for zero",
+        "subnormal numbers": "kept" if keeps_subnormals() else "treated as zero",
         "name": name,
         "configuration": {
             option: v for option, v in configuration.describe().items() if option not in LOCAL
@@ -60,7 +60,7 @@ def handshake(document: Report) -> Generator[AllGather, np.ndarray, None]:
     gathered = yield AllGather(np.frombuffer(text + b"\0", np.uint8))
     documents = [each.splitlines() for each in gathered.tobytes().decode().split("\0")[:-1]]
     raise RankMismatch(
-        "the ranks do not run the same thing: "
+        "the ranks run different programs or options: "
         + "; ".join(_differences(documents))
         + ". Build the same model and the same compressor, with the same options, on every rank"
     )

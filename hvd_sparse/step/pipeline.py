@@ -377,7 +377,7 @@ def _not_finite(gradient: np.ndarray, spec: TensorSpec) -> NonFiniteGradient:
     if not bad:
         what = f"gradient + residual leaves the range of {gradient.dtype}"
     error = NonFiniteGradient(
-        f"tensor {spec.key!r}: {what}; look for the step's loss, lower the learning rate, or clip "
+        f"tensor {spec.key!r}: {what}; check the step's loss, lower the learning rate, or clip "
         "gradients before they are compressed"
     )
     error.is_of_gradient = bad > 0

@@ -120,8 +120,8 @@ class Receiver:
             raise PeerFailure(f"compressing failed on this rank: {words}") from ticket.error
         if report.failures:
             raise PeerFailure(
-                f"tensor {ticket.key!r}: compressing failed on {report.failures} ranks; their own "
-                "output says why"
+                f"tensor {ticket.key!r}: compressing failed on {report.failures} ranks; see their "
+                "output for the reason"
             )
         world_size = ticket.layout.world_size
         if world_size > 1:  # one rank's sum is its average
@@ -266,12 +266,12 @@ class Receiver:
                 self.applied[ticket.key] = checksum
             return reduced
         if self.configuration.on_nonfinite == "raise":
-            how = "" if ticket.bucket is not None else ", which travels dense"
+            how = "" if ticket.bucket is not None else ", which is sent dense"
             error = NonFiniteGradient(
-                f"tensor {ticket.key!r}{how}: the sum of the ranks' gradients has NaN or Inf among "
-                f"its {spec.numel} entries, or leaves the range of {spec.dtype}; look for the "
-                "step's loss, lower the learning rate or the loss scale, or clip gradients before "
-                "they are compressed"
+                f"tensor {ticket.key!r}{how}: the sum of the ranks' gradients has NaN or Inf "
+                f"among its {spec.numel} entries, or leaves the range of {spec.dtype}; check the "
+                "step's loss, lower the learning rate or the loss scale, or clip gradients "
+                "before they are compressed"
             )
             self.transactions.fail(ticket.run, error)
             raise error
@@ -377,7 +377,7 @@ def _gather(
             sent = decode_for(spec.key, numel, dtype, codec, sent, kernels)
         elif sent.numel != numel or sent.values.dtype != dtype:
             raise CorruptPayload(
-                f"tensor {spec.key!r} has {numel} entries of {dtype}; a payload for it is for "
+                f"tensor {spec.key!r} has {numel} entries of {dtype}, but a payload for it has "
                 f"{sent.numel} of {sent.values.dtype}"
             )
         # If the sums of squares do not overflow, the sum of the parts is far from overflowing.

@@ -47,9 +47,7 @@ class Session:
         kernels: Kernels = reference,
     ) -> None:
         configuration = configuration.for_tensors(specs)
-        refuse_hiding(
-            configuration.rule, "a session computes nothing that messages could hide behind"
-        )
+        refuse_hiding(configuration.rule, "a session has no backward pass that could hide messages")
         plan = grouped(specs, configuration) if buckets is None else buckets
         self.step = Step(configuration, specs, plan, kernels, carrier_dtype=np.float64)
         self.step.reduction = "average" if average else "sum"

@@ -201,8 +201,8 @@ class Step(Receiver):
         try:
             if scale != 1.0 and (not math.isfinite(scale) or scale <= 0):
                 raise InvalidOption(
-                    f"the loss scale is {scale!r}: a number above 0; grad_scaler= must be the "
-                    "scaler in use"
+                    f"the loss scale is {scale!r}, but must be a number above 0: give the scaler "
+                    "that scales the loss as grad_scaler="
                 )
             self._prepare(position, state, 1.0 if dense else parts.density)
             may_be_late = pipeline.selects_late and not pipeline.observes

@@ -71,8 +71,7 @@ class Transactions:
             if waiting and not (is_over or self._run.is_closed):
                 names = ", ".join(repr(self._specs[position].key) for position in sorted(waiting))
                 raise InvalidOption(
-                    f"a step is under way, and {names} has not come back: change groups between "
-                    "steps"
+                    f"a step is running, and {names} has no result yet: change groups between steps"
                 )
             self._run.is_closed = True
 

@@ -117,9 +117,9 @@ def _resolve_writer(each: Option, given: Option) -> Writer | Function:
     if callable(each) and not isinstance(each, type):
         return each  # type: ignore[no-any-return] # a user's
     raise InvalidOption(
-        f"telemetry is {given!r}: True, False, a function of a record, or writers: "
-        f"{', '.join(map(repr, known))}, each as an id, a dict with an 'id' and options, or an "
-        "object; several in a list"
+        f"telemetry is {given!r}: give True, False, a function of a record, or a writer "
+        f"({', '.join(map(repr, known))}) as an id, a dict with an 'id' and options, or an "
+        "object; several go into a list"
     )
 
 

@@ -26,7 +26,7 @@ class Mlflow(Writer):
     experiment : experiment of the new run; None for MLflow's default
     """
 
-    remedy: ClassVar[str] = "look at the tracking server, or give tracking_uri a local store"
+    remedy: ClassVar[str] = "check the tracking server, or give tracking_uri a local store"
 
     tracking_uri: str | None = None
     experiment: str | None = None

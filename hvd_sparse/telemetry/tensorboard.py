@@ -25,7 +25,7 @@ class TensorBoard(Writer):
     path : path of the folder of event files
     """
 
-    remedy: ClassVar[str] = "look for room on the disk and the rights to its folder"
+    remedy: ClassVar[str] = "check the free space on the disk and the permissions of its folder"
 
     path: str = "runs/hvd_sparse"
 

@@ -23,7 +23,7 @@ class WeightsAndBiases(Writer):
     mode : mode of the new run: "online", "offline" or "disabled"; None for wandb's default
     """
 
-    remedy: ClassVar[str] = "look at the network and wandb login, or give mode='offline'"
+    remedy: ClassVar[str] = "check the network and wandb login, or give mode='offline'"
 
     project: str | None = None
     mode: str | None = None

@@ -145,7 +145,11 @@ class Follower:
             derive(optimizer, ApplyingOfKeras3)
         type(optimizer).hvd_sparse_follower = self
         if type(memory) in OF_MUON:
-            _warn_of_moments(optimizer, "the compressor, which begins a Muon anew: begin with it")
+            _warn_of_moments(
+                optimizer,
+                "the compressor, which starts Muon without them: give the compressor an "
+                "optimizer that has not trained",
+            )
 
     def bind(
         self, step: Step, index: VariableIndex, paths: Sequence[str], averaged: Callable[[int], int]
@@ -164,16 +168,16 @@ class Follower:
         if getattr(caller, "hvd_sparse_follower", None) is not self:
             raise InvalidOption(
                 f"the {type(caller).__name__} that trains is not the optimizer that was given to "
-                "the compressor as optimizer=, and would apply its momentum a second time: give "
-                "the same object to both"
+                "the compressor as optimizer=, and would apply momentum a second time: give the "
+                "same object to both"
             )
         refuse_clipping(caller, self._memory)
         if caller is not self._optimizer:
             with tf.init_scope():
                 _warn_of_moments(
                     self._optimizer,
-                    "hvd.DistributedOptimizer, which makes an optimizer of its own, without any: "
-                    "write them into its variables behind its first step",
+                    "hvd.DistributedOptimizer, which makes a new optimizer without them: write "
+                    "them into the new optimizer's variables after its first step",
                 )
         self._optimizer = caller
 

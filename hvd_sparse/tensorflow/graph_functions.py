@@ -45,18 +45,18 @@ TOLERANCE = 0.02
 VISIBLE = 1e-4
 """Smallest update, relative to the value, that float32 shows within the tolerance."""
 UNCHANGED = (
-    "%d gradients of %r were reduced, and the variable did not change before the next: if they "
-    "were thrown away, the residual keeps what was not sent of them, and it moves the weights "
-    "later. Take such gradients from a plain tf.GradientTape; accumulate batches before the tape "
-    "reduces them, and leave a step out before, not behind, hvd.DistributedGradientTape's "
-    "gradient(). At a learning rate of 0 nothing is wrong"
+    "%d gradients of %r were reduced, and the variable did not change after each of them: if "
+    "they were thrown away, their unsent entries stay in the residual and change the weights "
+    "later. Take such gradients from a plain tf.GradientTape, accumulate batches before the tape "
+    "reduces them, and skip a step before hvd.DistributedGradientTape's gradient(), not after "
+    "it. If the learning rate is 0, ignore this warning"
 )
 ALTERED = (
-    "gradients were multiplied by about %g after the compressor had given them back (of %r), which "
-    "with optimizer= are updates, not gradients: every step is as much shorter or longer. If they "
-    "are clipped, leave that out, and give the bound to the memory, as in memory={'id': "
-    "'adam_correction', 'clip_norm': 1.0}; if a loss scale divides them, give the compressor "
-    "grad_scaler="
+    "gradients were multiplied by about %g after they came back from the compressor (seen at "
+    "%r); with optimizer= they are updates, so every update is multiplied too. If they are "
+    "clipped, leave that out, and clip in the memory, as in "
+    "memory={'id': 'adam_correction', 'clip_norm': 1.0}; if a loss scale divides them, give the "
+    "compressor grad_scaler="
 )
 
 

@@ -39,8 +39,8 @@ NAMES: dict[type, dict[str, str]] = {
 LEGACY_UPDATE = "_resource_apply_dense"
 """Method of the legacy SGD that corresponds to ``update_step`` of other optimizers."""
 WAY_OUT = (
-    "Horovod's wrappers do not know Keras 3: its Keras optimizer trains without averaging "
-    "anything, in silence. Wrap the optimizer by "
+    "Horovod's wrappers do not support Keras 3: a wrapped optimizer trains without averaging "
+    "gradients, and without an error. Wrap the optimizer by "
     "hvd_sparse.keras.DistributedOptimizer(optimizer, compression=...), or install tf-keras and "
     "set TF_USE_LEGACY_KERAS=1 in the environment before TensorFlow is imported"
 )
@@ -177,7 +177,7 @@ def refuse_clipping(optimizer: Optimizer, memory: Value) -> None:
             is_adaptive = isinstance(memory, AdamCorrection)
             what = f"{type(optimizer).__name__}'s updates" if is_adaptive else "velocities"
             raise InvalidOption(
-                f"the optimizer has {option}={value}, and would clip {what}, which arrive instead "
-                f"of gradients: leave it out, and clip before with memory={{'id': {memory.id!r}, "
-                "'clip_norm': ...}"
+                f"the optimizer has {option}={value}, and would clip {what}, which it gets "
+                f"instead of gradients: leave {option} out, and clip in the memory, by "
+                f"memory={{'id': {memory.id!r}, 'clip_norm': ...}}"
             )

@@ -27,9 +27,9 @@ from hvd_sparse.errors import (
 from hvd_sparse.types import FLOATS, Params, ProcessSet, Report, TensorSpec, Value
 
 NONE_YET = (
-    "there are no variables to compress: give the model itself where its first batch builds it, or "
-    "a callable that returns its variables; whatever asks for them before training, as stats() and "
-    "save() do, needs model.build() first"
+    "there are no variables to compress: give the model itself if its first batch builds it, or "
+    "a callable that returns its variables; before training, stats() and save() need "
+    "model.build() first"
 )
 GRAPHS_OF_1 = (
     "A compressor keeps its state outside of graphs and needs TensorFlow 2: train with "
@@ -136,8 +136,8 @@ def refuse_graphs() -> None:
     if not tf.executing_eagerly():
         raise InvalidOption(
             "a compressor is being made inside a tf.function, whose graph is traced: TensorFlow "
-            "traces it again for other arguments, and each time another compressor would begin, "
-            "without what the last one kept back. Make it outside, once: compression = "
+            "traces it again for other arguments, and would make another compressor each time, "
+            "without the residual of the last one. Make it outside, once: compression = "
             "Compression.ldte_bs(params, ...) before the tf.function, which then only uses it"
         )
 
@@ -155,8 +155,8 @@ def check_names(names: Sequence[str]) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InvalidOption(
-            f"two variables are called {twice[0]!r}, and Horovod tells those of groups apart by "
-            "name: give the layers names of their own, or groups= a number"
+            f"two variables are called {twice[0]!r}, and Horovod identifies the variables of a "
+            "group by name: give the layers different names, or give a number as groups="
         )
 
 
@@ -234,7 +234,8 @@ def find_call_site(tensor: object, process_set: ProcessSet) -> CallSite:
 def _check_reduction(site: CallSite, process_set: ProcessSet) -> None:
     if site.op not in (None, hvd.Average, hvd.Sum):
         raise UnsupportedReduction(
-            "Horovod's op is neither hvd.Average nor hvd.Sum, which alone can be restored: use one"
+            "Horovod's op is neither hvd.Average nor hvd.Sum, and a compressor supports only "
+            "these: use one of them"
         )
     theirs = site.process_set
     if theirs is not None and theirs.process_set_id != process_set.process_set_id:
@@ -308,9 +309,9 @@ def spec_of_unknown(
             return spec
     raise UnknownGradient(
         f"the gradient of the variable {name!r}, of shape {tensor.shape}, has no registered "
-        "variable: give the compressor all variables that the tape or optimizer has (outside "
-        "of hvd.DistributedGradientTape and hvd.DistributedOptimizer, only shapes that are "
-        "unique are known)"
+        "variable: give the compressor all variables that the tape or optimizer has (outside of "
+        "hvd.DistributedGradientTape and hvd.DistributedOptimizer, a gradient is recognized only "
+        "if its shape is unique)"
     )
 
 
@@ -328,7 +329,7 @@ def refuse_xla() -> None:
             frame.f_locals.get("self"), "_jit_compile", None
         ):
             raise UnsupportedInput(
-                "the training step is to be compiled by XLA, which knows no collectives of "
-                "Horovod: say model.compile(..., jit_compile=False), as Keras 3 turns it on by "
-                "itself where there is a GPU, or leave jit_compile=True out of tf.function"
+                "XLA is about to compile the training step, but cannot compile collectives of "
+                "Horovod: give model.compile(..., jit_compile=False), because Keras 3 turns it "
+                "on by itself if there is a GPU, or leave jit_compile=True out of tf.function"
             )

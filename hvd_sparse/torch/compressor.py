@@ -71,10 +71,10 @@ class TorchCompressor(ParameterCompressor):
     clips_all_gradients = True
     leaves_on_device = True
     way_of_gradients = (
-        "give it to hvd.DistributedOptimizer(optimizer, compression=compression), with the same "
-        "compression, and call synchronize() before skip_synchronize()"
+        "give the optimizer to hvd.DistributedOptimizer(optimizer, compression=compression), "
+        "with the same compression, and call synchronize() before skip_synchronize()"
     )
-    clipping_remedy = "leave that out and give the method its bound, as clip_grad_norm=1.0"
+    clipping_remedy = "leave that out and give clip_grad_norm=1.0 to the method"
 
     def __init__(
         self,
@@ -316,9 +316,9 @@ class TorchCompressor(ParameterCompressor):
         """Run the handshake before the first step and after an elastic restart."""
         if self._is_closed:
             raise InvalidOption(
-                f"the compressor {self.name!r} is closed, and an optimizer that it was given to is "
-                "still there, with Horovod's hooks on the parameters: del it and call gc.collect() "
-                "before the next backward pass"
+                f"the compressor {self.name!r} is closed, but an optimizer that got it still "
+                "exists, with Horovod's hooks on the parameters: delete the optimizer and call "
+                "gc.collect() before the next backward pass"
             )
         if self.has_begun:
             # When workers only leave, Horovod does not synchronize elastic states.
@@ -369,8 +369,8 @@ class TorchCompressor(ParameterCompressor):
         if self.configuration.clip_grad_norm is not None:
             raise InvalidOption(
                 f"clip_grad_norm is {self.configuration.clip_grad_norm} without optimizer=, so "
-                "that gradients leave one by one: give the optimizer, or leave both out, and clip "
-                "what arrives, behind optimizer.synchronize()"
+                "gradients are sent one by one, before their norm is known: give optimizer=, or "
+                "leave clip_grad_norm out and clip the results after optimizer.synchronize()"
             )
         self._judge(caller)
 
@@ -391,8 +391,8 @@ class TorchCompressor(ParameterCompressor):
         """
         if PLANNED == groups != self.configuration.groups:
             raise InvalidOption(
-                "groups is 'planned', which is settled before the first step: make the compressor "
-                "with it"
+                "groups is 'planned', which can only be chosen before the first step: make the "
+                "compressor with groups='planned'"
             )
         plan = grouped(self.step.specs, replace(self.configuration, groups=groups))
         gatherer = Gatherer(self.collective, f"hvd_sparse.groups.{self.name}", self.limit_s)

@@ -99,8 +99,12 @@ class ParameterIndex:
         raise UnknownGradient(
             f"a gradient of shape {list(gradient.shape)} belongs to none of the {len(self._named)} "
             "parameters given to the compressor"
-            + (f" for certain: {len(candidates)} of them could have it" if candidates else "")
-            + "; give it the same named_parameters as hvd.DistributedOptimizer"
+            + (
+                f" for certain, because {len(candidates)} of them could have it"
+                if candidates
+                else ""
+            )
+            + "; give the compressor the same named_parameters as hvd.DistributedOptimizer"
         )
 
     def close(self) -> None:
@@ -133,8 +137,8 @@ def find_optimizer(process_set: ProcessSet) -> Optimizer:
     if op not in (hvd.Average, hvd.Sum):
         name = next((name for name in OPERATIONS if getattr(hvd, name, None) == op), op)
         raise UnsupportedReduction(
-            f"the optimizer's op is hvd.{name}: use hvd.Average or hvd.Sum, which alone can be "
-            "restored"
+            f"the optimizer's op is hvd.{name}: use hvd.Average or hvd.Sum, because a compressor "
+            "supports only these"
         )
     return optimizer
 
@@ -143,8 +147,8 @@ def refuse_parameter(tensor: torch.Tensor) -> None:
     """Raise UnsupportedReduction for a parameter, which Horovod only passes with Adasum."""
     if isinstance(tensor, torch.nn.Parameter):
         raise UnsupportedReduction(
-            "Horovod hands over a parameter, not its gradient: that is op=hvd.Adasum, which has no "
-            "sum to restore; use op=hvd.Average or hvd.Sum"
+            "Horovod passed a parameter instead of its gradient, as it does for op=hvd.Adasum, "
+            "which a compressor does not support: use op=hvd.Average or hvd.Sum"
         )
 
 
@@ -160,8 +164,8 @@ def hold_back(cls: Value, clip: Callable[[Optimizer, list[torch.Tensor]], None])
 
     def refuse(self: Optimizer, _: Value) -> None:
         raise InvalidOption(
-            "groups is given to hvd.DistributedOptimizer, which then sends gradients that "
-            "clip_grad_norm waits for: give groups to the compressor instead"
+            "groups is given to hvd.DistributedOptimizer, which then sends gradients before "
+            "clip_grad_norm knows them all: give groups to the compressor instead"
         )
 
     def clip_and_synchronize(self: Optimizer) -> None:

@@ -181,8 +181,9 @@ class LocalSteps(LocalStepsBase):
         anchors: Mapping[str, torch.Tensor] = state["anchors"]
         if list(anchors) != [name for name, _ in self._anchors]:
             raise InvalidOption(
-                f"this state has anchors of {', '.join(anchors)}, and the parameters are "
-                f"{', '.join(name for name, _ in self._anchors)}: load it into the same model"
+                f"this state has anchors of {', '.join(anchors)}, but the parameters are "
+                f"{', '.join(name for name, _ in self._anchors)}: load the state into the same "
+                "model"
             )
         self.compressor.load_state_dict(state["compressor"])
         self.outer.load_state_dict(state["outer"])

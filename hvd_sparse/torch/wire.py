@@ -61,7 +61,7 @@ def _why_not(named: Sequence[tuple[str, torch.Tensor]]) -> str | None:
             )
         if parameter.device != device:
             return (
-                f"tensor {name!r} is on {parameter.device}, {first!r} on {device}: give a "
+                f"tensor {name!r} is on {parameter.device}, but {first!r} is on {device}: give a "
                 "compressor the parameters of one device"
             )
     return why_not_on(device)

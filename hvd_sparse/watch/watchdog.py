@@ -57,20 +57,20 @@ IDLE_S = 1.0
 """Seconds without a submission after which the thread checks whether the main thread is in
 ``hvd.join()``."""
 REMEDY = (
-    "This process ends now, as nothing else ends its wait; see that rank's output, or raise "
-    "timeout_s"
+    "This process ends now, because nothing else would end its wait; see the output of that "
+    "rank, or raise timeout_s"
 )
 SILENCE = (
-    "does not answer: it has ended, its process or host is paused, or something in it holds "
+    "does not answer: it has ended, its process or host is paused, or one of its threads holds "
     "Python's lock"
 )
 
-NOBODY = "all ranks answer and have submitted them: the network, or what drives it, is stuck"
-UNKNOWN = "the other ranks are unknown, as they have not come to the first exchange"
+NOBODY = "all ranks answer and have submitted them: the network or its driver is stuck"
+UNKNOWN = "the other ranks are unknown, because they have not come to the first exchange"
 JOIN_REASON = (
-    "hvd.join() cannot be used with hvd_sparse: Horovod hangs or ends every rank when an allgather "
-    "that it has cached is left by one of them. Give all ranks equally many batches, for instance "
-    "by DistributedSampler(drop_last=True), or dataset.repeat() with steps_per_epoch"
+    "hvd.join() cannot be used with hvd_sparse: if one rank leaves out an allgather that Horovod "
+    "has cached, Horovod hangs or ends every rank. Give all ranks equally many batches, for "
+    "instance by DistributedSampler(drop_last=True), or dataset.repeat() with steps_per_epoch"
 )
 EXIT_CODE = 124
 """Exit status of a process that the watchdog ends, the same as that of timeout(1)."""

@@ -220,9 +220,9 @@ class CarrierLayout:
     def _refuse_words(self, number: int, key: str, rate: float | None) -> NoReturn:
         if number < len(self._places):
             words = (
-                f"tensor {key!r}: the ranks do not run the same step of the same configuration on "
-                "it; they must call compress for the same tensors equally often, with the same "
-                "options, and an optimizer with the same settings"
+                f"tensor {key!r}: the ranks run different steps or configurations for it; they "
+                "must call compress for the same tensors equally often, with the same options, "
+                "and an optimizer with the same settings"
             )
             if rate is not None:
                 words += (
@@ -238,9 +238,8 @@ class CarrierLayout:
 
     def _refuse_step(self, key: str) -> NoReturn:
         raise RankMismatch(
-            f"tensor {key!r}: the ranks agree, and on another step or configuration than this "
-            "rank's: the sum is not of what this rank has sent; what moves bytes must not deliver "
-            "those of another step"
+            f"tensor {key!r}: the result has data of another step or configuration than this rank "
+            "sent: Horovod's allreduce must not return the result of an earlier step"
         )
 
 

@@ -159,7 +159,9 @@ def read_frame(buffer: np.ndarray, *, has_checksum: bool = True) -> Frame:
         raise CorruptPayload("a payload's header has values that no encoder writes")
     stop = HEADER_BYTES + body_bytes
     if has_checksum and checksum != crc32(data[HEADER_BYTES:stop], crc32(data[: _CHECKED.size])):
-        raise CorruptPayload("a payload's checksum does not match its bytes: altered on its way")
+        raise CorruptPayload(
+            "a payload's checksum does not match its bytes: it was altered on its way"
+        )
     body = buffer[HEADER_BYTES:stop]
     return Frame(codec, VALUE_TYPES[number], value_format, numel, count, body)
 
@@ -181,7 +183,8 @@ def _refuse_start(buffer: np.ndarray) -> NoReturn:
             "version of hvd_sparse on all ranks"
         )
     raise CorruptPayload(
-        f"a payload announces {body_bytes} bytes and {buffer.size - HEADER_BYTES} follow: truncated"
+        f"a payload is truncated: its header announces {body_bytes} bytes, but "
+        f"{buffer.size - HEADER_BYTES} follow"
     )
 
 
@@ -201,7 +204,9 @@ def open_frame(buffer: np.ndarray, codec: Coding, value_format: int = AS_TYPE) -
             f"{value_format}"
         )
     if frame.count > frame.numel:
-        raise CorruptPayload(f"{frame.count} entries are more than the tensor's {frame.numel}")
+        raise CorruptPayload(
+            f"a payload has {frame.count} entries, more than the {frame.numel} of the tensor"
+        )
     return frame
 
 
@@ -213,7 +218,7 @@ def need(is_so: bool | np.bool_, otherwise: str) -> None:
 def need_size(frame: Frame, expected: int) -> None:
     if frame.body.size != expected:
         raise CorruptPayload(
-            f"{frame.count} entries of {frame.numel} cannot fill {frame.body.size} bytes"
+            f"{frame.body.size} bytes cannot hold exactly {frame.count} entries of {frame.numel}"
         )
 
 
@@ -228,7 +233,9 @@ def need_ascending(indices: np.ndarray, numel: int) -> None:
         ascending = np.count_nonzero(indices[1:] > indices[:-1]) == size - 1
         last = indices[-1]
     if last >= numel or not ascending:
-        raise CorruptPayload(f"indices do not ascend, or leave a tensor of {numel} entries")
+        raise CorruptPayload(
+            f"the indices do not ascend, or exceed the {numel} entries of the tensor"
+        )
 
 
 def selection_from(frame: Frame, indices: np.ndarray, values: np.ndarray) -> Selection:
@@ -260,8 +267,7 @@ def decode_for(
     if announced != numel or announced_dtype != dtype:
         read_frame(buffer)  # if the header was altered, this raises the error that says so
         raise CorruptPayload(
-            f"tensor {key!r} has {numel} entries of {np.dtype(dtype)}; a payload for it is for "
-            f"{announced} of "
-            f"{announced_dtype}"
+            f"tensor {key!r} has {numel} entries of {np.dtype(dtype)}, but a payload for it has "
+            f"{announced} of {announced_dtype}"
         )
     return codec.decode(buffer, kernels)

@@ -146,8 +146,8 @@ def split_messages(joined: np.ndarray, senders: Sequence[int]) -> list[Message]:
         message, total = _read(joined[offset:])
         if message.rank != rank:
             raise CorruptPayload(
-                f"message {number} of a collective says that it is rank {message.rank}'s, not rank "
-                f"{rank}'s"
+                f"message {number} of a collective is from rank {message.rank}, but must be from "
+                f"rank {rank}"
             )
         messages.append(message)
         offset += total
@@ -161,27 +161,30 @@ def split_messages(joined: np.ndarray, senders: Sequence[int]) -> list[Message]:
 def _read(buffer: np.ndarray) -> tuple[Message, int]:
     if buffer.size < OVERHEAD_BYTES:
         raise CorruptPayload(
-            f"{buffer.size} bytes are left where a message should start: truncated"
+            f"a message is truncated: only {buffer.size} bytes are left where it should start"
         )
     magic, version, kind, rank, step, configuration, members, total = _HEAD.unpack_from(
         buffer[: _HEAD.size].tobytes()
     )
     if magic != MAGIC or version != WIRE_VERSION or kind not in (ENTRIES, ERROR):
         raise CorruptPayload(
-            f"a message starts with {magic!r}, version {version}, kind {kind}: not this build's"
+            f"a message starts with {magic!r}, version {version}, kind {kind}, which this version "
+            "of hvd_sparse does not write: install one version on all ranks"
         )
     # Check the length first, because the number of members is unreliable until the checksum is
     # compared.
     head_bytes = OVERHEAD_BYTES + 4 * members
     if not head_bytes <= total <= buffer.size:
         raise CorruptPayload(
-            f"a message announces {total} bytes for {members} members and {buffer.size} are there"
+            f"a message with {members} members announces {total} bytes, but has {buffer.size}"
         )
     head = buffer[:head_bytes].tobytes()
     if head[5:8] != b"\0\0\0" or (kind == ERROR and members):
         raise CorruptPayload("a message's header has values that no rank writes")
     if _CRC.unpack_from(head, head_bytes - _CRC.size)[0] != crc32(head[: -_CRC.size]):
-        raise CorruptPayload("a message's checksum does not match its header: altered on its way")
+        raise CorruptPayload(
+            "a message's checksum does not match its header: it was altered on its way"
+        )
     flagged = np.frombuffer(head, "<u4", members, _HEAD.size)
     # Remove the flags of members without a frame.
     positions = (flagged % WITHOUT_FRAME).tolist()
@@ -207,7 +210,7 @@ def _read_error(body: np.ndarray) -> str:
     words = body[_CRC.size :].tobytes()
     if body.size < _CRC.size or _CRC.unpack_from(body[: _CRC.size].tobytes())[0] != crc32(words):
         raise CorruptPayload(
-            "an error message's checksum does not match its text: altered on its way"
+            "an error message's checksum does not match its text: it was altered on its way"
         )
     # ``write_error`` cuts texts to this length.
     if len(words) > ERROR_TEXT_LIMIT:

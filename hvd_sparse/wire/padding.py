@@ -88,8 +88,8 @@ def read_blocks(joined: np.ndarray, name: str) -> list[np.ndarray]:
             length, size = HEAD.unpack_from(joined[offset : offset + HEAD.size].tobytes())
         if not HEAD.size + size <= length <= left:
             raise CorruptPayload(
-                f"the collective {name!r} brought a block with a header of {length} bytes, "
-                f"{size} of them content, where {left} bytes are left: altered on its way"
+                f"the collective {name!r} received a block that announces {length} bytes, {size} "
+                f"of them content, but {left} bytes are left: it was altered on its way"
             )
         start = offset + HEAD.size
         contents.append(joined[start : start + size])

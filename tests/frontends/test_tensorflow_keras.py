@@ -105,7 +105,7 @@ def test_gradients_of_a_tape_that_are_clipped_or_not_applied_are_told_once(outco
     for (text,) in said["results_clipped"]:
         assert text.startswith("gradients were multiplied by about 0.") and "clip_norm" in text
     for (text,) in said["results_thrown_away"]:
-        for remedy in ("plain tf.GradientTape", "before the tape", "learning rate of 0"):
+        for remedy in ("plain tf.GradientTape", "before the tape", "learning rate is 0"):
             assert remedy in text
 
 

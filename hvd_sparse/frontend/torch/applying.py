@@ -204,7 +204,7 @@ class Applying:
             is_sgd = "dampening" in group
             if not is_sgd and any(p.grad.is_sparse for p in group["params"]):
                 raise InvalidOption(
-                    f"a parameter has a sparse gradient, which {name} does not know: "
+                    f"a parameter has a sparse gradient, which {name} does not support: "
                     f"{SPARSE_REMEDY}"
                 )
             for parameter in group["params"]:
@@ -224,8 +224,8 @@ class Applying:
             dense = [p for p in group["params"] if not p.grad.is_sparse]
             if any(bool(p.grad.any()) for p in dense):
                 raise InvalidOption(
-                    f"the {type(self).__name__} was handed to a compressor that its gradients do "
-                    f"not come through: {self.hvd_sparse_compressor.results.way}, or "
+                    f"gradients of the {type(self).__name__} do not come through the compressor "
+                    f"that got it as optimizer=: {self.hvd_sparse_compressor.results.way}, or "
                     "leave out optimizer="
                 )
             group["params"] = [p for p in group["params"] if p.grad.is_sparse]
@@ -267,14 +267,14 @@ class Follower:
         made from the optimizer given as ``optimizer=``."""
         if getattr(caller, "hvd_sparse_compressor", None) is not self._compressor:
             raise InvalidOption(
-                f"the {type(caller).__name__} that calls the compressor is not the optimizer that "
-                "was handed over: give both the same, first to Compression.<method>(..., "
-                "optimizer=optimizer), then to hvd.DistributedOptimizer"
+                f"the {type(caller).__name__} that calls the compressor is not the one that the "
+                "compressor got as optimizer=: give the same optimizer to both, first to "
+                "Compression.<method>(..., optimizer=optimizer), then to hvd.DistributedOptimizer"
             )
         if self._optimizer is not caller and self._optimizer.state and not caller.state:
             logger.warning(
-                "the %s had a state when it was given to hvd.DistributedOptimizer, which begins "
-                "without one: load the state into Horovod's optimizer",
+                "the %s had a state when it was given to hvd.DistributedOptimizer, which starts "
+                "without this state: load the state into Horovod's optimizer",
                 type(caller).__name__,
             )
         # Horovod's optimizer has its own groups, so the numbers of groups are looked up again.

@@ -56,8 +56,8 @@ def read_optimizer(optimizer: Optimizer) -> Handover:
 def refuse_options(name: str, group: Mapping[str, Option]) -> None:
     if group.get("differentiable"):
         raise InvalidOption(
-            f"the optimizer has differentiable, which no memory knows: make the {name} without it, "
-            "or leave out optimizer="
+            f"the optimizer has differentiable=True, which no memory supports: make the {name} "
+            "without it, or leave out optimizer="
         )
 
 
@@ -160,14 +160,14 @@ def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
         return first_rates(now, "the scheduler was not given (scheduler=)" if changes else None)
     if getattr(scheduler, "optimizer", None) is not optimizer or not hasattr(scheduler, "step"):
         raise InvalidOption(
-            f"scheduler is a {type(scheduler).__name__} that is not of this optimizer: give one of "
-            "torch.optim.lr_scheduler that was made of the optimizer given as optimizer="
+            f"scheduler is a {type(scheduler).__name__} that does not belong to this optimizer: "
+            "give a torch.optim.lr_scheduler made with the optimizer that is given as optimizer="
         )
     if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
         return first_rates(now, f"{type(scheduler).__name__} follows a metric")
     if steps is None:
         raise InvalidOption(
-            "scheduler is given without steps: give steps=, how often it is stepped in the run"
+            "scheduler is given without steps: give steps=, the number of its steps in the run"
         )
     if scheduler.last_epoch > 0:
         raise InvalidOption(

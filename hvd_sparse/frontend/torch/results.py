@@ -205,7 +205,7 @@ class Results:
                 assert parameter.grad is not None and position is not None
                 raise InvalidOption(
                     f"tensor {self._step.keys[position]!r} has a gradient that did not come "
-                    "through the compressor, which keeps the momentum of those that did: "
+                    "through the compressor, and so has no momentum, unlike earlier ones: "
                     + (SPARSE_REMEDY if parameter.grad.is_sparse else self.way)
                     + ", or leave out optimizer="
                 )
@@ -222,8 +222,8 @@ class Results:
         position = self.position_of.get(id(first))
         key = f"of shape {[*first.shape]}" if position is None else repr(self._step.keys[position])
         self._tell_once(
-            "tensor %s%s has a gradient that came through no compressor: %s updates it by itself, "
-            "and nothing has averaged the gradient over the ranks unless the program did",
+            "tensor %s%s has a gradient that came through no compressor: %s updates the tensor "
+            "with it, and the gradient is not averaged over the ranks unless the program did so",
             key,
             f", with {len(dense) - 1} others," if len(dense) > 1 else "",
             name,
@@ -235,8 +235,8 @@ class Results:
             version = parameter._version
             if parameter.grad is not None and self._left_at.get(position, version) != version:
                 self._tell_once(
-                    "%r was moved between its backward pass and the optimizer's step, as by SAM, "
-                    "which climbs and returns; its weight decay of %g is of the value in the "
+                    "%r was changed between its backward pass and the optimizer's step, as SAM "
+                    "does, but its weight decay of %g was computed from the value in the "
                     "backward pass: use AdamW, or make the optimizer without weight_decay and "
                     "shrink the parameters before the step",
                     self._step.keys[position],
@@ -284,8 +284,9 @@ class Results:
             if math.isfinite(product) and not is_multiple:
                 self._is_hidden = True
                 self._tell_once(
-                    "the optimizer applies what the program makes of several results, as PCGrad "
-                    "does: from now on none is taken for thrown away"
+                    "the optimizer applies a combination of several results, as PCGrad does: "
+                    "from now on no gradient counts as thrown away, and no step is taken back "
+                    "for this reason"
                 )
         elif position == self._compared:
             self._steps_compared += 1
@@ -300,10 +301,9 @@ class Results:
     def _tell_of_changes(self, factor: float, name: str) -> None:
         self._compared = -1
         self._tell_once(
-            "gradients were multiplied by %g after they came back from the compressor, which "
-            "with optimizer= brings updates of %s, not gradients: every step is as much "
-            "shorter or longer. If they are clipped, %s; if a GradScaler divides them, give "
-            "the compressor grad_scaler=scaler",
+            "gradients were multiplied by %g after they came back from the compressor; with "
+            "optimizer= they are updates of %s, so every update is multiplied too. If they are "
+            "clipped, %s; if a GradScaler divides them, give the compressor grad_scaler=scaler",
             factor,
             name,
             self._clipping_remedy,
@@ -358,16 +358,17 @@ class Results:
 
     def _tell_of_one_gone(self, position: int) -> None:
         outcome = (
-            "its step is taken back, and nothing of it will be applied; if the program applies a "
-            "copy of it later, make the compressor with rollback=False"
+            "its step is taken back, and nothing of the gradient will be applied; if the program "
+            "applies a copy of it later, make the compressor with rollback=False"
             if self._step.configuration.rollback
-            else "with rollback=False its step cannot be taken back: what was not sent of it moves "
-            "the weights later; leave rollback=False out"
+            else "with rollback=False its step cannot be taken back, and its unsent entries "
+            "change the weights later; leave rollback=False out"
         )
         self._tell_once(
             "the gradient of %r was reduced, and thrown away before an optimizer applied it: %s. "
-            "Better, keep that pass out of the exchange: requires_grad_(False) for what it does "
-            "not train, under DDP also model.no_sync() or a forward pass of model.module",
+            "It is better not to exchange gradients of that pass: use requires_grad_(False) for "
+            "parameters that it does not train, under DDP also model.no_sync() or a forward pass "
+            "of model.module",
             self._step.keys[position],
             outcome,
         )

@@ -33,11 +33,11 @@ KINDS = ("selector", "memory", "codec", "exchange")
 """The kinds of parts that process a tensor's vectors, and have ``needs_host``."""
 
 STAGES: Mapping[str, tuple[Callable[[Option], bool], str]] = {
-    "rollback": (operator.not_, "False leaves what a pass took in its list alone"),
+    "rollback": (operator.not_, "False updates the residual in place on the host"),
     "select_over": (lambda chosen: chosen == "group", "'group' joins vectors on the host"),
     "check_replicas_every": (bool, "reads results on the host"),
     "telemetry": (bool, "measures residuals on the host"),
-    "engine": (lambda engine: not works_on_devices(engine), "is made for arrays of the host"),
+    "engine": (lambda engine: not works_on_devices(engine), "works on arrays on the host"),
 }
 """Common options that can stage gradients: whether a choice does, and the reason."""
 STAGE_NOTHING = {
@@ -50,7 +50,7 @@ STAGE_NOTHING = {
 def why_staged(configuration: Configuration, spec: TensorSpec) -> str:
     """Return the reason why a tensor's gradient is staged; empty if it stays on its device."""
     if not configuration.is_sparse(spec.shape, spec.numel):
-        return "never compressed: Horovod is given tensors of the CPU"
+        return "they are never compressed, and Horovod gets them on the CPU"
     for kind in KINDS:
         part = getattr(configuration, kind)
         if part.needs_host:
@@ -76,7 +76,7 @@ def ways_of(
             continue
         reason = why_staged(configuration, spec)
         if not can_stay:
-            reason = "DistributedDataParallel keeps gradients in buckets of its own"
+            reason = "DistributedDataParallel keeps gradients in its own buckets"
         ways[spec.key] = STAGED if reason else DEVICE
         if reason:
             reasons[spec.key] = reason
@@ -100,16 +100,16 @@ def in_words() -> str:
 
 
 def say_ways(name: str, stay: int, reasons: Iterable[str]) -> None:
-    told = "; ".join(f"{count} as {why}" for why, count in Counter(reasons).items())
+    told = "; ".join(f"{count} because {why}" for why, count in Counter(reasons).items())
     logger.info(
         "%s: %d gradients stay on their device%s",
         name,
         stay,
-        f", and are copied to the host and back: {told}" if told else "",
+        f"; others are copied to the host and back: {told}" if told else "",
     )
     if stay and not can_stop():
         logger.info(
-            "%s: each of them waits for its device by itself, as greenlet is not installed: "
-            "pip install 'hvd-sparse[fast]'",
+            "%s: each of them waits for its device separately, because greenlet is not "
+            "installed: pip install 'hvd-sparse[fast]'",
             name,
         )
