@@ -189,8 +189,8 @@ def clip_alone(parameters: list[torch.Tensor], bound: float) -> Value:
 
 
 def check_named(named_parameters: Params) -> list[tuple[str, torch.Tensor]]:
-    """Return the parameters that can have a gradient, frozen ones too; InvalidOption for other
-    objects."""
+    """Return the parameters that can have a gradient, frozen ones too, each under its first name;
+    InvalidOption for other objects."""
     if isinstance(named_parameters, torch.nn.Module):
         named_parameters = named_parameters.named_parameters()
     named = list(named_parameters)
@@ -206,10 +206,19 @@ def check_named(named_parameters: Params) -> list[tuple[str, torch.Tensor]]:
             "model.named_parameters() again"
         )
     check_keys([name for name, _ in named])
+    lazy = [name for name, p in named if isinstance(p, torch.nn.parameter.UninitializedParameter)]
+    if lazy:
+        raise InvalidOption(
+            f"parameter {lazy[0]!r} has no shape yet: run one forward pass of the model before you "
+            "make the compressor"
+        )
+    # Tied weights may come under several names, and each tensor has only one gradient.
+    first = {id(parameter): name for name, parameter in reversed(named)}
     able = [
         (name, parameter)
         for name, parameter in named
-        if parameter.requires_grad or dtype_of(parameter) in FLOATS
+        if first[id(parameter)] == name
+        and (parameter.requires_grad or dtype_of(parameter) in FLOATS)
     ]
     if not able:
         raise InvalidOption(
