@@ -27,6 +27,7 @@ from hvd_sparse.errors import (
 )
 from hvd_sparse.frontend.compressor import check_process_set
 from hvd_sparse.frontend.torch.arrays import (
+    check_accumulator,
     check_device,
     flatten,
     late_gradient,
@@ -92,6 +93,7 @@ class TorchCompressor(ParameterCompressor):
         self.collective = HorovodTorchCollective(self.process_set)
         device = self._wire_device = device_of_wire(configuration.wire, named)
         self._carrier_device: torch.device | None = None
+        self._dtypes = [parameter.dtype for _, parameter in named]
         self._index = ParameterIndex(named)
         self._changes = Changes()
         self._wait = LastGradientWait()
@@ -124,6 +126,8 @@ class TorchCompressor(ParameterCompressor):
         try:
             position = self._index.find(tensor)
             spec = self.step.specs[position]
+            if tensor.dtype is not self._dtypes[position]:
+                check_accumulator(spec, tensor)
             if not tensor.is_cpu:
                 check_device(spec.key, tensor)
         except SparseError as error:

@@ -196,8 +196,9 @@ def clip_alone(parameters: list[torch.Tensor], bound: float) -> Value:
 
 
 def check_named(named_parameters: Params) -> list[tuple[str, torch.Tensor]]:
-    """Return the parameters that can have a gradient, including frozen ones of a float dtype.
-    Raises InvalidOption if there are none, or for anything but pairs of name and tensor."""
+    """Return the parameters that can have a gradient, including frozen ones of a float dtype, each
+    once, under its first name. Raises InvalidOption if there are none, or for anything but pairs of
+    name and tensor."""
     if isinstance(named_parameters, torch.nn.Module):
         named_parameters = named_parameters.named_parameters()
     named = list(named_parameters)
@@ -213,10 +214,19 @@ def check_named(named_parameters: Params) -> list[tuple[str, torch.Tensor]]:
             "model.named_parameters() again"
         )
     check_keys([name for name, _ in named])
+    lazy = [name for name, p in named if isinstance(p, torch.nn.parameter.UninitializedParameter)]
+    if lazy:
+        raise InvalidOption(
+            f"parameter {lazy[0]!r} has no shape yet: run one forward pass of the model before you "
+            "make the compressor"
+        )
+    # Tied weights may come under several names, and each tensor has only one gradient.
+    first = {id(parameter): name for name, parameter in reversed(named)}
     able = [
         (name, parameter)
         for name, parameter in named
-        if parameter.requires_grad or dtype_of(parameter) in FLOATS
+        if first[id(parameter)] == name
+        and (parameter.requires_grad or dtype_of(parameter) in FLOATS)
     ]
     if not able:
         raise InvalidOption(

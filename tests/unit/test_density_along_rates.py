@@ -36,6 +36,9 @@ SCHEDULERS = {
         ],
         [10],
     ),
+    "chained": lambda optimizer: lr_scheduler.ChainedScheduler(
+        [lr_scheduler.ConstantLR(optimizer, 0.1, 5), lr_scheduler.ExponentialLR(optimizer, 0.9)]
+    ),
     "by group": lambda optimizer: lr_scheduler.LambdaLR(
         optimizer,
         [lambda t: 1 - t / STEPS] + [lambda t: 0.5**t] * (len(optimizer.param_groups) - 1),
@@ -220,8 +223,9 @@ def test_steps_want_an_optimizer_and_a_scheduler_of_it_that_was_not_stepped(worl
     scheduler = lr_scheduler.StepLR(optimizer, 5)
     optimizer.step()
     scheduler.step()
-    with pytest.raises(InvalidOption, match="stepped 1 times already"):
-        register(model, steps=5, optimizer=optimizer, scheduler=scheduler)
+    for stepped in (scheduler, lr_scheduler.ChainedScheduler([scheduler])):
+        with pytest.raises(InvalidOption, match="stepped 1 times already"):
+            register(model, steps=5, optimizer=optimizer, scheduler=stepped)
 
 
 def test_a_run_that_goes_on_from_a_checkpoint_sends_what_it_would_have_sent(world_of_one):

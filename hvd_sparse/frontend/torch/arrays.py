@@ -46,6 +46,15 @@ def check_device(name: str, tensor: torch.Tensor) -> None:
         )
 
 
+def check_accumulator(spec: TensorSpec, gradient: torch.Tensor) -> None:
+    """Refuse float32 or float64 gradients that the state, made for another dtype, cannot add."""
+    if gradient.dtype in TORCH.values() and gradient.dtype != TORCH[spec.accumulator]:
+        raise UnsupportedInput(
+            f"tensor {spec.key!r} is {dtype_of(gradient)} now, and was {spec.dtype} when the "
+            "compressor was made: convert the model first, and then make the compressor"
+        )
+
+
 def spec_of(name: str, parameter: torch.Tensor) -> TensorSpec:
     spec = TensorSpec(name, tuple(parameter.shape), dtype_of(parameter))
     check_device(name, parameter)

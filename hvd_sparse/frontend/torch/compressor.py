@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ from hvd_sparse.state.state_check import IncompatibleKeys
 from hvd_sparse.step.buckets import grouped
 from hvd_sparse.step.records import Ticket
 from hvd_sparse.step.step import Step
+from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.types import GradScaler, Optimizer, Pace, Report, State
 
 NORM = "the norm of all gradients, for clip_grad_norm"
@@ -150,7 +151,7 @@ class ParameterCompressor(Compressor):
         state = self.step.transactions.staged(position)
         own = state.steps - int(getattr(state.memory, "begun", 0))
         given = self._follower.moments_of(parameter, own)
-        if given is not None:
+        if given is not None and not (given[1] == 0 < own and self._has(position, state, given[0])):
             arrays = {name: flatten(moment, spec) for name, moment in given[0].items()}
             moments = Moments(arrays, given[1], self._averaged(position))
             return {**settings, "moments": moments}
@@ -166,12 +167,28 @@ class ParameterCompressor(Compressor):
         if state is None or not isinstance(state.memory, DirectionState):
             return {}
         moments = state.memory.moments(state.steps, self._averaged(position))
-        arrays = {
-            name: like(torch.from_numpy(moments.arrays[ours]).view(parameter.shape), parameter)
-            for name, ours in MOMENTS.items()
-            if ours in moments.arrays
+        arrays = self._as_tensors(position, moments)
+        kept = {name: arrays[ours] for name, ours in MOMENTS.items() if ours in arrays}
+        return {"step": torch.tensor(float(moments.steps)), **kept}
+
+    def _as_tensors(self, position: int, moments: Moments) -> dict[str, torch.Tensor]:
+        parameter = self._parameters[position]
+        return {
+            name: like(torch.from_numpy(moment).view(parameter.shape), parameter)
+            for name, moment in moments.arrays.items()
         }
-        return {"step": torch.tensor(float(moments.steps)), **arrays}
+
+    def _has(self, position: int, state: TensorState, given: Mapping[str, torch.Tensor]) -> bool:
+        """Return whether moments are those that a tensor's memory has, as an optimizer has them.
+        Of SGD, Horovod's broadcast brings no number of steps that would show it, and a memory that
+        took its own moments back would round them, other than on the rank that sent them."""
+        assert isinstance(state.memory, DirectionState)
+        mine = self._as_tensors(
+            position, state.memory.moments(state.steps, self._averaged(position))
+        )
+        return mine.keys() == given.keys() and all(
+            torch.equal(mine[name], moment) for name, moment in given.items()
+        )
 
     def _judge(self, optimizer: Optimizer) -> None:
         judge(self.configuration, optimizer.param_groups, is_forewarned=self.is_forewarned)

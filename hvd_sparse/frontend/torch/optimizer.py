@@ -169,9 +169,10 @@ def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
         raise InvalidOption(
             "scheduler is given without steps: give steps=, the number of its steps in the run"
         )
-    if scheduler.last_epoch > 0:
+    stepped = _steps_taken(scheduler)
+    if stepped > 0:
         raise InvalidOption(
-            f"scheduler was stepped {scheduler.last_epoch} times already: make the compressor "
+            f"scheduler was stepped {stepped} times already: make the compressor "
             "before the scheduler is stepped or its state is loaded"
         )
     groups = [
@@ -192,6 +193,12 @@ def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
         # torch warns that the stand-in optimizer takes no steps
         warnings.simplefilter("ignore")
         return foreseen(path, steps)
+
+
+def _steps_taken(scheduler: Value) -> int:
+    """Return how often a scheduler was stepped; 0 if it keeps no count, as other libraries' may."""
+    parts = [scheduler, *getattr(scheduler, "_schedulers", ())]  # ChainedScheduler has no count
+    return max(int(getattr(each, "last_epoch", 0)) for each in parts)
 
 
 def _nothing() -> torch.Tensor:
