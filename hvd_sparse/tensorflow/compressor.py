@@ -33,6 +33,7 @@ from hvd_sparse.tensorflow.variables import (
     VariableSource,
     check_names,
     find_call_site,
+    is_exporting,
     runtime_token,
     spec_of_unknown,
 )
@@ -178,6 +179,8 @@ class TensorflowCompressor(Compressor):
     def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Value]:
         """Return the tensor that Horovod allreduces in place of the gradient, and a function that
         ``decompress`` calls with the reduced tensor."""
+        if is_exporting():
+            return tensor, None
         site = find_call_site(tensor, self.process_set)
         if not self._has_shaken_hands:
             self._shake_hands(site)

@@ -37,6 +37,7 @@ GRAPHS_OF_1 = (
     "tf.compat.v1.disable_eager_execution(), or use hvd.Compression.fp16"
 )
 FUNCTIONS = "tensorflow.python.eager.polymorphic_function.polymorphic_function"
+SAVING = "tensorflow.python.saved_model.save"
 SCALES = ("prescale_factor", "postscale_factor")
 CALLS = "_hvd_sparse_identity_calls"
 
@@ -320,6 +321,12 @@ def callers() -> Iterator[Value]:
     while frame is not None:
         yield frame
         frame = frame.f_back
+
+
+def is_exporting() -> bool:
+    """Return whether TensorFlow writes a SavedModel. It then traces Horovod's functions once more,
+    with placeholders instead of the variables; nothing runs these traces."""
+    return any(frame.f_globals.get("__name__") == SAVING for frame in callers())
 
 
 def refuse_xla() -> None:

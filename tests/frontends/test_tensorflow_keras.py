@@ -126,6 +126,12 @@ def test_a_saved_model_keeps_its_momentum(outcome):
             assert result[kind] == [pytest.approx(0.9), True, 8, 5]
 
 
+@of_keras_2
+def test_a_saved_model_can_be_written_between_two_epochs(outcome):
+    for result in measured(outcome, "exported"):
+        assert result == {"difference": 0.0, "is_same": True}
+
+
 @of_keras_3
 def test_a_run_along_the_rate_of_a_keras_schedule_sends_the_mean_that_was_asked_for(outcome):
     for result in measured(outcome, "trains_along_rate"):
