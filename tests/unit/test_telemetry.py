@@ -268,7 +268,7 @@ def test_a_writer_that_fails_is_named_once_and_the_others_go_on(caplog):
     assert [each["step"] for each in heard] == [1, 4, 8]
     (said,) = [each.getMessage() for each in caplog.records]
     assert re.search(
-        r"writer .*broken \(0\) failed and is disabled.*OSError: the disk is full; make the function",
+        r"writer .*broken \(0\) failed and is disabled.*OSError: the disk is full; make the",
         said,
     )
 
