@@ -37,7 +37,7 @@ class Collective(Protocol):
 
     @property
     def nodes(self) -> tuple[int, ...] | None:
-        """The number of every rank's node, the same on all ranks; None if unknown."""
+        """For each rank, the index of its node; the same on all ranks. None if unknown."""
 
     def allgather(self, array: np.ndarray, name: str) -> Pending:
         """Start to concatenate the 1-D arrays of all ranks in rank order; lengths may differ."""
@@ -141,7 +141,7 @@ class ProcessSetRanks:
 
     @property
     def nodes(self) -> tuple[int, ...] | None:
-        """The number of every rank's node; None if nodes have unequal numbers of ranks.
+        """For each rank, the index of its node; None if not all nodes have equally many ranks.
 
         Horovod gives each process only its own local and cross rank, so the other ranks' nodes are
         computed from Horovod's numbering. If processes disagree, the handshake raises an error.

@@ -169,7 +169,7 @@ class TorchDistributedCollective:
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """The number of every rank's node. Collective: an allgather of the host names."""
+        """For each rank, the index of its node. Collective: an allgather of the host names."""
         own = np.array([crc32(socket.gethostname().encode())], np.int64)
         hosts = self.allgather(own, "hvd_sparse.nodes").wait(None).tolist()
         return tuple(hosts.index(host) for host in hosts)

@@ -62,7 +62,7 @@ class Recorder:
         step.transactions.on_begin = self.begin
 
     def begin(self, run: StepRun) -> None:
-        """Finish the record of the last step, and begin to measure the new step if it is due. The
+        """Finish the record of the last step, and measure the new step if it is one to record. The
         caller holds the lock of the transactions."""
         try:
             if self._run is not None:

@@ -117,7 +117,7 @@ class MemoryState:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return views of the committed vectors by name, for checkpoints. The residual's name is
-        "residual". A vector that has not been allocated yet has no entries."""
+        "residual". A vector that has not been allocated yet has length 0."""
         return {}
 
     def load(self, arrays: dict[str, np.ndarray]) -> None:

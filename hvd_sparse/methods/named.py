@@ -374,7 +374,7 @@ class Methods(Builder[Compressor]):
     def chunked(
         cls, params: object, *, density: Density, chunk_length: int = 512, **options: object
     ) -> Compressor:
-        """Send the chunks with the largest norms, summed over all ranks.  Paper: sun2019csc.
+        """Send the chunks for which the sum of all ranks' L1 norms is largest.  Paper: sun2019csc.
 
         These parts of the paper are left out: momentum correction (use ``optimizer=``), and a
         density that falls in the first epochs (use ``schedule=``).
@@ -422,8 +422,9 @@ class Methods(Builder[Compressor]):
         """AdaComp: signs of the entries that may become the largest of their bin.
         Paper: chen2018adacomp.
 
-        The paper's encoding of bins is left out, because we could not access it;
-        ``codec="ternary"`` sends the number of entries of every bin.
+        The paper's byte format of bins is left out, because we could not access its description.
+        Instead, ``codec="ternary"`` sends for every bin the number of its selected entries, then
+        their positions and signs.
 
         Parameters
         ----------
@@ -440,7 +441,8 @@ class Methods(Builder[Compressor]):
         """Signs of the entries above a fixed threshold, with error feedback.
         Paper: strom2015scalable.
 
-        Nothing is left out; the number of entries has an upper bound.
+        No part of the paper is left out. Unlike the paper, we limit the number of sent entries, by
+        ``max_density``.
 
         Parameters
         ----------

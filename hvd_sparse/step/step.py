@@ -92,8 +92,9 @@ class Step(Receiver):
 
     def regroup(self, buckets: Sequence[tuple[int, ...]], *, is_over: bool = False) -> None:
         """Use other buckets from the next step on, the same on all ranks. ``is_over`` states that
-        no caller waits for results of the current step. Raises InvalidOption during a step that is
-        not over, and if selection is over groups that cannot be joined to one vector."""
+        no caller waits for results of the current step. Raises InvalidOption if
+        the current step has not ended, or if entries are selected from whole groups
+        (``select_over="group"``), and the vectors of a group cannot be joined."""
         self.transactions.close(is_over=is_over)
         self._set_buckets(buckets)
 

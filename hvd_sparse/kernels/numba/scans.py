@@ -160,8 +160,8 @@ def _make_look(adds: bool) -> Callable[..., object]:
     """Make a numba intrinsic that updates ``totals`` with x: the sum of the magnitudes, the largest
     magnitude (NaN is ignored) and the number of non-zeros.
 
-    adds : first write out = residual + x, or the residual's entry where this sum is not finite, and
-        update ``totals`` with the sum in place of x
+    adds : first write ``out`` = residual + x, or the residual's entry where residual + x is not
+        finite, and update ``totals`` with residual + x instead of x
     """
 
     def emit(call: Call) -> None:
