@@ -177,7 +177,8 @@ class DirectionState(ResidualState, Generic[Options]):
         decay = self._options.weight_decay / (1 if self.is_average else world_size)
         if not decay or self._parameter is None:
             return gradient
-        decayed: np.ndarray = gradient + scaled(self._parameter, decay)
+        decayed = scaled(self._parameter, decay)
+        decayed += gradient  # into the product, because a second new array costs page faults
         return decayed
 
     def _need(self, name: str) -> None:
