@@ -38,8 +38,8 @@ class DensityRule:
     table : densities by tensor name; empty until the tensors are known
     mean : mean density over the entries of all tensors; None until the tensors are known
     c_max : for "hiding", the largest compression ratio: every tensor has the density 1 / c_max
-        until densities have been measured. None for all other rules
-    is_measured : whether ``table`` has measured densities
+        until densities were computed from measured times. None for all other rules
+    is_measured : whether the densities in ``table`` were computed from measured times
     """
 
     patterns: tuple[tuple[str, float], ...]

@@ -248,7 +248,7 @@ class Kernels(Packers):
         """Write ``out`` as ``accumulate`` does, and take the finite entries that reach the aim's
         threshold: they are returned, and ``out`` has +0.0 in their place.
 
-        If a direction is given, the result of ``directed`` is added in place of the gradient.
+        If a direction is given, the result of ``directed`` is added instead of the gradient.
         """
         if direction is not None:
             gradient = self.directed(gradient, direction)

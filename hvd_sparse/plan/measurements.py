@@ -169,13 +169,13 @@ class Measurements:
             self._step["encode"][whose] = end_s - start_s
 
     def to_dict(self) -> Report:
-        """Return a JSON-serializable dict. Numbers of tensors (or of groups, if groups are selected
-        from as one vector) are medians, by name:
+        """Return a JSON-serializable dict. All but the last three are medians over the steps, by
+        tensor name. If entries are selected from whole groups, groups take the place of tensors.
 
         "ready" : seconds until the gradient arrived
         "work", "encode", "decode" : seconds of selecting and encoding, of encoding, of decoding
         "nbytes" : bytes sent
-        "seen" : numbers of the steps in which the tensor had a gradient
+        "seen" : by tensor name, the numbers of the steps in which the tensor had a gradient
         "whole" : seconds of each step, by the step's number
         "steps" : number of steps that succeeded
         """

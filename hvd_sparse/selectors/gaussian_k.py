@@ -103,11 +103,12 @@ class GaussianK(DensitySelector):
 class Rule:
     """The parameters of a variant.
 
-    rounds : largest number of counts
-    least, most : the rounds end if count / k lies between these numbers
+    rounds : largest number of rounds; in each round, the entries that reach the threshold are
+        counted
+    least, most : the rounds end if the counted entries are between ``least`` * k and ``most`` * k
     lower, higher : factors of the threshold if too few or too many entries reach it
     is_literal : follow Algorithm 1: use the one-sided quantile, and keep the threshold after the
-        last count
+        last round
     """
 
     rounds: int

@@ -182,7 +182,7 @@ class Follower:
         self._optimizer = caller
 
     def check(self, gradient: Value, variable: Value) -> None:
-        """Raise InvalidOption for a gradient that lacks the compressor's momentum."""
+        """Raise InvalidOption if the compressor has not applied its momentum to a gradient."""
         self._is_eager, self._traced = tf.executing_eagerly(), self._constants()
         if gradient is None:
             return
@@ -371,8 +371,8 @@ def _warn_of_moments(optimizer: Optimizer, loss: str) -> None:
 
 
 def _slots_of(optimizer: Optimizer, variable: Value) -> dict[str, Value]:
-    """Return an optimizer's variables with the moments of ``variable``, by the names of the
-    memory's arrays. There are none before the optimizer is built, and none for Muon, whose momenta
+    """Return the optimizer variables that hold the moments of ``variable``, by the names of the
+    memory's arrays. The dict is empty before the optimizer is built, and for Muon, whose momenta
     differ between ranks."""
     if hasattr(optimizer, "adam_lr_ratio"):  # Muon
         return {}

@@ -316,9 +316,10 @@ class Follower:
         return self._groups.get(id(parameter))
 
     def moments_of(self, parameter: torch.Tensor, steps: int) -> tuple[Settings, int] | None:
-        """Return moments from which the memory is to continue, and their number of steps. Return
-        None if no state was loaded, so that the memory keeps its own moments after ``steps`` steps.
-        If the program has cleared the state, return no moments and 0, to start again."""
+        """Return the moments from which the memory is to continue, and how many steps they have
+        accumulated. Return None if no state was loaded: then the memory keeps its own moments,
+        which have accumulated ``steps`` steps. If the program has cleared the state, return no
+        moments and 0, to start again."""
         state = self._optimizer.state.get(parameter)
         if not state:
             if id(parameter) not in self._counted:

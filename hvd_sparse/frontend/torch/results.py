@@ -144,7 +144,7 @@ class Results:
             self._hooks.append(parameter.register_post_accumulate_grad_hook(renew))
 
     def settle(self, position: int) -> None:
-        """Before a tensor's next step, take its last step back if the result was thrown away."""
+        """Before a tensor's next step, undo its last step if the program discarded the result."""
         if self._is_handed_over:
             self._left_at[position] = self._parameters[position]._version
         handed = self.waiting.get(position)
