@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from hvd_sparse.kernels.optimizers import Direction, Momentum, NewtonSchulz, iterated
+from hvd_sparse.kernels.optimizers import Decay, Direction, Momentum, NewtonSchulz, iterated
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.types import Selection
 
@@ -273,6 +273,10 @@ class Kernels(Packers):
         new velocity itself. All engines do the operations in the order below, and round each result
         to the dtype.
         """
+        if isinstance(direction, Decay):
+            pull: np.ndarray = direction.parameter * gradient.dtype.type(direction.decay)
+            pull += gradient
+            return pull
         if isinstance(direction, Momentum):
             velocity, pushed, momentum, is_nesterov = direction
             factor = gradient.dtype.type(momentum)

@@ -1,5 +1,5 @@
-"""Updates of optimizers, without the learning rate: the directions of SGD with momentum and of
-Adam, and the Newton-Schulz iteration of Muon."""
+"""Updates of optimizers, without the learning rate: the directions of SGD, of SGD with momentum and
+of Adam, and the Newton-Schulz iteration of Muon."""
 
 from __future__ import annotations
 
@@ -52,6 +52,23 @@ class AdamStep(NamedTuple):
         return tuple(dtype.type(number) for number in numbers)
 
 
+class Decay(NamedTuple):
+    """The direction of SGD without momentum: the gradient plus the gradient of the L2 penalty.
+
+    direction = decay * parameter + gradient
+    """
+
+    parameter: np.ndarray
+    decay: float
+
+    @property
+    def vectors(self) -> tuple[np.ndarray, ...]:
+        return self[:1]
+
+    def numbers(self, dtype: np.dtype) -> tuple[float | np.floating, ...]:
+        return (dtype.type(self.decay),)
+
+
 class Momentum(NamedTuple):
     """The direction of SGD with momentum, and the velocity before and after the step.
 
@@ -99,7 +116,7 @@ class Adam(NamedTuple):
         return *self.step.factors(dtype), self.step.is_of_mean
 
 
-Direction = Union[Momentum, Adam]
+Direction = Union[Decay, Momentum, Adam]
 
 
 class NewtonSchulz(NamedTuple):

@@ -36,7 +36,7 @@ SCATTER = 8.0
 PLENTY = 4.0
 """If a pass takes more than this factor times the needed entries, the margin narrows faster."""
 
-GRADIENT, MOMENTUM, ADAM = 0, 4, 15
+GRADIENT, DECAY, MOMENTUM, ADAM = 0, 2, 4, 15
 """Kinds of direction, each identified by its number of vectors and numbers; 0 is the gradient."""
 
 PLAIN, SIGNS = 1, 2
@@ -44,7 +44,7 @@ PLAIN, SIGNS = 1, 2
 
 SENT = np.dtype(
     [
-        ("move", "i8"),  # kind of the direction: GRADIENT, MOMENTUM or ADAM
+        ("move", "i8"),  # kind of the direction, as above
         # Addresses of gradient, residual and the new residual, and of the direction's vectors.
         ("vectors", "u8", 7),
         ("numbers", "f8", 11),  # numbers of the direction, such as Adam's factors

@@ -17,7 +17,7 @@ from hvd_sparse.checks import check_number, check_truth, is_number
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels.arrays import aligned_zeros
 from hvd_sparse.kernels.contract import Aim, Kernels, Zeros
-from hvd_sparse.kernels.optimizers import Direction, Momentum
+from hvd_sparse.kernels.optimizers import Decay, Direction, Momentum
 from hvd_sparse.memories.contract import Accumulated, DoubleBuffer, Memory, ResidualState
 from hvd_sparse.types import Selection, TensorSpec
 
@@ -171,15 +171,11 @@ class DirectionState(ResidualState, Generic[Options]):
         norm = math.sqrt(float(np.dot(gradient, gradient.astype(np.float64))))
         return gradient if norm <= limit else scaled(gradient, limit / norm)
 
-    def _decayed(self, gradient: np.ndarray, world_size: int) -> np.ndarray:
-        """Return the gradient plus the gradient of the L2 penalty. If Horovod sums over N ranks,
-        each rank adds 1 / N of the penalty's gradient."""
+    def _decay(self, world_size: int) -> Decay | None:
+        """Return the direction of weight decay, None without. If Horovod sums over N ranks, each
+        rank adds 1 / N of the penalty's gradient."""
         decay = self._options.weight_decay / (1 if self.is_average else world_size)
-        if not decay or self._parameter is None:
-            return gradient
-        decayed = scaled(self._parameter, decay)
-        decayed += gradient  # into the product, because a second new array costs page faults
-        return decayed
+        return Decay(self._parameter, decay) if decay and self._parameter is not None else None
 
     def _need(self, name: str) -> None:
         if not getattr(self, name).old.size:

@@ -129,7 +129,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
     def _direct(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int
     ) -> tuple[np.ndarray, Direction | None]:
-        gradient = self._decayed(gradient, world_size)
+        gradient = directed(gradient, self._decay(world_size), kernels)
         if not self.residual.can_roll_back:
             self._check_square(gradient, kernels)
         # Adam's update has the same size for gradients of any size. If Horovod sums, the sum of N

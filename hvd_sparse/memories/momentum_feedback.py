@@ -8,7 +8,7 @@ import numpy as np
 
 from hvd_sparse.kernels.contract import Aim, Kernels
 from hvd_sparse.kernels.optimizers import Direction
-from hvd_sparse.memories._directions import MomentumMemory, VelocityState
+from hvd_sparse.memories._directions import MomentumMemory, VelocityState, directed
 from hvd_sparse.memories.contract import Accumulated, DoubleBuffer
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
@@ -78,7 +78,7 @@ class MomentumFeedback(MomentumMemory):
 
     State: v, float32 (float64 for float64 gradients), and u unless m is 0; twice with rollback.
     Cost: as ``ErrorFeedback`` if m is 0, otherwise as ``MomentumCorrection``; one more pass to
-    clip, and one for weight decay.
+    clip. Weight decay reads the parameter in the same pass, or in one more if m is above 0.
 
     Derived here.
     """
@@ -178,7 +178,10 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
     def _direct(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int
     ) -> tuple[np.ndarray, Direction | None]:
-        return super()._direct(self._decayed(gradient, world_size), kernels, world_size)
+        decay = self._decay(world_size)
+        if not (self.velocity.old.size and self._momentum) and self._damped(gradient) is gradient:
+            return gradient, decay
+        return super()._direct(directed(gradient, decay, kernels), kernels, world_size)
 
     def _finished(self, reduced: np.ndarray, parameter: np.ndarray, kernels: Kernels) -> np.ndarray:
         self.density, self._parameter = 1.0, parameter

@@ -6,6 +6,7 @@ Taken entries are appended to the list by LLVM's masked compress-store, which nu
 The direction is a tuple. Its length identifies its kind, as in ``kernels.rows``:
 
     ()                                         the gradient itself
+    (parameter, decay)                                                      weight decay
     (velocity, out_velocity, momentum, is_nesterov)                         momentum
     (mean, square, out_mean, out_square, beta1, rest1, unbias1, beta2, rest2, unbias2, own, others,
      epsilon, scale, is_of_mean)                                            Adam, as in ``AdamStep``
@@ -33,7 +34,7 @@ from hvd_sparse.kernels.numba.vectors import (
     signatures,
     whole_end,
 )
-from hvd_sparse.kernels.rows import ADAM, GRADIENT, MOMENTUM
+from hvd_sparse.kernels.rows import ADAM, DECAY, GRADIENT, MOMENTUM
 
 Store = Callable[[ir.Value, ir.Value, ir.Value], None]
 Added = Callable[[ir.Value], ir.Value]
@@ -56,11 +57,24 @@ def vectors_added(call: Call, store: Store) -> Added:
     """
     (gradient,) = call.pointers(0)
     members = call.members(-1)
+    if len(members) == DECAY:
+        return _decay(call, gradient, *members)
     if len(members) == MOMENTUM:
         return _momentum(call, gradient, store, *members)
     if len(members) == ADAM:
         return _adam(call, gradient, store, *members)
     return lambda index: call.vectors.load(gradient, index)
+
+
+def _decay(call: Call, gradient: ir.Value, parameter: ir.Value, decay: ir.Value) -> Added:
+    builder, vectors = call.builder, call.vectors
+    factor = vectors.splat(decay)
+
+    def added(index: ir.Value) -> ir.Value:
+        pull = builder.fmul(vectors.load(parameter, index), factor)
+        return builder.fadd(pull, vectors.load(gradient, index))
+
+    return added
 
 
 def _momentum(
@@ -140,6 +154,10 @@ def _entry_added(gradient, direction, i):  # type: ignore[no-untyped-def]
     def of_gradient(gradient, direction, i):  # type: ignore[no-untyped-def]
         return gradient[i]
 
+    def of_decay(gradient, direction, i):  # type: ignore[no-untyped-def]
+        parameter, decay = direction
+        return parameter[i] * decay + gradient[i]
+
     def of_momentum(gradient, direction, i):  # type: ignore[no-untyped-def]
         velocity, out_velocity, momentum, is_nesterov = direction
         entry = gradient[i]
@@ -158,7 +176,8 @@ def _entry_added(gradient, direction, i):  # type: ignore[no-untyped-def]
         top = first if is_of_mean else entry
         return _adam_entry(top, first, second, own, others, epsilon, scale)
 
-    return {GRADIENT: of_gradient, MOMENTUM: of_momentum, ADAM: of_adam}[len(direction)]
+    by_length = {GRADIENT: of_gradient, DECAY: of_decay, MOMENTUM: of_momentum, ADAM: of_adam}
+    return by_length[len(direction)]
 
 
 def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Callable[..., object]:
@@ -263,9 +282,7 @@ def _direction_past_caches(direction, start):  # type: ignore[no-untyped-def]
             square, direction[3], start
         )
 
-    return {GRADIENT: lambda direction, start: True, MOMENTUM: of_momentum, ADAM: of_adam}[
-        len(direction)
-    ]
+    return {MOMENTUM: of_momentum, ADAM: of_adam}.get(len(direction), lambda direction, start: True)
 
 
 @njit
@@ -335,8 +352,8 @@ def _direct_vectors(typing, gradient, out, start, stop, direction):  # type: ign
     return types.void(gradient, out, *words, direction), instructions(_emit_direct)
 
 
-_GIVEN = "", "xOvp", "xxOOvvvvvvvvvvp"
-"""Types of the three kinds of direction, spelled in the letters of ``signatures``."""
+_GIVEN = "", "xv", "xOvp", "xxOOvvvvvvvvvvp"
+"""Types of the four kinds of direction, spelled in the letters of ``signatures``."""
 
 
 @njit(signatures("xOdpp", types.void, _GIVEN[1:]), nogil=True, cache=True)

@@ -15,7 +15,7 @@ from hvd_sparse.kernels.numba.bits import pack_few, pack_gaps, unpack_gaps
 from hvd_sparse.kernels.numba.fused import add_and_take
 from hvd_sparse.kernels.numba.lists import assemble, trim
 from hvd_sparse.kernels.numba.vectors import SPARE, pattern_of
-from hvd_sparse.kernels.rows import ADAM, ARRIVED, FRAME, MOMENTUM, SENT, SIGNS, steered
+from hvd_sparse.kernels.rows import ADAM, ARRIVED, DECAY, FRAME, MOMENTUM, SENT, SIGNS, steered
 
 HEADER_WORDS, HEADER_BYTES = 8, 32
 CHECKED_WORDS = 6
@@ -155,6 +155,11 @@ def _pass_of(row, new, indices, values, totals):  # type: ignore[no-untyped-def]
     numel, capacity = row["numel"], row["capacity"]
     cut = max(1, pattern_of(values.dtype.type(row["aim"]))[0])
     gradient, old = _vector(row, 0, values), _vector(row, 1, values)
+    if row["move"] == DECAY:
+        decay = _vector(row, 3, values), _number(row, 0, values)
+        return add_and_take(
+            gradient, old, new, decay, 0, numel, cut, indices, values, capacity, totals
+        )
     if row["move"] == MOMENTUM:
         momentum = (
             _vector(row, 3, values), _vector(row, 4, values),

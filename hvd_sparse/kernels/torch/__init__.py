@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from hvd_sparse.kernels.contract import Aim, Kernels, Moments, Sums, Surplus, Tail, Taking
-from hvd_sparse.kernels.optimizers import Adam, Direction, NewtonSchulz, iterated
+from hvd_sparse.kernels.optimizers import Adam, Decay, Direction, NewtonSchulz, iterated
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.kernels.rows import rows_of
 from hvd_sparse.kernels.torch import passes
@@ -178,6 +178,9 @@ class TorchKernels(Kernels):
         entry = tensor_of(gradient)
         if isinstance(direction, Adam):
             return _like(gradient, passes.adam(entry, direction))
+        if isinstance(direction, Decay):
+            pull = tensor_of(direction.parameter) * rounded(entry, direction.decay)
+            return _like(gradient, pull.add_(entry))
         pushed, factor = tensor_of(direction.out_velocity), rounded(entry, direction.momentum)
         torch.mul(tensor_of(direction.velocity), factor, out=pushed).add_(entry)
         if not direction.is_nesterov:
